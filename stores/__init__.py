@@ -1,0 +1,1 @@
+"""State store backends, and the layers around them. Imports core."""
