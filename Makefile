@@ -1,0 +1,67 @@
+# `make` alone runs what CI runs. Everything happens in .venv, which is made on first use and kept up to date.
+# PYTHON: the interpreter that .venv is made with (3.11 or later), e.g. `make test PYTHON=python3.12`.
+
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+BIN := .venv/bin
+STAMP := .venv/.installed
+JOBS ?= 2
+BENCHES ?= core-count spark-local-count spark-local-filter-map
+
+.PHONY: all help venv java view lint format types test docs demo bench clean
+.DEFAULT_GOAL := all
+
+all: lint types test docs  ## what CI runs: lint, types, test, docs
+
+help:  ## this list
+	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: $(STAMP)  ## .venv with penstock (editable) and all that development needs
+
+$(STAMP): setup.cfg pyproject.toml
+	@test -n "$(PYTHON)" || { echo "penstock needs Python 3.11 or later, and there is none on PATH: install it, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "penstock needs Python 3.11 or later; PYTHON=$(PYTHON) is $$($(PYTHON) --version 2>&1)" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || { rm -rf .venv; echo "$(PYTHON) cannot make a virtual environment: install its venv module (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+java:  ## check that Spark will find Java 17 or later
+	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
+	command -v "$$java" >/dev/null || { echo "Spark needs Java 17 or later, and $$java is not there: install it (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) or set JAVA_HOME" >&2; exit 1; }; \
+	found=$$("$$java" -version 2>&1 | awk -F'"' '/version/ { print int($$2); exit }'); \
+	test "$${found:-0}" -ge 17 || { echo "Spark needs Java 17 or later; $$java is $$("$$java" -version 2>&1 | head -n 1): install a newer one or set JAVA_HOME to it" >&2; exit 1; }
+
+view:  ## the tree as `pip install` lays it out, as links, for tools that read and do not import
+	@mkdir -p build/view/penstock
+	@find build/view/penstock -xtype l -delete
+	@for each in core/*.py core/py.typed plugins stores contrib; do \
+		link=build/view/penstock/$${each##*/}; test -e $$link || ln -s "$(CURDIR)/$$each" $$link; done
+
+lint: $(STAMP) view  ## ruff, and the table of layers by import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	PYTHONPATH=build/view $(BIN)/lint-imports
+
+format: $(STAMP)  ## put the code into ruff's form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(STAMP) view  ## mypy --strict, the tests too
+	$(BIN)/mypy
+	$(BIN)/mypy $(wildcard tests bench examples)
+
+test: $(STAMP) java  ## all tests, on two processes; those that start Spark share one of them
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(PYTEST)
+
+docs: $(STAMP)  ## docs/_build/html, warnings are errors
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+
+demo: $(STAMP) java  ## word counts of a real text on Spark, killed in the middle and started again
+	$(BIN)/python examples/demo.py
+
+bench: $(STAMP) java  ## throughput, and where the time goes
+	$(BIN)/python -m bench $(BENCHES)
+
+clean:  ## remove what was built (not .venv)
+	rm -rf build dist docs/_build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage spark-warehouse
+	find . -path ./.venv -prune -o -name __pycache__ -type d -exec rm -rf {} +

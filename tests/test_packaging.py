@@ -1,0 +1,151 @@
+"""setup.cfg and the tree say the same thing, and imports keep to the table of layers."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+CFG = configparser.ConfigParser()
+CFG.read(ROOT / "setup.cfg")
+
+
+def pairs(section: str, key: str) -> dict[str, str]:
+    lines = [line.partition("=") for line in CFG[section][key].strip().splitlines()]
+    return {name.strip(): value.strip() for name, _, value in lines}
+
+
+FOLDERS = pairs("options", "package_dir")
+SOURCES = sorted(file for folder in FOLDERS.values() for file in (ROOT / folder).rglob("*.py"))
+each_source = pytest.mark.parametrize("source", SOURCES, ids=lambda file: str(file.relative_to(ROOT)))
+
+# Library -> the parts that may import it. Core is not among them: it has the standard library and pluggy.
+LIBRARIES = {
+    "click": {"plugins/cli"},
+    "confluent_kafka": {"plugins/logs"},
+    "hypothesis": {"plugins/testing"},
+    "lmdb": {"stores", "plugins/logs"},
+    "msgpack": {"plugins/serdes", "plugins/logs", "plugins/changelogs"},
+    "numpy": {"plugins/spark", "plugins/logs"},
+    "orjson": {"plugins/serdes", "plugins/cli"},
+    "pandas": {"plugins/spark"},
+    "pluggy": {"core"},
+    "pyarrow": {"plugins/spark", "plugins/changelogs"},
+    "pyspark": {"plugins/spark"},
+    "pytest": {"plugins/testing"},
+    "rich": {"plugins/cli"},
+}
+HEAVY = {"confluent_kafka", "hypothesis", "lmdb", "msgpack", "numpy", "orjson", "pandas", "pyarrow", "pyspark"}
+
+
+def layer(source: Path) -> str:
+    """The layer a file belongs to: relative imports stay inside it."""
+    parts = source.relative_to(ROOT).parts
+    return "/".join(parts[:2]) if parts[0] in ("plugins", "contrib") and len(parts) > 2 else parts[0]
+
+
+def import_name(of_layer: str) -> str:
+    return "penstock" if of_layer == "core" else "penstock." + of_layer.replace("/", ".")
+
+
+def imports(source: Path) -> Iterator[tuple[int, int, str]]:
+    """Line, level (0: absolute) and name of each module that a file imports, names of `from` imports included."""
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield node.lineno, node.level, ".".join(filter(None, [node.module, alias.name]))
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, 0, alias.name
+
+
+def loaded_by(program: str) -> set[str]:
+    """Top-level modules that a fresh interpreter has loaded after `program`."""
+    program += "\nimport sys; print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.split())
+
+
+def test_every_package_is_listed() -> None:
+    found = {
+        ".".join([name, *init.parent.relative_to(ROOT / folder).parts])
+        for name, folder in FOLDERS.items()
+        for init in (ROOT / folder).rglob("__init__.py")
+    }
+    assert set(CFG["options"]["packages"].split()) == found
+
+
+def test_every_source_is_in_a_package() -> None:
+    assert not [str(source) for source in SOURCES if not (source.parent / "__init__.py").exists()]
+
+
+def test_core_hides_no_folder() -> None:
+    assert not {path.stem for path in (ROOT / "core").iterdir()} & (set(FOLDERS.values()) - {"core"})
+
+
+def test_installed_entry_points_are_current() -> None:
+    installed = {point.name: point.value for point in distribution("penstock").entry_points if point.group == "penstock"}
+    assert installed == pairs("options.entry_points", "penstock"), "setup.cfg changed since the install: run `make venv`"
+
+
+def test_no_plugin_of_ours_is_broken() -> None:
+    from penstock.hooks import registry
+
+    assert not registry().broken
+
+
+@each_source
+def test_every_module_opens_with_a_sentence(source: Path) -> None:
+    first = (ast.get_docstring(ast.parse(source.read_text())) or "").partition("\n")[0]
+    assert first.endswith((".", "?")), f"{source}: the first line of the module docstring is {first!r}"
+
+
+@each_source
+def test_imports_are_relative_inside_a_layer_and_absolute_across(source: Path) -> None:
+    ours = layer(source)
+    inside = len(source.relative_to(ROOT / ours).parts)
+    for line, level, name in imports(source):
+        if level:
+            assert level <= inside, f"{source}:{line}: a relative import leaves {ours}/: write `from penstock...`"
+        elif ours == "core":
+            assert name.partition(".")[0] != "penstock", f"{source}:{line}: write `from .{name}`: core is one layer"
+        else:
+            within = name == import_name(ours) or name.startswith(import_name(ours) + ".")
+            assert not within, f"{source}:{line}: {name} is in this layer: import it relatively"
+        assert level or name.partition(".")[0] not in FOLDERS.values(), f"{source}:{line}: {name} is a folder's name"
+
+
+@each_source
+def test_libraries_are_imported_only_by_the_parts_that_need_them(source: Path) -> None:
+    for line, level, name in imports(source):
+        top = name.partition(".")[0]
+        if not level and top not in sys.stdlib_module_names and top != "penstock":
+            allowed = LIBRARIES.get(top, set())
+            assert layer(source) in allowed, f"{source}:{line}: {top} may be imported by {sorted(allowed) or 'nobody'}"
+
+
+def test_importing_penstock_loads_nothing_heavy() -> None:
+    assert not loaded_by("import penstock") & HEAVY
+
+
+def test_looking_up_plugins_loads_nothing_heavy() -> None:
+    assert not loaded_by("from penstock.hooks import registry; registry()") & HEAVY
+
+
+def test_the_command_line_starts_without_spark() -> None:
+    program = """
+import contextlib, sys
+from penstock.plugins.cli import main
+sys.argv = ["penstock", "--help"]
+with contextlib.suppress(SystemExit):
+    main()
+"""
+    assert not loaded_by(program) & {"pyspark", "pandas", "pyarrow", "hypothesis", "confluent_kafka"}
