@@ -1,0 +1,160 @@
+"""The documentation cannot drift: its examples run, and nothing that can be named, set or called is missing from its page.
+
+In every page, blocks of ```python run in order in one namespace; one that begins with `# NAME.py` is written to that file,
+too. Blocks of ```console are typed: each line after `$ ` is a command, what follows is what it prints (`...` stands
+for anything). Everything of a page happens in one fresh directory.
+"""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import os
+import re
+import subprocess
+import sys
+from dataclasses import MISSING, fields
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+
+import penstock
+from penstock.config import Settings
+from penstock.hooks import Hooks, KINDS
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)]
+BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FOLDERS = {"core": "penstock", "stores": "penstock.stores", "plugins": "penstock.plugins", "contrib": "penstock.contrib"}
+
+
+def marked(page: Path) -> object:
+    """A page whose commands start Spark runs with the other tests that do."""
+    marks = [pytest.mark.spark] if "$ penstock run" in page.read_text() else []
+    return pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
+
+
+@pytest.mark.parametrize("page", [marked(page) for page in PAGES if BLOCK.search(page.read_text())])
+def test_every_example_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = ModuleType("__main__")  # processors and tests of a page look up their module
+    monkeypatch.setitem(sys.modules, f"docs_{page.stem}", module)
+    namespace = vars(module)
+    namespace["__name__"] = f"docs_{page.stem}"
+    text = page.read_text()
+    for match in BLOCK.finditer(text):
+        kind, block = match.groups()
+        where = f"{page.relative_to(ROOT)}:{text[: match.start(2)].count(chr(10)) + 1}"
+        if kind == "console":
+            type_commands(block, tmp_path, where)
+            continue
+        name = re.match(r"# (\S+\.py)\n", block)
+        if name:
+            (tmp_path / name[1]).write_text(block)
+        line = text[: match.start(2)].count("\n")
+        exec(compile("\n" * line + block, str(page), "exec"), namespace)
+
+
+def type_commands(block: str, directory: Path, where: str) -> None:
+    """Run the commands of a console block and compare what they print."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        command, _, expected = part.partition("\n")
+        while command.endswith("\\"):
+            more, _, expected = expected.partition("\n")
+            command = command[:-1] + more.removeprefix(">")
+        done = subprocess.run(
+            ["bash", "-c", command],
+            check=False,
+            cwd=directory,
+            env={**os.environ, "PATH": path, "NO_COLOR": "1"},
+            capture_output=True,
+            text=True,
+            timeout=180,
+        )
+        assert done.returncode == 0, f"{where}: {command}\n{done.stdout}{done.stderr}"
+        matches = doctest.OutputChecker().check_output(expected, done.stdout, doctest.ELLIPSIS)
+        assert matches, f"{where}: {command} printed\n{done.stdout}\nand not\n{expected}"
+
+
+def documented_modules() -> list[str]:
+    """Import names of modules with examples in their docstrings."""
+    return sorted(
+        ".".join([name, *source.relative_to(ROOT / folder).with_suffix("").parts]).removesuffix(".__init__")
+        for folder, name in FOLDERS.items()
+        for source in (ROOT / folder).rglob("*.py")
+        if ">>> " in source.read_text()
+    )
+
+
+@pytest.mark.parametrize("name", documented_modules())
+def test_every_example_of_a_docstring_runs(name: str) -> None:
+    result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+    assert result.attempted
+    assert not result.failed
+
+
+def section(page: Path, heading: str) -> str:
+    """The text under a heading of a page, up to the next one of its level or above."""
+    match = re.search(rf"^(#+) {re.escape(heading)}$(.*?)(?=^#{{1,9}} |\Z)", page.read_text(), re.MULTILINE | re.DOTALL)
+    assert match, f"{page.relative_to(ROOT)} has no heading {heading!r}"
+    return match[2]
+
+
+HOOKS = [name for name in vars(Hooks) if name.startswith("penstock_")]
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_every_hook_and_its_arguments_are_documented(hook: str) -> None:
+    text = section(DOCS / "plugins.md", f"`{hook}`")
+    for argument in list(inspect.signature(getattr(Hooks, hook)).parameters)[1:]:
+        assert f"`{argument}`" in text
+    kind = next(kind for kind, name in KINDS.items() if name == hook)
+    assert kind in text, f"the section of {hook} does not say what it gives: {kind}"
+
+
+def test_no_hook_is_documented_that_is_not_there() -> None:
+    assert set(re.findall(r"^#+ `(penstock_\w+)`", (DOCS / "plugins.md").read_text(), re.MULTILINE)) == set(HOOKS)
+
+
+def test_every_setting_is_documented_with_its_default() -> None:
+    documented = dict(re.findall(r"^`(\w+)` = `(.*)`\n: ", (DOCS / "settings.md").read_text(), re.MULTILINE))
+    defaults = {}
+    for field in fields(Settings):
+        value = field.default if field.default_factory is MISSING else field.default_factory()
+        defaults[field.name] = getattr(value, "__name__", None) or repr(value).replace("'", '"')
+    assert documented == defaults
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    text = (DOCS / "api.md").read_text()
+    assert not [name for name in penstock.__all__ if not re.search(rf"\b{name}\b", text)]
+
+
+def commands(group: click.Group, path: str) -> list[tuple[str, click.Command]]:
+    """Every command below a group, with the words that call it."""
+    context = click.Context(group)
+    found: list[tuple[str, click.Command]] = []
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        found.append((f"{path} {name}", command))
+        if isinstance(command, click.Group):
+            found += commands(command, f"{path} {name}")
+    return found
+
+
+def test_every_command_and_option_is_documented() -> None:
+    from penstock.plugins.cli.group import penstock as program
+
+    page = DOCS / "cli.md"
+    for path, command in commands(program, "penstock"):
+        text = section(page, f"`{path}`")
+        for parameter in command.params:
+            names = parameter.opts if isinstance(parameter, click.Option) else [parameter.human_readable_name]
+            assert any(name in text for name in names), f"cli.md, {path}: {names} is not documented"
