@@ -1,0 +1,165 @@
+"""The log interface: topics in, topics out, and the commit point."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from .record import OutputBatch, RecordBatch, TopicPartition
+
+
+@dataclass(frozen=True)
+class TopicInfo:
+    """A topic: its partitions and settings (Kafka's names, e.g. `cleanup.policy`, `retention.ms`)."""
+
+    name: str
+    partitions: int
+    config: Mapping[str, str] = field(default_factory=dict)
+    internal: bool = False
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What one commit of a task makes true, in one step.
+
+    `positions`: the next offset to read of every input partition of the task. `version`: the state's
+    version (see core/changelog.py). `engine_state`: what the task itself must remember, under 2,000 bytes.
+    """
+
+    positions: Mapping[TopicPartition, int]
+    version: str
+    engine_state: bytes = b""
+
+
+class TaskCommitter(ABC):
+    """The commit point of one task, fenced: opening it shut out whoever held it before."""
+
+    @property
+    @abstractmethod
+    def committed(self) -> Commit | None:
+        """The last commit; None when the task never had one."""
+
+    @abstractmethod
+    def is_current(self) -> bool:
+        """Return whether nobody has taken the task over and the commit point is where this object left it."""
+
+    @abstractmethod
+    def commit(self, commit: Commit, outputs: Sequence[OutputBatch]) -> None:
+        """Make outputs, positions and version visible in one durable step.
+
+        Raises FencedError, with nothing changed, when another process has taken over; ProductionError naming the
+        topic when an output cannot be produced (nothing changed). After any other error the
+        outcome is unknown: close this object, open another and read `committed`.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything; idempotent. Does not give up what was committed."""
+
+
+class Lease(ABC):
+    """Says that a driver of an application runs."""
+
+    @abstractmethod
+    def renew(self) -> None:
+        """Keep it for another period. Raises FencedError when it was lost."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give it up; idempotent."""
+
+
+class Log(ABC):
+    """Topics with partitions, and commits. One object per process and location; thread-safe.
+
+    Every method that names a topic raises UnknownTopicError when it does not exist, and LogError
+    naming the location when the log cannot be reached.
+    """
+
+    # -- topics
+
+    @abstractmethod
+    def topics(self) -> Mapping[str, TopicInfo]:
+        """Return all topics by name."""
+
+    @abstractmethod
+    def create_topic(
+        self, name: str, partitions: int, config: Mapping[str, str] | None = None, *, internal: bool = False
+    ) -> None:
+        """Create a topic. Raises LogError when it exists or a setting is unknown."""
+
+    @abstractmethod
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, its records and every position in it."""
+
+    @abstractmethod
+    def start_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the first offset that can still be read, for each."""
+
+    @abstractmethod
+    def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the offset after the last committed record, for each."""
+
+    # -- records
+
+    @abstractmethod
+    def fetch(self, partition: TopicPartition, offset: int, end: int, max_bytes: int) -> list[RecordBatch]:
+        """Return records from `offset` up to, not including, `end`: at least one if there is any, about `max_bytes` at most.
+
+        Only committed records. An empty list means that nothing is left below `end`: go on at `end`. The last batch's
+        `next_offset` is where to go on, and may pass offsets that hold no record, up to `end`. Raises OffsetOutOfRangeError
+        when `offset` was deleted or is past the end of the log.
+        """
+
+    @abstractmethod
+    def append(self, batch: OutputBatch) -> None:
+        """Produce outside any task (the command line, tests); durable when it returns."""
+
+    @abstractmethod
+    def purge(self, partition: TopicPartition, before: int) -> None:
+        """Delete records below offset `before`; a log may do it later, or keep more."""
+
+    # -- commits
+
+    @abstractmethod
+    def committed(
+        self, application_id: str, partitions: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, int | None]:
+        """Return the application's committed positions, without any fence; None where there is none."""
+
+    @abstractmethod
+    def open_committer(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> TaskCommitter:
+        """Take the task's fence, then read its last commit."""
+
+    @abstractmethod
+    def delete_commits(self, application_id: str) -> None:
+        """Forget every commit of an application, and what `put_meta` kept for it; open committers are fenced."""
+
+    @abstractmethod
+    def get_meta(self, application_id: str, key: str) -> bytes | None:
+        """Return what `put_meta` kept, None if nothing."""
+
+    @abstractmethod
+    def put_meta(self, application_id: str, key: str, value: bytes) -> None:
+        """Keep a few bytes for an application beside its commits, e.g. what its partition counts were; durable when it returns."""
+
+    @abstractmethod
+    def lease(self, application_id: str, owner: str, ttl_ms: int) -> Lease:
+        """Take the application's driver lease. Raises LogError naming the owner that holds it."""
+
+    def maintain(self, now_ms: int) -> None:  # noqa: B027 (a broker does it by itself)
+        """Apply the topics' retention and compaction as of `now_ms`; a runner calls it now and then."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything; idempotent."""
+
+
+class LogFactory(Protocol):
+    """What the name of a log stands for: opens it at a location."""
+
+    def __call__(self, location: str, settings: Mapping[str, str]) -> Log:
+        """Open; `location` is what follows the name in the application's `log` setting, e.g. a directory or brokers."""
+        ...

@@ -1,0 +1,74 @@
+"""The errors that these logs share, so that the same mistake reads the same in each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+
+from penstock.errors import FencedError, LogError, OffsetOutOfRangeError, ProductionError, UnknownTopicError
+from penstock.record import TopicPartition
+
+
+def unknown_topic(name: str, existing: Iterable[str], where: str) -> UnknownTopicError:
+    """Return the error for a topic that is not there."""
+    names = sorted(existing)
+    close = get_close_matches(name, names, 3)
+    return UnknownTopicError(
+        f"topic {name!r} does not exist in {where}"
+        + (f"; did you mean {' or '.join(map(repr, close))}?" if close else "")
+        + f" Create it with `penstock topics create {name}`."
+    )
+
+
+def check_partition(name: str, partition: int, partitions: int) -> None:
+    """Raise LogError unless the topic has the partition."""
+    if not 0 <= partition < partitions:
+        raise LogError(f"topic {name!r} has no partition {partition}: it has {partitions} (0 to {partitions - 1})")
+
+
+def too_large(name: str, size: int, limit: int) -> ProductionError:
+    """Return the error for a record above the topic's limit."""
+    return ProductionError(
+        f"topic {name!r}: a record of {size} bytes is larger than the topic's 'max.message.bytes' ({limit}): "
+        "make records smaller or raise that setting"
+    )
+
+
+def no_key(name: str) -> ProductionError:
+    """Return the error for a record without a key in a topic that keeps the last value of each key."""
+    return ProductionError(
+        f"topic {name!r} is compacted (cleanup.policy=compact) and takes no record without a key: give it a key"
+    )
+
+
+def fenced(application_id: str, task_id: str) -> FencedError:
+    """Return the error for a committer that another one replaced."""
+    return FencedError(
+        f"task {task_id} of application {application_id!r} was taken over by another process, or its commits were deleted: "
+        "nothing was changed; open it again"
+    )
+
+
+def lease_lost(application_id: str, owner: str) -> FencedError:
+    """Return the error for a driver whose lease another one took."""
+    return FencedError(
+        f"{owner} lost the lease of application {application_id!r}: it was not renewed in time and another driver runs it now"
+    )
+
+
+def out_of_range(partition: TopicPartition, offset: int, start: int, end: int) -> OffsetOutOfRangeError:
+    """Return the error for an offset that the log does not have."""
+    return OffsetOutOfRangeError(
+        f"offset {offset} of topic {partition.topic!r} partition {partition.partition} is out of range: the log has offsets "
+        f"from {start} up to, not including, {end}. Reset the application's position, or keep records longer (`retention.ms`)"
+    )
+
+
+@contextmanager
+def unknown_topics_as_production_errors() -> Iterator[None]:
+    """Raise ProductionError for a topic that is not there: inside a commit it means that an output cannot be produced."""
+    try:
+        yield
+    except UnknownTopicError as error:
+        raise ProductionError(f"cannot produce: {error}") from error

@@ -1,0 +1,144 @@
+"""What a topic may be called and set to, as Kafka says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from penstock.errors import LogError
+from penstock.log import TopicInfo
+
+_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_MAX_PARTITIONS = 10_000
+
+CONFIG_DEFAULTS: Mapping[str, str] = {
+    "cleanup.policy": "delete",
+    "delete.retention.ms": "86400000",
+    "max.message.bytes": "1048588",
+    "message.timestamp.type": "CreateTime",
+    "min.compaction.lag.ms": "0",
+    "retention.bytes": "-1",
+    "retention.ms": "-1",
+}
+"""Settings that a topic of these logs heeds. Kafka's defaults, but for `retention.ms`: a log that somebody keeps on their
+own disk deletes nothing unless told to (Kafka: seven days by the *records'* time, which would empty a topic of old data at once)."""
+
+CONFIG_IGNORED = frozenset(
+    [
+        "compression.gzip.level",
+        "compression.lz4.level",
+        "compression.type",
+        "compression.zstd.level",
+        "file.delete.delay.ms",
+        "flush.messages",
+        "flush.ms",
+        "follower.replication.throttled.replicas",
+        "index.interval.bytes",
+        "leader.replication.throttled.replicas",
+        "local.retention.bytes",
+        "local.retention.ms",
+        "max.compaction.lag.ms",
+        "message.downconversion.enable",
+        "message.format.version",
+        "message.timestamp.after.max.ms",
+        "message.timestamp.before.max.ms",
+        "message.timestamp.difference.max.ms",
+        "min.cleanable.dirty.ratio",
+        "min.insync.replicas",
+        "preallocate",
+        "remote.copy.disable",
+        "remote.log.delete.on.disable",
+        "remote.storage.enable",
+        "segment.bytes",
+        "segment.index.bytes",
+        "segment.jitter.ms",
+        "segment.ms",
+        "unclean.leader.election.enable",
+    ]
+)
+"""Kafka's other topic settings: taken, kept and shown, so that settings can move to Kafka, and without effect here."""
+
+
+@dataclass(frozen=True)
+class TopicSettings:
+    """The settings of a topic, parsed."""
+
+    compact: bool
+    delete: bool
+    delete_retention_ms: int
+    max_message_bytes: int
+    log_append_time: bool
+    min_compaction_lag_ms: int
+    retention_bytes: int
+    retention_ms: int
+
+
+def parse_config(name: str, config: Mapping[str, str]) -> TopicSettings:
+    """Return a topic's settings. Raises LogError, naming topic and setting, for an unknown or a bad one."""
+    for key, value in config.items():
+        if key not in CONFIG_DEFAULTS and key not in CONFIG_IGNORED:
+            known = sorted([*CONFIG_DEFAULTS, *CONFIG_IGNORED])
+            close = get_close_matches(key.replace("_", "."), known, 3)
+            raise LogError(
+                f"topic {name!r}: unknown setting {key!r}; "
+                + (f"did you mean {' or '.join(map(repr, close))}?" if close else f"known: {', '.join(known)}")
+            )
+        if not isinstance(value, str):
+            raise LogError(f"topic {name!r}: setting {key!r} is {value!r}, expected text, e.g. {str(value)!r}")
+    given = {**CONFIG_DEFAULTS, **config}
+
+    def number(key: str, least: int) -> int:
+        try:
+            value = int(given[key])
+        except ValueError:
+            value = least - 1
+        if value < least:
+            raise LogError(
+                f"topic {name!r}: setting {key!r} is {given[key]!r}, expected a whole number, {least} or more"
+            )
+        return value
+
+    policies = {each.strip() for each in given["cleanup.policy"].split(",")}
+    if not policies <= {"compact", "delete"}:
+        raise LogError(
+            f"topic {name!r}: setting 'cleanup.policy' is {given['cleanup.policy']!r}, "
+            "expected 'delete', 'compact' or 'compact,delete'"
+        )
+    if given["message.timestamp.type"] not in ("CreateTime", "LogAppendTime"):
+        raise LogError(
+            f"topic {name!r}: setting 'message.timestamp.type' is {given['message.timestamp.type']!r}, "
+            "expected 'CreateTime' or 'LogAppendTime'"
+        )
+    return TopicSettings(
+        compact="compact" in policies,
+        delete="delete" in policies,
+        delete_retention_ms=number("delete.retention.ms", 0),
+        max_message_bytes=number("max.message.bytes", 0),
+        log_append_time=given["message.timestamp.type"] == "LogAppendTime",
+        min_compaction_lag_ms=number("min.compaction.lag.ms", 0),
+        retention_bytes=number("retention.bytes", -1),
+        retention_ms=number("retention.ms", -1),
+    )
+
+
+def check_new_topic(name: str, partitions: int, config: Mapping[str, str], existing: Iterable[str]) -> TopicInfo:
+    """Return the description of a topic about to be made. Raises LogError for what Kafka would refuse too."""
+    if not _NAME.fullmatch(name) or name in (".", ".."):
+        raise LogError(
+            f"topic name {name!r}: expected 1 to 249 ASCII letters, digits, '.', '_' or '-', and not '.' or '..' alone"
+        )
+    if not isinstance(partitions, int) or not 1 <= partitions <= _MAX_PARTITIONS:
+        raise LogError(
+            f"topic {name!r}: {partitions!r} partitions, expected a whole number from 1 to {_MAX_PARTITIONS}"
+        )
+    for other in existing:
+        if other == name:
+            raise LogError(f"topic {name!r} exists: use it, choose another name, or delete it first")
+        if other.replace(".", "_") == name.replace(".", "_"):
+            raise LogError(
+                f"topic {name!r} differs from topic {other!r} only in '.' and '_', which Kafka refuses: choose another name"
+            )
+    parse_config(name, config)
+    return TopicInfo(name, partitions, dict(config))
