@@ -1,0 +1,73 @@
+"""The only place where a clock is read. Everything else is handed the time."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import timedelta
+from typing import Protocol
+
+from .errors import ConfigError
+
+
+class Clock(Protocol):
+    """Answers what time it is."""
+
+    def now_ms(self) -> int:
+        """Return milliseconds since the epoch."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now_ms(self) -> int:
+        """Return milliseconds since the epoch."""
+        return time.time_ns() // 1_000_000
+
+
+class ManualClock:
+    """A clock that stands still until a test moves it.
+
+    >>> clock = ManualClock(5)
+    >>> clock.advance("1s")
+    >>> clock.now_ms()
+    1005
+    """
+
+    def __init__(self, now_ms: int = 0) -> None:
+        self._now_ms = now_ms
+
+    def now_ms(self) -> int:
+        """Return milliseconds since the epoch."""
+        return self._now_ms
+
+    def advance(self, duration: Duration) -> None:
+        """Move the clock on."""
+        self._now_ms += duration_ms(duration)
+
+
+Duration = timedelta | str
+"""A length of time: a timedelta, or text such as "250ms", "10s", "5m", "1h30m", "7d". Never a bare number."""
+
+_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+
+
+def duration_ms(duration: Duration, what: str = "duration") -> int:
+    """Return `duration` in milliseconds. Raises ConfigError naming `what` for anything else.
+
+    >>> duration_ms("1h30m"), duration_ms(timedelta(seconds=2))
+    (5400000, 2000)
+    """
+    if isinstance(duration, timedelta):
+        return round(duration.total_seconds() * 1000)
+    if isinstance(duration, str):
+        text = duration.replace(" ", "")
+        parts = _PART.findall(text)
+        if parts and "".join(number + unit for number, unit in parts) == text:
+            return round(sum(float(number) * _UNITS[unit] for number, unit in parts))
+    raise ConfigError(
+        f'{what}: expected a timedelta or text like "250ms", "10s", "1h30m", found {duration!r} '
+        "(a bare number does not say its unit)"
+    )

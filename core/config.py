@@ -1,0 +1,138 @@
+"""An application: a topology with an id and settings, checked when it is made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from .clock import Duration, duration_ms
+from .errors import ConfigError
+from .extractors import TimestampExtractor, fail_on_invalid_timestamp
+from .handlers import Handler, fail
+from .nodes import SerdeLike
+
+if TYPE_CHECKING:
+    from .topology import Topology
+
+_ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that can be set, with its default.
+
+    Durations are timedeltas or text ("10s"). `log`, `changelog` are `NAME:LOCATION`: an installed plugin and where it
+    keeps things. A relative location is relative to `data_dir`.
+    """
+
+    data_dir: str = ".penstock"
+    """Directory under which relative locations lie."""
+    log: str = "local:log"
+    """Topics and commits: `local:DIRECTORY` (this host)."""
+    changelog: str = "directory:changelog"
+    """The history of the state: `directory:PATH-OR-URL` (any pyarrow.fs location)."""
+    state_dir: str = "state"
+    """Local copies of the state; safe to delete while the application is stopped."""
+    checkpoint_dir: str = "checkpoint"
+    """Spark's checkpoint; disposable, the truth is in the log."""
+    store_backend: str = "lmdb"
+    """Store backend of stores that name none."""
+    key_serde: SerdeLike = "str"
+    """Serde of topic keys for sources and sinks that name none."""
+    value_serde: SerdeLike = "str"
+    """Serde of topic values for sources and sinks that name none."""
+    state_serde: SerdeLike = "msgpack"
+    """Serde of keys and values for stores that name none."""
+    timestamp_extractor: TimestampExtractor = fail_on_invalid_timestamp
+    """For sources that name none."""
+    offset_reset: str = "earliest"
+    """Where a new application starts in topics whose source does not say: `earliest` or `latest`."""
+    max_task_idle: Duration | None = "0ms"
+    """How long a task waits for data on an empty input while others have some. "0ms": for what the log already has; None: never."""
+    deserialization_handler: Handler = fail
+    """Decides about records that cannot be read."""
+    processing_handler: Handler = fail
+    """Decides about records that a node cannot process."""
+    production_handler: Handler = fail
+    """Decides about records that cannot be produced."""
+    commit_interval: Duration = "30s"
+    """The longest time between two commits inside a batch."""
+    commit_bytes: int = 64 * 1024 * 1024
+    """A commit is made when a task holds about this many bytes of outputs and state changes."""
+    fetch_bytes: int = 4 * 1024 * 1024
+    """About how many bytes a task reads at once."""
+    max_records_per_batch: int | None = None
+    """The most records a batch plans to read over all partitions (None: everything there is)."""
+    punctuation_interval: Duration = "1s"
+    """How often the wall clock ticks when there is no data; only applications with wall-clock punctuators notice."""
+    parallelism: int | None = None
+    """Spark partitions that tasks are spread over (None: as many as there are cores, at most one a task)."""
+    changelog_grace: Duration = "1h"
+    """How long deltas and snapshots that are no longer needed are kept; longer than the longest batch."""
+    state_cleanup_delay: Duration = "10m"
+    """How long a task's local copy stays after this host last used it."""
+    user: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of your own, which processors find in `context.config["user"]`."""
+
+    def __post_init__(self) -> None:
+        for name in (
+            "commit_interval", "punctuation_interval", "changelog_grace", "state_cleanup_delay", "max_task_idle",
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if value is not None or name != "max_task_idle":
+                duration_ms(value, f"setting {name!r}")
+        for name in ("log", "changelog"):
+            if ":" not in getattr(self, name):
+                raise ConfigError(f"setting {name!r}: expected NAME:LOCATION, found {getattr(self, name)!r}")
+        for name in ("commit_bytes", "fetch_bytes", "max_records_per_batch", "parallelism"):
+            value = getattr(self, name)
+            if value is None and name in ("max_records_per_batch", "parallelism"):
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ConfigError(f"setting {name!r}: expected a whole number above 0, found {value!r}")
+        if self.offset_reset not in ("earliest", "latest"):
+            raise ConfigError(f"setting 'offset_reset': expected 'earliest' or 'latest', found {self.offset_reset!r}")
+        for name in ("deserialization_handler", "processing_handler", "production_handler", "timestamp_extractor"):
+            if not callable(getattr(self, name)):
+                raise ConfigError(f"setting {name!r}: expected a function, found {getattr(self, name)!r}")
+
+    @classmethod
+    def make(cls, given: Mapping[str, Any]) -> Settings:
+        """Return settings with `given` in place of defaults. Raises ConfigError for an unknown name, with the nearest ones."""
+        known = [each.name for each in fields(cls)]
+        for name in given:
+            if name not in known:
+                close = get_close_matches(name, known, 3)
+                raise ConfigError(
+                    f"unknown setting {name!r}" + (f"; did you mean {' or '.join(map(repr, close))}?" if close else f"; known: {known}")
+                )
+        return cls(**given)
+
+
+class Application:
+    """A topology with an id and settings; what `penstock run MODULE:ATTR` runs.
+
+    `application_id` names the application in the log: its positions, internal topics and state. `settings` are the
+    fields of `Settings`. Raises ConfigError or TopologyError at once for anything that cannot work.
+    """
+
+    def __init__(self, application_id: str, topology: Topology, **settings: Any) -> None:
+        if not _ID.fullmatch(application_id):
+            raise ConfigError(
+                f"application id {application_id!r}: expected 1 to 200 letters, digits, '.', '_' or '-'"
+            )
+        self.id = application_id
+        self.settings = Settings.make(settings)
+        self.topology = topology
+        self.program = topology.build()
+
+    def with_settings(self, **settings: Any) -> Application:
+        """Return this application with some settings replaced."""
+        current = {each.name: getattr(self.settings, each.name) for each in fields(Settings)}
+        return Application(self.id, self.topology, **{**current, **settings})
+
+
+ApplicationLike = Callable[[], "Application"] | Application

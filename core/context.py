@@ -1,0 +1,84 @@
+"""What a processor is handed: the engine's side of the conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from .clock import Duration
+from .metrics import NodeMetrics
+from .punctuation import Cancellable, PunctuationType, Punctuator
+from .record import Record, RecordMetadata
+
+
+class ValueTransformerContext(Protocol):
+    """The context of a node that may not forward."""
+
+    @property
+    def application_id(self) -> str:
+        """The application's id."""
+        ...
+
+    @property
+    def task_id(self) -> str:
+        """The task's id: sub-topology and partition, e.g. `0_3`."""
+        ...
+
+    @property
+    def node(self) -> str:
+        """The name of this node."""
+        ...
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The application's settings, and under `user` what the user put there."""
+        ...
+
+    @property
+    def metrics(self) -> NodeMetrics:
+        """This node's counters."""
+        ...
+
+    @property
+    def record_metadata(self) -> RecordMetadata | None:
+        """Topic, partition and offset of the record being processed; None inside a punctuator and in `init`."""
+        ...
+
+    def get_store(self, name: str) -> Any:
+        """Return a store that this node is connected to, or a global one (to read). Raises TopologyError otherwise."""
+        ...
+
+    def current_stream_time_ms(self) -> int:
+        """Return the highest timestamp that the task has processed, this record included; -1 before the first."""
+        ...
+
+    def current_system_time_ms(self) -> int:
+        """Return the driver's wall clock (ms); it does not move while a record is processed, and never goes back."""
+        ...
+
+    def schedule(
+        self, interval: Duration, punctuator: Punctuator, clock: PunctuationType, *, start: int | None = None
+    ) -> Cancellable:
+        """Call `punctuator` with the time each time `interval` of `clock` has passed.
+
+        Firing times are aligned to `start` (ms since the epoch; default 0 for stream time, now for the
+        wall clock). A clock that is late fires once, not once for each interval missed. Call it in
+        the same order at every `init`: a re-opened task gives the n-th schedule its saved due time.
+        Semantics: KIP-138 and KIP-1146.
+        """
+        ...
+
+    def commit(self) -> None:
+        """Ask for a commit soon, after the current record."""
+        ...
+
+
+class ProcessorContext(ValueTransformerContext, Protocol):
+    """The context of a Processor."""
+
+    def forward(self, record: Record, to: str | None = None) -> None:
+        """Hand `record` to all children in the order they were added, or to the child named `to`.
+
+        Depth first: returns when everything below has processed it. Raises TopologyError when there is no such child.
+        """
+        ...

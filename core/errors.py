@@ -1,0 +1,67 @@
+"""Every error penstock raises on purpose. Messages name the node, store, topic or option, and the fix."""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """Base of all errors that penstock raises on purpose."""
+
+
+class TopologyError(PenstockError):
+    """The program is not a valid topology (raised while it is built)."""
+
+
+class ConfigError(PenstockError):
+    """A setting is unknown, missing or out of range."""
+
+
+class PluginError(PenstockError):
+    """A named plugin is not installed, is broken, or is of the wrong kind."""
+
+
+class SerdeError(PenstockError):
+    """A value cannot be turned into bytes, or bytes into a value, by the serde in charge."""
+
+
+class ProcessingError(PenstockError):
+    """A record could not be processed and the handler in charge said to fail."""
+
+
+class ProductionError(PenstockError):
+    """A record could not be produced and the handler in charge said to fail."""
+
+
+class StoreError(PenstockError):
+    """A state store cannot be used, or was used against its contract."""
+
+
+class StaleStoreError(StoreError):
+    """A store on this host is not at the version that the caller expected."""
+
+
+class ChangelogError(PenstockError):
+    """A changelog cannot be read or written, or its chain is broken."""
+
+
+class LogError(PenstockError):
+    """The log (topics, positions, commits) cannot be used."""
+
+
+class UnknownTopicError(LogError):
+    """A topic that was named does not exist."""
+
+
+class OffsetOutOfRangeError(LogError):
+    """A position lies before the first record that the log still has, or after its end."""
+
+
+class FencedError(LogError):
+    """Another process has taken over this task; nothing was changed and this one must stop."""
+
+
+class IncompatibleStateError(PenstockError):
+    """Saved state does not fit the program (partition count, sub-topologies, missing commits)."""
+
+
+class RuntimeUnavailableError(PenstockError):
+    """Something the runtime needs is not there (Java, a package), with what to do."""

@@ -1,0 +1,106 @@
+"""Error handlers: what to do with a record that cannot be read, processed or produced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from .clock import Duration
+from .record import Headers
+
+
+class Stage(Enum):
+    """Where a record failed."""
+
+    DESERIALIZATION = "deserialization"
+    PROCESSING = "processing"
+    PRODUCTION = "production"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What went wrong, and with which record.
+
+    `raw_key`, `raw_value` and `headers` are the source record's; inside a punctuator there is none, and
+    they, `topic`, `partition` and `offset` are None. `attempt` counts from 1.
+    """
+
+    stage: Stage
+    error: Exception
+    node: str
+    task_id: str
+    topic: str | None
+    partition: int | None
+    offset: int | None
+    raw_key: bytes | None = None
+    raw_value: bytes | None = None
+    headers: Headers = ()
+    timestamp: int = -1
+    attempt: int = 1
+
+
+@dataclass(frozen=True)
+class Fail:
+    """Stop the task; nothing since its last commit counts."""
+
+
+@dataclass(frozen=True)
+class Skip:
+    """Drop the record at this node, counted; what other nodes did with it stays."""
+
+
+@dataclass(frozen=True)
+class RetryAfter:
+    """Go back to the task's last commit, wait, and process again from there."""
+
+    delay: Duration
+
+
+@dataclass(frozen=True)
+class SendToDeadLetter:
+    """Drop the record at this node and send the source record, as it was read, to a topic in the same commit."""
+
+    topic: str
+
+
+Decision = Fail | Skip | RetryAfter | SendToDeadLetter
+Handler = Callable[[Failure], Decision]
+"""Decides what becomes of a failed record. Called in the task; must not raise."""
+
+
+def fail(failure: Failure) -> Decision:
+    """Stop the task: the default for all three stages."""
+    return Fail()
+
+
+def skip(failure: Failure) -> Decision:
+    """Log, count and drop the record (Kafka Streams: LogAndContinue)."""
+    return Skip()
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A handler that sends failed records to a dead-letter topic.
+
+    Headers of what is sent are named as in KIP-1034: `__streams.errors.exception`, `.message`, `.stacktrace`, `.topic`, `.partition`, `.offset`.
+    """
+
+    topic: str
+
+    def __call__(self, failure: Failure) -> Decision:
+        """Decide."""
+        return SendToDeadLetter(self.topic)
+
+
+@dataclass(frozen=True)
+class Retry:
+    """A handler that tries again `attempts` times, `delay` apart, and then asks the handler `then`."""
+
+    attempts: int = 3
+    delay: Duration = "1s"
+    then: Handler = fail
+
+    def __call__(self, failure: Failure) -> Decision:
+        """Decide."""
+        return RetryAfter(self.delay) if failure.attempt <= self.attempts else self.then(failure)

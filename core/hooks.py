@@ -1,0 +1,174 @@
+"""Every hook of penstock, and the look-up of what installed plugins bring.
+
+A plugin is a module that an entry point of the group `penstock` names. Each hook it
+implements returns a mapping from a name to where the thing is: "package.module:attribute" (loaded
+when the name is first used) or the thing itself. The module should import nothing heavy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import pluggy
+
+from .errors import PluginError
+
+GROUP = "penstock"
+hookspec = pluggy.HookspecMarker(GROUP)
+hookimpl = pluggy.HookimplMarker(GROUP)
+
+Components = Mapping[str, Any]
+
+
+class Hooks:
+    """The hooks. Names of a plugin from another distribution start with its own name and a dot: "acme.dedupe"."""
+
+    @hookspec
+    def penstock_processors(self) -> Components:
+        """Return processors by name: suppliers, called with the keyword arguments given in the topology."""
+        raise NotImplementedError
+
+    @hookspec
+    def penstock_store_backends(self) -> Components:
+        """Return store backends by name: each a StoreBackendFactory."""
+        raise NotImplementedError
+
+    @hookspec
+    def penstock_serdes(self) -> Components:
+        """Return serdes by name: classes or factories called without arguments, returning a Serde."""
+        raise NotImplementedError
+
+    @hookspec
+    def penstock_logs(self) -> Components:
+        """Return logs by name: each a LogFactory."""
+        raise NotImplementedError
+
+    @hookspec
+    def penstock_changelogs(self) -> Components:
+        """Return changelogs by name: each a Changelog, which opens the changelog of a task."""
+        raise NotImplementedError
+
+    @hookspec
+    def penstock_cli_commands(self) -> Components:
+        """Return commands by name: click commands, added to `penstock`."""
+        raise NotImplementedError
+
+
+KINDS: Mapping[str, str] = {
+    "processor": "penstock_processors",
+    "store backend": "penstock_store_backends",
+    "serde": "penstock_serdes",
+    "log": "penstock_logs",
+    "changelog": "penstock_changelogs",
+    "command": "penstock_cli_commands",
+}
+"""Kind of component -> the hook that gives it."""
+
+_NOT_INSTALLED: Mapping[tuple[str, str], str] = {}
+"""(kind, name) of components known to be elsewhere -> what to `pip install`."""
+
+
+@dataclass(frozen=True)
+class Component:
+    """One named thing that an installed plugin brings."""
+
+    kind: str
+    name: str
+    target: Any
+    plugin: str
+    package: str
+    package_version: str
+
+    def load(self) -> Any:
+        """Import and return the thing. Raises PluginError when that fails."""
+        if not isinstance(self.target, str):
+            return self.target
+        module, _, attribute = self.target.partition(":")
+        try:
+            found: Any = import_module(module)
+            for part in attribute.split("."):
+                found = getattr(found, part)
+        except Exception as error:
+            raise PluginError(
+                f"{self.kind} {self.name!r} of package {self.package} {self.package_version} cannot be loaded from "
+                f"{self.target!r}: {type(error).__name__}: {error}"
+            ) from error
+        return found
+
+
+class Registry:
+    """What the installed plugins bring, read once per process."""
+
+    def __init__(self, found: list[tuple[str, str, str, Any]], broken: Mapping[str, str]) -> None:
+        """Take (entry point name, package, version, plugin module) of each plugin, and why others could not be loaded."""
+        self.broken = dict(broken)
+        self.components: dict[tuple[str, str], Component] = {}
+        manager = pluggy.PluginManager(GROUP)
+        manager.add_hookspecs(Hooks)
+        origin: dict[str, tuple[str, str]] = {}
+        for name, package, version, plugin in found:
+            try:
+                manager.register(plugin, name)
+                manager.check_pending()
+            except (ValueError, pluggy.PluginValidationError) as error:
+                if manager.has_plugin(name):
+                    manager.unregister(name=name)
+                self.broken[f"{package} {version} ({name})"] = f"{type(error).__name__}: {error}"
+                continue
+            origin[name] = package, version
+        for kind, hook in KINDS.items():
+            for impl in getattr(manager.hook, hook).get_hookimpls():
+                package, version = origin[impl.plugin_name]
+                for name, target in impl.function().items():
+                    other = self.components.get((kind, name))
+                    if other is not None:
+                        raise PluginError(
+                            f"{kind} {name!r} comes from two packages, {other.package} and {package}: uninstall one of them"
+                        )
+                    self.components[kind, name] = Component(kind, name, target, impl.plugin_name, package, version)
+
+    def names(self, kind: str) -> list[str]:
+        """Return the names of all components of a kind, sorted."""
+        return sorted(name for of, name in self.components if of == kind)
+
+    def find(self, kind: str, name: str) -> Component:
+        """Return a component. Raises PluginError that lists what there is, when it is not installed."""
+        component = self.components.get((kind, name))
+        if component is not None:
+            return component
+        names = self.names(kind)
+        close = get_close_matches(name, names, 3, 0.5)
+        hint = _NOT_INSTALLED.get((kind, name))
+        raise PluginError(
+            f"no {kind} named {name!r} is installed; installed: {', '.join(names) or 'none'}."
+            + (f" Did you mean {' or '.join(map(repr, close))}?" if close else "")
+            + (f" pip install {hint}" if hint else f" Install the package that brings it (`penstock plugins` lists them).")
+            + "".join(f" Note: plugin {which} could not be loaded: {why}" for which, why in self.broken.items())
+        )
+
+    def load(self, kind: str, name: str) -> Any:
+        """Return the thing that `name` stands for, importing it when first used."""
+        return self.find(kind, name).load()
+
+
+@cache
+def registry() -> Registry:
+    """Return what is installed. A plugin that cannot be imported is kept in `broken`, and harms no other."""
+    found, broken = [], {}
+    for point in sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value)):
+        package, version = _distribution(point)
+        try:
+            found.append((point.name, package, version, point.load()))
+        except Exception as error:
+            broken[f"{package} {version} ({point.name})"] = f"{type(error).__name__}: {error}"
+    return Registry(found, broken)
+
+
+def _distribution(point: EntryPoint) -> tuple[str, str]:
+    return (point.dist.name, point.dist.version) if point.dist is not None else ("unknown", "unknown")

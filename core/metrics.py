@@ -1,0 +1,24 @@
+"""Counts that the engine keeps for each node, for a metrics system to read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class NodeMetrics:
+    """Counters of one node in one task since it was opened.
+
+    `dropped` counts records by reason: "null_key", "late", "skipped" (by a handler), "deserialization", or a processor's own.
+    `user` is for counters of a processor's own.
+    """
+
+    records_in: int = 0
+    records_out: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    user: Counter[str] = field(default_factory=Counter)
+
+    def drop(self, reason: str, count: int = 1) -> None:
+        """Count records that were dropped, which Kafka Streams adds to `dropped-records-total`."""
+        self.dropped[reason] += count

@@ -1,0 +1,60 @@
+"""What a user writes: Processor, and ValueTransformer for those that may not change the key."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from .context import ProcessorContext, ValueTransformerContext
+from .record import Record
+
+
+class Processor(ABC):
+    """One node of a topology: gets records one at a time and forwards any number to its children.
+
+    A task makes its own instance and calls `init`, then `process` for each record, then `close`, all from
+    one thread. Instances are made anew whenever the task is opened, which may be before any batch:
+    attributes do not survive, stores do. An exception meets the processing exception handler.
+    Semantics: Kafka Streams' Processor API (KIP-478).
+    """
+
+    context: ProcessorContext
+
+    def init(self, context: ProcessorContext) -> None:
+        """Keep the context; look up stores and schedule punctuators here. Call super().init(context)."""
+        self.context = context
+
+    @abstractmethod
+    def process(self, record: Record) -> None:
+        """Handle one record."""
+
+    def close(self) -> None:
+        """Release what `init` took; called once, also after a failure. Forwarding here is an error."""
+        return None
+
+
+class ValueTransformer(ABC):
+    """A processor that answers each record with one new value and cannot change the key.
+
+    What Kafka Streams calls ValueTransformerWithKey. It may read and write stores, and schedule
+    punctuators, but a punctuator of it cannot forward.
+    """
+
+    context: ValueTransformerContext
+
+    def init(self, context: ValueTransformerContext) -> None:
+        """Keep the context; look up stores here. Call super().init(context)."""
+        self.context = context
+
+    @abstractmethod
+    def transform(self, key: Any, value: Any) -> Any:
+        """Return the new value. Timestamp, headers and key stay."""
+
+    def close(self) -> None:
+        """Release what `init` took; called once, also after a failure."""
+        return None
+
+
+ProcessorSupplier = Callable[[], Processor | ValueTransformer]
+"""A class or factory that makes a new instance at each call."""

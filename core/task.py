@@ -1,0 +1,940 @@
+"""A Task: one partition of one sub-topology, as a pure machine. Records and the time go in, outputs and state changes come out."""
+
+from __future__ import annotations
+
+import json
+import logging
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
+from typing import Any, NoReturn
+
+from .clock import duration_ms
+from .config import Settings
+from .errors import (
+    ConfigError,
+    PenstockError,
+    ProcessingError,
+    ProductionError,
+    SerdeError,
+    TopologyError,
+)
+from .extractors import TimestampExtractor, fail_on_invalid_timestamp, skip_on_invalid_timestamp
+from .handlers import Fail, Failure, RetryAfter, SendToDeadLetter, Skip, Stage
+from .hooks import registry
+from .metrics import NodeMetrics
+from .nodes import Node, ProcessorNode, SinkNode, SourceNode, Subtopology, TaskId
+from .processor import Processor, ValueTransformer
+from .punctuation import PunctuationType, Punctuator
+from .record import Headers, OutputBatch, Record, RecordBatch, RecordMetadata, TopicPartition
+from .serde import Serde
+from .store import StateStore
+from .task_context import NodeContext, ReadOnlyView, TransformerContext
+
+_log = logging.getLogger("penstock.task")
+_record = tuple.__new__
+_NEVER = 1 << 62
+
+Run = Callable[[Record], Any]
+
+
+class RetryRequested(PenstockError):
+    """A handler asked to process again after `delay_ms`; the driver of the task goes back to the last commit."""
+
+    def __init__(self, failure: Failure, delay_ms: int) -> None:
+        super().__init__(f"retry asked for by the {failure.stage.value} handler of node {failure.node!r}")
+        self.failure = failure
+        self.delay_ms = delay_ms
+
+
+class Schedule:
+    """One call of `schedule`: when it fires next, and whether it still does."""
+
+    __slots__ = ("context", "due", "interval", "punctuator", "order", "cancelled", "from_init")
+
+    def __init__(
+        self, context: TransformerContext, due: int, interval: int, punctuator: Punctuator, order: int, from_init: bool
+    ) -> None:
+        self.context = context
+        self.due = due
+        self.interval = interval
+        self.punctuator = punctuator
+        self.order = order
+        self.cancelled = False
+        self.from_init = from_init
+
+    def cancel(self) -> None:
+        """Never fire again."""
+        self.cancelled = True
+
+
+class _Queue:
+    """What one input partition has for its task: raw batches, and the records of the first one, decoded."""
+
+    __slots__ = (
+        "source", "topic_partition", "raw", "batch", "start", "records", "index",
+        "key_serde", "value_serde", "extractor", "partition_time", "run", "child", "counts", "bad", "kept", "more",
+    )  # fmt: skip
+
+    def __init__(
+        self, source: SourceNode, partition: TopicPartition, key: Serde[Any], value: Serde[Any], extractor: TimestampExtractor
+    ) -> None:
+        self.source = source
+        self.topic_partition = partition
+        self.raw: deque[RecordBatch] = deque()
+        self.batch: RecordBatch | None = None
+        self.start = 0  # index in the batch's columns of records[0]; meaningless where `kept` is set
+        self.kept: list[int] | None = None  # for each record its index in the columns, when some were skipped
+        self.records: list[Record] = []
+        self.index = 0  # of the next record to process
+        self.key_serde, self.value_serde, self.extractor = key, value, extractor
+        self.partition_time = -1
+        self.run: Run = lambda record: None
+        self.child = source.name
+        self.counts: list[int] = [0]
+        self.more = False  # the log has more than is queued here
+        self.bad: tuple[int, Exception] | None = None  # (index in the columns, error) of the record after records[-1]
+
+    def column_index(self, index: int) -> int:
+        return self.start + index if self.kept is None else self.kept[index]
+
+
+class Task:
+    """One partition of one sub-topology: processors, stores, record queues, stream time, punctuators.
+
+    No threads, no sockets, no clock of its own; called from one thread. `partitions` are the input
+    partitions by their names in the log, in the order of the sources, with the source that reads each. `topic_names` maps a sink's topic to its name in the log;
+    `partition_counts` answers how many partitions a topic has (only asked where a partitioner is used).
+    `saved` is the `engine_state()` of the last commit. `attempts` answers how often a failure was met before.
+    """
+
+    def __init__(
+        self,
+        task_id: TaskId,
+        subtopology: Subtopology,
+        application_id: str,
+        settings: Settings,
+        partitions: Sequence[tuple[TopicPartition, SourceNode]],
+        stores: Mapping[str, StateStore],
+        global_stores: Mapping[str, StateStore],
+        *,
+        topic_names: Callable[[str], str] = str,
+        partition_counts: Callable[[str], int] | None = None,
+        saved: bytes = b"",
+        wall_clock_ms: int = 0,
+        attempt: Callable[[tuple[Any, ...]], int] = lambda failed: 1,
+    ) -> None:
+        self.id = task_id
+        self.application_id = application_id
+        self.settings = settings
+        self.stores = stores
+        self.global_stores = {name: ReadOnlyView(store) for name, store in global_stores.items()}
+        self.stream_time = -1
+        self.wall_clock = wall_clock_ms
+        self.commit_requested = False
+        self.records_in = 0
+        self.changed_engine_state = False
+        self._attempt = attempt
+        self._topic_names = topic_names
+        self._partition_counts = partition_counts
+        self._nodes = {node.name: node for node in subtopology.nodes}
+        self._contexts: dict[str, TransformerContext] = {}
+        self._processors: list[tuple[str, Processor | ValueTransformer]] = []
+        self._outputs: dict[str, OutputBatch] = {}
+        self._edges: dict[str, tuple[list[int], tuple[str, ...]]] = {}
+        self._current: _Queue | None = None
+        self._current_index = 0
+        self._schedules: dict[PunctuationType, list[Schedule]] = {kind: [] for kind in PunctuationType}
+        self._stream_due = _NEVER
+        self._schedules_changed = False
+        self._initialising = False
+        self._closed = False
+        self._saved: dict[str, Any] = json.loads(saved) if saved else {}
+        self._idle_since: int | None = None
+        self._max_idle = None if settings.max_task_idle is None else duration_ms(settings.max_task_idle)
+        self.node_metrics: dict[str, NodeMetrics] = {name: NodeMetrics() for name in self._nodes}
+
+        self._queues = [self._make_queue(source, partition) for partition, source in partitions]
+        self._by_partition = {queue.topic_partition: queue for queue in self._queues}
+        self._restore_times()
+        self._compile(subtopology)
+
+    # ------------------------------------------------------------------ building
+
+    def _make_queue(self, source: SourceNode, partition: TopicPartition) -> _Queue:
+        settings = self.settings
+        return _Queue(
+            source,
+            partition,
+            resolve_serde(source.key_serde, settings.key_serde, f"source {source.name!r}").bind(partition.topic, is_key=True),
+            resolve_serde(source.value_serde, settings.value_serde, f"source {source.name!r}").bind(
+                partition.topic, is_key=False
+            ),
+            source.timestamp_extractor or settings.timestamp_extractor,
+        )
+
+    def _compile(self, subtopology: Subtopology) -> None:
+        """Make every node's run function, children first, so that a forward is one bound call."""
+        runs: dict[str, Run] = {}
+        try:
+            for node in reversed(subtopology.nodes):
+                children = [(child, runs[child]) for child in subtopology.children.get(node.name, ())]
+                runs[node.name] = self._compile_node(node, children)
+            for queue in self._queues:
+                name = queue.source.name
+                children = subtopology.children.get(name, ())
+                # With one child the loop over records calls it directly and counts for the source afterwards.
+                queue.child = children[0] if len(children) == 1 else name
+                queue.run = runs[queue.child]
+                queue.counts = self._edges[name][0] if len(children) == 1 else [0]
+            self._initialising = True
+            for node in subtopology.nodes:
+                if isinstance(node, ProcessorNode):
+                    self._init_node(node.name)
+            self._initialising = False
+        except BaseException:
+            self.close()
+            raise
+        self._update_stream_due()
+
+    def _compile_node(self, node: Node, children: list[tuple[str, Run]]) -> Run:
+        if isinstance(node, SinkNode):
+            return self._compile_sink(node)
+        forward, counts = self._compile_forward(node.name, children)
+        self._edges[node.name] = counts, tuple(name for name, _ in children)
+        if isinstance(node, SourceNode):
+            return forward
+        processor = make_processor(node)
+        self._processors.append((node.name, processor))
+        if isinstance(processor, ValueTransformer):
+            self._contexts[node.name] = TransformerContext(self, node, self.node_metrics[node.name])
+            transform = processor.transform
+
+            def run(record: Record) -> None:
+                forward(_record(Record, (record[0], transform(record[0], record[1]), record[2], record[3])))
+
+            return run
+        self._contexts[node.name] = NodeContext(self, node, self.node_metrics[node.name], forward)
+        return processor.process
+
+    def _init_node(self, name: str) -> None:
+        processor = next(made for node, made in self._processors if node == name)
+        try:
+            processor.init(self._contexts[name])  # type: ignore[arg-type]
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise ProcessingError(
+                f"node {name!r} in task {self.id}: init raised {type(error).__name__}: {error}"
+            ) from error
+
+    def _compile_forward(self, name: str, children: list[tuple[str, Run]]) -> tuple[Callable[..., None], list[int]]:
+        """Return forward(record, to=None) and its counts: [to all children, to the first only, to the second only, ...]."""
+        counts = [0] * (len(children) + 1)
+        failed = self._processing_failed
+        index = {child: position + 1 for position, (child, _) in enumerate(children)}
+        runs = dict(children)
+
+        def forward_to(record: Record, to: str) -> None:
+            run = runs.get(to)
+            if run is None:
+                raise TopologyError(
+                    f"node {name!r} forwards to {to!r}, which is not a child of it; children: {', '.join(runs) or 'none'}"
+                )
+            counts[index[to]] += 1
+            try:
+                run(record)
+            except Exception as error:
+                failed(to, record, error)
+
+        if len(children) == 1:
+            only, only_run = children[0]
+
+            def forward(record: Record, to: str | None = None) -> None:
+                if to is not None and to != only:
+                    forward_to(record, to)
+                counts[0] += 1
+                # A try costs nothing until something is raised; so every edge has one, and a skipped record is skipped at its node only.
+                try:
+                    only_run(record)
+                except Exception as error:
+                    failed(only, record, error)
+
+            return forward, counts
+
+        def forward_all(record: Record, to: str | None = None) -> None:
+            if to is not None:
+                forward_to(record, to)
+                return
+            counts[0] += 1
+            for child, run in children:
+                try:
+                    run(record)
+                except Exception as error:
+                    failed(child, record, error)
+
+        return forward_all, counts
+
+    def _compile_sink(self, node: SinkNode) -> Run:
+        compile_write = self._compile_write if node.partitioner is None else self._compile_partitioned_write
+        if isinstance(node.topic, str):
+            return compile_write(node, self._topic_names(node.topic))
+        choose = node.topic
+        writers: dict[str, Run] = {}
+
+        def run(record: Record) -> None:
+            topic = choose(record, self.record_metadata())
+            write = writers.get(topic)
+            if write is None:
+                if not isinstance(topic, str) or not topic:
+                    raise ProductionError(f"sink {node.name!r}: its topic chooser returned {topic!r}, expected a topic's name")
+                writers[topic] = write = compile_write(node, topic)
+            write(record)
+
+        return run
+
+    def _sink_serdes(self, node: SinkNode, topic: str) -> tuple[Callable[[Any], bytes], Callable[[Any], bytes]]:
+        what = f"sink {node.name!r}"
+        key = resolve_serde(node.key_serde, self.settings.key_serde, what).bind(topic, is_key=True)
+        value = resolve_serde(node.value_serde, self.settings.value_serde, what).bind(topic, is_key=False)
+        return key.serialize, value.serialize
+
+    def _compile_write(self, node: SinkNode, topic: str) -> Run:
+        """Return the function that serializes a record and adds it to the topic's columns."""
+        serialize_key, serialize_value = self._sink_serdes(node, topic)
+        output = self._outputs.setdefault(topic, OutputBatch(topic, [], [], []))
+        append_key, append_value, append_timestamp = output.keys.append, output.values.append, output.timestamps.append
+        failed = self._production_failed
+
+        def write(record: Record) -> None:
+            key, value, timestamp, headers = record
+            try:
+                raw_key = None if key is None else serialize_key(key)
+                raw_value = None if value is None else serialize_value(value)
+                if timestamp < 0:
+                    raise ProductionError(f"the timestamp {timestamp} is below 0")
+            except Exception as error:
+                failed(node, topic, record, error)
+                return
+            append_key(raw_key)
+            append_value(raw_value)
+            append_timestamp(timestamp)
+            if headers or output.headers is not None:
+                _set_last_headers(output, headers)
+            if output.partitions is not None:
+                output.partitions.append(None)
+
+        return write
+
+    def _compile_partitioned_write(self, node: SinkNode, topic: str) -> Run:
+        """Return `_compile_write` for a sink with a partitioner of its own."""
+        write = self._compile_write(node, topic)
+        partitioner = node.partitioner
+        assert partitioner is not None
+        output = self._outputs[topic]
+        metrics = self.node_metrics[node.name]
+        count = 0
+
+        def write_partitioned(record: Record) -> None:
+            nonlocal count
+            try:
+                count = count or self.partition_count(topic)
+                chosen = _partitions(partitioner(topic, record, count), count, node.name)
+            except Exception as error:
+                self._production_failed(node, topic, record, error)
+                return
+            if chosen == ():
+                metrics.drop("no_partition")
+                return
+            before = len(output.keys)
+            if output.partitions is None:
+                output.partitions = [None] * before
+            write(record)
+            if len(output.keys) > before:
+                output.partitions[-1] = chosen
+
+        return write_partitioned
+
+    # ------------------------------------------------------------------ what contexts ask for
+
+    def record_metadata(self) -> RecordMetadata | None:
+        """Return where the current record was read; None in a punctuator."""
+        queue = self._current
+        if queue is None or queue.batch is None:
+            return None
+        offset = queue.batch.offsets[queue.column_index(self._current_index)]
+        return RecordMetadata(queue.batch.topic, queue.batch.partition, offset)
+
+    def partition_count(self, topic: str) -> int:
+        """Return how many partitions a topic of the log has."""
+        if self._partition_counts is None:
+            raise ConfigError(f"task {self.id}: the number of partitions of topic {topic!r} is not known here")
+        return self._partition_counts(topic)
+
+    def schedule(
+        self, context: TransformerContext, interval_ms: int, punctuator: Punctuator, kind: PunctuationType, start: int | None
+    ) -> Schedule:
+        """Register a punctuator; in `init` of a re-opened task it gets its saved due time."""
+        if interval_ms < 1:
+            raise ConfigError(f"node {context.node!r}: a punctuation interval must be at least 1 ms, found {interval_ms} ms")
+        if start is not None and (not isinstance(start, int) or start < 0):
+            raise ConfigError(f"node {context.node!r}: start is in ms since the epoch, at least 0; found {start!r}")
+        if kind is PunctuationType.STREAM_TIME:
+            due = start or 0
+        elif start is None:
+            due = self.wall_clock + interval_ms
+        else:
+            missed = max(0, -(-(self.wall_clock - start) // interval_ms))
+            due = start + missed * interval_ms
+        schedules = self._schedules[kind]
+        schedule = Schedule(context, due, interval_ms, punctuator, len(schedules), self._initialising)
+        if self._initialising:
+            own = [each for each in schedules if each.context is context and each.from_init]
+            saved = self._saved.get("due", {}).get(context.node, {}).get(kind.value, [])
+            if len(own) < len(saved):
+                if saved[len(own)] is None:
+                    schedule.cancelled = True
+                else:
+                    schedule.due = saved[len(own)]
+        schedules.append(schedule)
+        self._schedules_changed = True
+        return schedule
+
+    # ------------------------------------------------------------------ records in
+
+    def add_records(self, batch: RecordBatch, *, more: bool = False) -> None:
+        """Queue records of one input partition; batches of a partition come in offset order.
+
+        `more` says that the log has further records of this partition: then the task does not pass over it once it is empty.
+        """
+        queue = self._by_partition.get(TopicPartition(batch.topic, batch.partition))
+        if queue is None:
+            raise ConfigError(
+                f"task {self.id} does not read {batch.topic}-{batch.partition}; it reads "
+                + ", ".join(map(str, self._by_partition))
+            )
+        queue.raw.append(batch)
+        queue.more = more
+
+    def is_empty(self, partition: TopicPartition) -> bool:
+        """Return whether nothing of a partition is queued."""
+        queue = self._by_partition[partition]
+        return queue.index >= len(queue.records) and not queue.raw and queue.bad is None and self._batch_done(queue)
+
+    def has_work(self) -> bool:
+        """Return whether any record is queued."""
+        return any(not self.is_empty(partition) for partition in self._by_partition)
+
+    def process(self, limit: int, *, may_wait: bool = True) -> int:
+        """Process up to `limit` queued records; return how many.
+
+        Fewer than `limit` means that nothing is left, that a commit was asked for, that an input partition is empty and has `more`, or that the
+        task waits for an input partition that is empty (`max_task_idle`; never when not `may_wait`).
+        """
+        taken = 0
+        while taken < limit and not self.commit_requested:
+            if len(self._queues) == 1:
+                queue = self._queues[0]
+                if not self._fill(queue):
+                    break
+                bound = _NEVER
+            else:
+                chosen = self._choose(may_wait)
+                if chosen is None:
+                    break
+                queue, bound = chosen
+            taken += self._run(queue, limit - taken, bound)
+        return taken
+
+    def _choose(self, may_wait: bool) -> tuple[_Queue, int] | None:
+        """Return the queue whose head is oldest (the first of them), and the highest timestamp up to which it stays so."""
+        heads: list[tuple[int, int]] = []
+        empty = False
+        for order, queue in enumerate(self._queues):
+            if self._fill(queue):
+                heads.append((queue.records[queue.index][2], order))
+            elif queue.more and self._max_idle is not None:
+                return None
+            else:
+                empty = True
+        if not heads:
+            self._idle_since = None
+            return None
+        if not empty:
+            self._idle_since = None
+        elif self._max_idle and may_wait:
+            if self._idle_since is None:
+                self._idle_since = self.wall_clock
+            if self.wall_clock - self._idle_since < self._max_idle:
+                return None
+        heads.sort()
+        chosen = heads[0][1]
+        bound = min((time if order > chosen else time - 1 for time, order in heads[1:]), default=_NEVER)
+        return self._queues[chosen], bound
+
+    def _run(self, queue: _Queue, limit: int, bound: int) -> int:
+        """Process records of one queue while they are not above `bound`, at most `limit`; return how many."""
+        first = index = queue.index
+        records = queue.records if first == 0 and limit >= len(queue.records) else queue.records[first : first + limit]
+        run, child, failed = queue.run, queue.child, self._processing_failed
+        stream_time, stream_due = self.stream_time, self._stream_due
+        highest = queue.partition_time
+        self._current = queue
+        try:
+            for self._current_index, record in enumerate(records, first):
+                timestamp = record[2]
+                if timestamp > highest:
+                    if timestamp > bound and index > first:
+                        break
+                    highest = timestamp
+                    if timestamp > stream_time:
+                        self.stream_time = stream_time = timestamp
+                elif timestamp > bound and index > first:
+                    break
+                # A try costs nothing until something is raised; so every edge has one, and a record that is skipped is
+                # skipped at its node only.
+                try:
+                    run(record)
+                except Exception as error:
+                    failed(child, record, error)
+                index += 1
+                if stream_time >= stream_due or self._schedules_changed:
+                    queue.index, self._current = index, None
+                    self._punctuate(PunctuationType.STREAM_TIME, stream_time)
+                    self._current, stream_due = queue, self._stream_due
+                if self.commit_requested:
+                    break
+        finally:
+            self._current = None
+            queue.index = index
+            queue.partition_time = highest
+        done = index - first
+        queue.counts[0] += done
+        self.records_in += done
+        return done
+
+    def _batch_done(self, queue: _Queue) -> bool:
+        return queue.batch is None or self._next_column(queue) >= len(queue.batch)
+
+    def _next_column(self, queue: _Queue) -> int:
+        """Return the index in the batch's columns after the last decoded record."""
+        if queue.kept is not None:
+            return queue.start
+        return queue.start + len(queue.records)
+
+    def _fill(self, queue: _Queue) -> bool:
+        """Make sure that the queue has a decoded record at its head; return whether it has one."""
+        while queue.index >= len(queue.records):
+            if queue.bad is not None:
+                self._skip_bad(queue)
+            elif queue.batch is not None and self._next_column(queue) < len(queue.batch):
+                self._decode(queue, self._next_column(queue))
+            elif queue.raw:
+                queue.batch = queue.raw.popleft()
+                queue.records, queue.index, queue.start, queue.kept = [], 0, 0, None
+                self._decode(queue, 0)
+            else:
+                return False
+        return True
+
+    def _decode(self, queue: _Queue, start: int) -> None:
+        """Decode the batch from column index `start`, in bulk; stop before a record that cannot be decoded."""
+        batch = queue.batch
+        assert batch is not None
+        keys, values, timestamps, headers = batch.keys, batch.values, batch.timestamps, batch.headers
+        if start:
+            keys, values, timestamps = keys[start:], values[start:], timestamps[start:]
+            headers = headers[start:] if headers is not None else None
+        key_of, value_of = queue.key_serde.deserialize, queue.value_serde.deserialize
+        try:
+            decoded_keys = [None if key is None else key_of(key) for key in keys]
+            decoded_values = [None if value is None else value_of(value) for value in values]
+        except Exception:
+            self._decode_one_by_one(queue, start)
+            return
+        every_header: Iterable[Headers] = repeat(()) if headers is None else headers
+        records: list[Record] = list(
+            map(_record, repeat(Record), zip(decoded_keys, decoded_values, timestamps, every_header))  # type: ignore[arg-type]
+        )
+        extractor = queue.extractor
+        if extractor in (fail_on_invalid_timestamp, skip_on_invalid_timestamp) and (not records or min(timestamps) >= 0):
+            queue.records, queue.index, queue.start, queue.kept = records, 0, start, None
+            return
+        self._decode_one_by_one(queue, start)
+
+    def _decode_one_by_one(self, queue: _Queue, start: int) -> None:
+        """Decode as `_decode` does, record by record: with an extractor of the user's, or to find the bad one."""
+        batch = queue.batch
+        assert batch is not None
+        records: list[Record] = []
+        kept: list[int] = []
+        partition_time = queue.partition_time
+        column = start
+        queue.bad = None
+        while column < len(batch):
+            raw_key, raw_value = batch.keys[column], batch.values[column]
+            headers = batch.headers[column] if batch.headers is not None else ()
+            try:
+                record = Record(
+                    None if raw_key is None else queue.key_serde.deserialize(raw_key),
+                    None if raw_value is None else queue.value_serde.deserialize(raw_value),
+                    batch.timestamps[column],
+                    headers,
+                )
+                timestamp = queue.extractor(record, partition_time, self.wall_clock)
+            except Exception as error:
+                queue.bad = column, error
+                break
+            if timestamp < 0:
+                self.node_metrics[queue.source.name].drop("invalid_timestamp")
+                self.changed_engine_state = True
+            else:
+                records.append(record if timestamp == record.timestamp else record.with_timestamp(timestamp))
+                kept.append(column)
+                partition_time = max(partition_time, timestamp)
+            column += 1
+        queue.records, queue.index, queue.start, queue.kept = records, 0, column, kept
+
+    def _skip_bad(self, queue: _Queue) -> None:
+        """Ask the deserialization handler about the record at the head, which cannot be decoded."""
+        assert queue.bad is not None and queue.batch is not None
+        column, error = queue.bad
+        batch = queue.batch
+        self._decide(
+            Failure(
+                Stage.DESERIALIZATION,
+                error,
+                queue.source.name,
+                str(self.id),
+                batch.topic,
+                batch.partition,
+                batch.offsets[column],
+                batch.keys[column],
+                batch.values[column],
+                batch.headers[column] if batch.headers is not None else (),
+                batch.timestamps[column],
+            ),
+            self.settings.deserialization_handler,
+            "deserialization",
+        )
+        queue.bad = None
+        queue.start = column + 1
+        queue.records, queue.index, queue.kept = [], 0, []
+
+    # ------------------------------------------------------------------ time
+
+    def advance_wall_clock(self, now_ms: int) -> None:
+        """Set the wall clock, which never goes back; call `punctuate_wall_clock` to fire what is due."""
+        if now_ms > self.wall_clock:
+            self.wall_clock = now_ms
+
+    def punctuate_wall_clock(self) -> bool:
+        """Fire the wall-clock punctuators that are due; return whether any was."""
+        return self._punctuate(PunctuationType.WALL_CLOCK_TIME, self.wall_clock)
+
+    def next_wall_clock_punctuation(self) -> int | None:
+        """Return when the next wall-clock punctuator is due (ms), or None."""
+        return min((each.due for each in self._schedules[PunctuationType.WALL_CLOCK_TIME] if not each.cancelled), default=None)
+
+    def _punctuate(self, kind: PunctuationType, now: int) -> bool:
+        fired = False
+        while True:
+            schedules = self._schedules[kind]
+            due = [each for each in schedules if not each.cancelled and each.due <= now]
+            if not due:
+                break
+            schedule = min(due, key=lambda each: (each.due, each.order))
+            missed = (now - schedule.due) // schedule.interval
+            schedule.due += (missed + 1) * schedule.interval
+            fired = self.changed_engine_state = True
+            try:
+                schedule.punctuator(now)
+            except Exception as error:
+                self._processing_failed(schedule.context.node, None, error)
+        if fired:
+            self._schedules[kind] = [each for each in self._schedules[kind] if not each.cancelled or each.from_init]
+        self._update_stream_due()
+        return fired
+
+    def _update_stream_due(self) -> None:
+        self._schedules_changed = False
+        self._stream_due = min(
+            (each.due for each in self._schedules[PunctuationType.STREAM_TIME] if not each.cancelled), default=_NEVER
+        )
+
+    # ------------------------------------------------------------------ commit
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """Return the offset of the first record of a partition that is not processed; None if none was queued."""
+        queue = self._by_partition[partition]
+        if queue.index < len(queue.records):
+            assert queue.batch is not None
+            return queue.batch.offsets[queue.column_index(queue.index)]
+        if queue.bad is not None:
+            assert queue.batch is not None
+            return queue.batch.offsets[queue.bad[0]]
+        if queue.batch is not None and not self._batch_done(queue):
+            return queue.batch.offsets[self._next_column(queue)]
+        if queue.raw:
+            return queue.raw[0].offsets[0] if len(queue.raw[0]) else queue.raw[0].next_offset
+        return None if queue.batch is None else queue.batch.next_offset
+
+    def take_outputs(self) -> list[OutputBatch]:
+        """Return what was produced since the last call, a batch a topic, and forget it."""
+        taken = []
+        for topic, output in self._outputs.items():
+            if output.keys:
+                taken.append(
+                    OutputBatch(
+                        topic, output.keys[:], output.values[:], output.timestamps[:], output.headers, output.partitions
+                    )
+                )
+                # The compiled sinks hold these lists' append methods, so they are emptied, not replaced.
+                output.keys.clear()
+                output.values.clear()
+                output.timestamps.clear()
+                output.headers = output.partitions = None
+        return taken
+
+    def output_bytes(self) -> int:
+        """Return about how many bytes wait in the outputs."""
+        total = 0
+        for output in self._outputs.values():
+            count = len(output.values)
+            if count:
+                sample = output.values[:: max(1, count // 64)]
+                size = sum(len(value) for value in sample if value is not None)
+                total += count * (size // len(sample) + 32)
+        return total
+
+    def engine_state(self) -> bytes:
+        """Return what the next opening of this task must know, as compact JSON."""
+        due: dict[str, dict[str, list[int | None]]] = {}
+        for kind, schedules in self._schedules.items():
+            for schedule in schedules:
+                if schedule.from_init:
+                    own = due.setdefault(schedule.context.node, {}).setdefault(kind.value, [])
+                    own.append(None if schedule.cancelled else schedule.due)
+        state: dict[str, Any] = {"stream": self.stream_time, "wall": self.wall_clock}
+        times = {f"{tp.topic}:{tp.partition}": queue.partition_time for tp, queue in self._by_partition.items()}
+        if any(time >= 0 for time in times.values()):
+            state["partitions"] = times
+        if due:
+            state["due"] = due
+        values = {name: context.engine_values for name, context in self._contexts.items() if context.engine_values}
+        if values:
+            state["nodes"] = values
+        return json.dumps(state, separators=(",", ":")).encode()
+
+    def _restore_times(self) -> None:
+        saved = self._saved
+        self.stream_time = saved.get("stream", -1)
+        self.wall_clock = max(self.wall_clock, saved.get("wall", 0))
+        times = saved.get("partitions", {})
+        for tp, queue in self._by_partition.items():
+            queue.partition_time = times.get(f"{tp.topic}:{tp.partition}", -1)
+
+    def saved_node_values(self, node: str) -> dict[str, int]:
+        """Return the engine values that a node had at the last commit."""
+        return dict(self._saved.get("nodes", {}).get(node, {}))
+
+    def committed(self) -> None:
+        """Note that everything so far is committed."""
+        self.commit_requested = False
+        self.changed_engine_state = False
+
+    def metrics(self) -> dict[str, NodeMetrics]:
+        """Return the counters of every node since the task was opened."""
+        received = dict.fromkeys(self._nodes, 0)
+        for name, (counts, children) in self._edges.items():
+            self.node_metrics[name].records_out = sum(counts)
+            for position, child in enumerate(children, 1):
+                received[child] += counts[0] + counts[position]
+        for name, node in self._nodes.items():
+            metrics = self.node_metrics[name]
+            if isinstance(node, SourceNode):
+                metrics.records_in = metrics.records_out
+            else:
+                metrics.records_in = received[name]
+            if isinstance(node, SinkNode):
+                metrics.records_out = received[name] - sum(metrics.dropped.values())
+        return self.node_metrics
+
+    def close(self) -> None:
+        """Close every processor, parents first; idempotent. The first error is raised after all were closed."""
+        if self._closed:
+            return
+        self._closed = True
+        first: Exception | None = None
+        for name, processor in reversed(self._processors):
+            try:
+                processor.close()
+            except Exception as error:
+                _log.warning("task %s, node %r: close raised %s: %s", self.id, name, type(error).__name__, error)
+                first = first or error
+
+    # ------------------------------------------------------------------ errors
+
+    def _failure(self, stage: Stage, node: str, error: Exception, record: Record | None) -> Failure:
+        queue = self._current
+        if queue is None or queue.batch is None:
+            return Failure(stage, error, node, str(self.id), None, None, None)
+        batch, column = queue.batch, queue.column_index(self._current_index)
+        return Failure(
+            stage,
+            error,
+            node,
+            str(self.id),
+            batch.topic,
+            batch.partition,
+            batch.offsets[column],
+            batch.keys[column],
+            batch.values[column],
+            batch.headers[column] if batch.headers is not None else (),
+            batch.timestamps[column],
+        )
+
+    def _processing_failed(self, node: str, record: Record | None, error: Exception) -> None:
+        """Ask the processing handler about an exception that `node` raised; return when the record is to be dropped there."""
+        if isinstance(error, (RetryRequested, _Decided)):
+            raise error
+        self._decide(self._failure(Stage.PROCESSING, node, error, record), self.settings.processing_handler, "skipped")
+
+    def _production_failed(self, node: SinkNode, topic: str, record: Record, error: Exception) -> None:
+        if isinstance(error, (RetryRequested, _Decided)):
+            raise error
+        if not isinstance(error, PenstockError):
+            error = SerdeError(f"{type(error).__name__}: {error}")
+        failure = self._failure(Stage.PRODUCTION, node.name, error, record)
+        self._decide(failure, self.settings.production_handler, "production", f" while producing to topic {topic!r}")
+
+    def _decide(self, failure: Failure, handler: Callable[[Failure], Any], reason: str, doing: str = "") -> None:
+        key = (failure.stage, failure.node, failure.topic, failure.partition, failure.offset)
+        failure = Failure(**{**_fields(failure), "attempt": self._attempt(key)})
+        decision = handler(failure)
+        if isinstance(decision, Skip):
+            _log.warning("%s: skipped", describe_failure(failure, self.application_id, doing))
+        elif isinstance(decision, SendToDeadLetter):
+            self._dead_letter(failure, decision.topic, doing)
+        elif isinstance(decision, RetryAfter):
+            raise RetryRequested(failure, duration_ms(decision.delay, "RetryAfter.delay"))
+        elif isinstance(decision, Fail):
+            self._fail(failure, doing)
+        else:
+            raise _Decided(
+                f"the {failure.stage.value} handler returned {decision!r}, expected Fail(), Skip(), RetryAfter(...) or "
+                "SendToDeadLetter(...)"
+            ) from failure.error
+        self.node_metrics[failure.node].drop(reason)
+        self.changed_engine_state = True
+
+    def _fail(self, failure: Failure, doing: str) -> NoReturn:
+        kind = {
+            Stage.DESERIALIZATION: DeserializationFailed,
+            Stage.PROCESSING: ProcessingFailed,
+            Stage.PRODUCTION: ProductionFailed,
+        }[failure.stage]
+        raise kind(describe_failure(failure, self.application_id, doing)) from failure.error
+
+    def _dead_letter(self, failure: Failure, topic: str, doing: str) -> None:
+        _log.warning("%s: sent to %s", describe_failure(failure, self.application_id, doing), topic)
+        error = failure.error
+        trace = "".join(traceback.format_exception(error))
+        about = {
+            "exception": f"{type(error).__module__}.{type(error).__qualname__}",
+            "message": str(error),
+            "stacktrace": trace,
+            "topic": failure.topic,
+            "partition": failure.partition,
+            "offset": failure.offset,
+        }
+        headers = failure.headers + tuple(
+            (f"__streams.errors.{name}", None if value is None else str(value).encode("utf-8", "replace"))
+            for name, value in about.items()
+        )
+        output = self._outputs.setdefault(topic, OutputBatch(topic, [], [], []))
+        output.keys.append(failure.raw_key)
+        output.values.append(failure.raw_value)
+        output.timestamps.append(failure.timestamp if failure.timestamp >= 0 else max(self.stream_time, 0))
+        _set_last_headers(output, headers)
+        if output.partitions is not None:
+            output.partitions.append(None)
+
+
+class _Decided(PenstockError):
+    """An error that a handler has already decided about: it goes up through every node untouched."""
+
+
+class DeserializationFailed(_Decided, SerdeError):
+    """A record could not be read, and the handler said to fail."""
+
+
+class ProcessingFailed(_Decided, ProcessingError):
+    """A node could not process a record, and the handler said to fail."""
+
+
+class ProductionFailed(_Decided, ProductionError):
+    """A record could not be produced, and the handler said to fail."""
+
+
+def describe_failure(failure: Failure, application_id: str, doing: str = "") -> str:
+    """Return one line that says what failed and where."""
+    where = (
+        "in a punctuator" if failure.topic is None else f"at topic {failure.topic!r} partition {failure.partition} offset {failure.offset}"
+    )
+    error = failure.error
+    text = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+    return f"application {application_id!r}, task {failure.task_id}, node {failure.node!r}{doing}, {where}: {text}"
+
+
+def resolve_serde(given: str | Serde[Any] | None, default: str | Serde[Any] | None, what: str) -> Serde[Any]:
+    """Return the serde that `given` names, or `default` does. Raises ConfigError naming `what`."""
+    chosen = default if given is None else given
+    if isinstance(chosen, str):
+        made = registry().load("serde", chosen)()
+        if isinstance(made, Serde):
+            return made
+        raise ConfigError(f"{what}: the serde named {chosen!r} made a {type(made).__name__}, expected a penstock.Serde")
+    if isinstance(chosen, Serde):
+        return chosen
+    raise ConfigError(f"{what}: expected a serde or the name of an installed one, found {chosen!r}")
+
+
+def make_processor(node: ProcessorNode) -> Processor | ValueTransformer:
+    """Return a new instance of a node's processor. Raises PluginError or TopologyError naming the node."""
+    supplier = registry().load("processor", node.supplier) if isinstance(node.supplier, str) else node.supplier
+    try:
+        made = supplier(**node.options)
+    except PenstockError:
+        raise
+    except Exception as error:
+        raise TopologyError(
+            f"node {node.name!r}: making its processor with options {dict(node.options)!r} raised {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(made, (Processor, ValueTransformer)):
+        raise TopologyError(
+            f"node {node.name!r}: its supplier made a {type(made).__name__}, expected a Processor or ValueTransformer"
+        )
+    return made
+
+
+def _fields(failure: Failure) -> dict[str, Any]:
+    return {name: getattr(failure, name) for name in failure.__dataclass_fields__}
+
+
+def _set_last_headers(output: OutputBatch, headers: Headers) -> None:
+    if output.headers is None:
+        output.headers = [()] * (len(output.keys) - 1)
+    output.headers.append(headers)
+
+
+def _partitions(chosen: Any, count: int, sink: str) -> tuple[int, ...] | None:
+    """Return a partitioner's answer as a tuple of valid partitions, or None for the default."""
+    if chosen is None:
+        return None
+    partitions = (chosen,) if isinstance(chosen, int) else tuple(chosen)
+    for partition in partitions:
+        if not isinstance(partition, int) or not 0 <= partition < count:
+            raise ProductionError(f"sink {sink!r}: its partitioner chose {partition!r}, expected 0 to {count - 1}")
+    return partitions

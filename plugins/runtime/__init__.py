@@ -1,0 +1,1 @@
+"""One task with its edges: log, changelog and local state behind the commit protocol; imports core and stores only."""

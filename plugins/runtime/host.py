@@ -1,0 +1,63 @@
+"""What the tasks of one process share: directories, the machine's clock, and the copies of global stores."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from penstock.clock import Clock, SystemClock
+from penstock.config import Application
+from penstock.log import Log
+from penstock.record import TopicPartition
+from penstock.store import StateStore
+
+from .global_stores import GlobalStores
+from .locations import state_directory
+
+
+class Host:
+    """One per process. `clock` serves upkeep only: what tasks see is the batch's clock. `wait` sleeps for seconds."""
+
+    def __init__(self, clock: Clock | None = None, wait: Callable[[float], None] = time.sleep) -> None:
+        self._clock = clock or SystemClock()
+        self._wait = wait
+        self._globals: dict[tuple[str, Path], GlobalStores] = {}
+        self._lock = threading.Lock()
+
+    def now_ms(self) -> int:
+        """Return the machine's time in ms."""
+        return self._clock.now_ms()
+
+    def wait_ms(self, delay_ms: int) -> None:
+        """Wait, as a retry asks for."""
+        self._wait(delay_ms / 1000)
+
+    def task_directory(self, application: Application, task_id: str) -> Path:
+        """Return the directory of a task's local state; made when first used."""
+        return state_directory(application.settings) / application.id / task_id
+
+    def update_globals(self, application: Application, log: Log, ends: Mapping[TopicPartition, int]) -> None:
+        """Bring this host's global stores to the planned ends (where none is planned: to the log's)."""
+        if application.program.global_stores:
+            self._global(application).update(log, ends)
+
+    def global_stores(self, application: Application) -> Mapping[str, StateStore]:
+        """Return the global stores by name, as of the last update."""
+        return self._global(application).stores if application.program.global_stores else {}
+
+    def _global(self, application: Application) -> GlobalStores:
+        key = application.id, state_directory(application.settings).absolute()
+        with self._lock:
+            found = self._globals.get(key)
+            if found is None:
+                found = self._globals[key] = GlobalStores(application, self.task_directory(application, "global"))
+            return found
+
+    def close(self) -> None:
+        """Close the global stores."""
+        with self._lock:
+            for each in self._globals.values():
+                each.close()
+            self._globals.clear()

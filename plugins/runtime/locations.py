@@ -1,0 +1,36 @@
+"""Where an application keeps things: settings turned into open logs, changelogs and directories."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.changelog import TaskChangelog
+from penstock.config import Settings
+from penstock.hooks import registry
+from penstock.log import Log
+
+
+def open_log(settings: Settings) -> Log:
+    """Return the log that `settings.log` names. Raises PluginError when it is not installed, LogError when it cannot be opened."""
+    name, _, location = settings.log.partition(":")
+    log: Log = registry().load("log", name)(resolve(settings, location), {})
+    return log
+
+
+def open_changelog(settings: Settings, application_id: str, task_id: str) -> TaskChangelog:
+    """Return the changelog of a task that `settings.changelog` names."""
+    name, _, location = settings.changelog.partition(":")
+    changelog: TaskChangelog = registry().load("changelog", name)(resolve(settings, location), application_id, task_id)
+    return changelog
+
+
+def state_directory(settings: Settings) -> Path:
+    """Return the directory of local state."""
+    return Path(settings.data_dir, settings.state_dir)
+
+
+def resolve(settings: Settings, location: str) -> str:
+    """Return a location with a relative path put under `data_dir`; URLs and absolute paths stay."""
+    if "://" in location:
+        return location
+    return str(Path(settings.data_dir, location))

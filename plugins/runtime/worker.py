@@ -1,0 +1,404 @@
+"""TaskWorker: runs one task against its log: open, restore, fetch, process, commit. Every driver uses it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from penstock.clock import duration_ms
+from penstock.config import Application
+from penstock.errors import IncompatibleStateError, OffsetOutOfRangeError, TopologyError
+from penstock.log import Commit, Log, TaskCommitter
+from penstock.nodes import SourceNode, Subtopology, TaskId, decorate
+from penstock.record import RecordBatch, TopicPartition
+from penstock.task import RetryRequested, Task
+
+from .host import Host
+from .locations import open_changelog
+from .state import TaskState, first_version, next_version, version_counter
+
+_log = logging.getLogger("penstock.worker")
+
+_CHUNK = 2_000
+"""Records between two looks at the commit limits."""
+
+
+@dataclass
+class TaskReport:
+    """What a task did in one batch. Counts are of this batch; times are seconds, by phase.
+
+    `positions` and `version` are the last commit. `next_tick` is the wall-clock time (ms) at which a punctuator is due.
+    """
+
+    task_id: str
+    version: str
+    positions: Mapping[TopicPartition, int]
+    stream_time: int
+    records_in: int = 0
+    records_out: int = 0
+    dropped: int = 0
+    commits: int = 0
+    restored: int = 0
+    next_tick: int | None = None
+    phases: dict[str, float] = field(default_factory=dict)
+    nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+class _Phases(dict[str, float]):
+    """Seconds spent, by phase."""
+
+    def add(self, phase: str, since: float) -> float:
+        now = perf_counter()
+        self[phase] = self.get(phase, 0.0) + now - since
+        return now
+
+
+class TaskWorker:
+    """One task and its edges. Not thread-safe; any process may make one for any task at any time.
+
+    `partitions` are the task's input partitions by their names in the log. Making one opens nothing;
+    `run_batch` does, and after an error the next `run_batch` starts from the last commit.
+    """
+
+    def __init__(
+        self, application: Application, task_id: TaskId, partitions: Sequence[TopicPartition], log: Log, *, host: Host
+    ) -> None:
+        self.id = task_id
+        self._application = application
+        self._settings = application.settings
+        self._log = log
+        self._host = host
+        self._subtopology = _find_subtopology(application, task_id)
+        self._inputs = [(partition, self._source_of(partition)) for partition in partitions]
+        self.partitions = tuple(partitions)
+        self._committer: TaskCommitter | None = None
+        self._state: TaskState | None = None
+        self.task: Task | None = None
+        self._commit: Commit | None = None
+        self._attempts: dict[tuple[Any, ...], int] = {}
+        self._commit_interval = duration_ms(self._settings.commit_interval) / 1000
+        self._grace = duration_ms(self._settings.changelog_grace)
+        self._commits = 0
+        self._counted: dict[str, tuple[int, int, dict[str, int]]] = {}
+
+    # ------------------------------------------------------------------ a batch
+
+    def run_batch(
+        self,
+        ends: Mapping[TopicPartition, int],
+        wall_clock_ms: int,
+        known: tuple[str, Mapping[TopicPartition, int]] | None = None,
+    ) -> TaskReport:
+        """Process every input partition up to its planned end, fire what is due at `wall_clock_ms`, and commit.
+
+        `known` is a commit (version, positions) that the caller knows was made; a log that has an older one or none is refused.
+        Raises FencedError when another process took the task over; the handlers' errors; and what log, changelog and
+        stores raise. Nothing after the last commit counts then, and this object can be used again.
+        """
+        while True:
+            try:
+                return self._run_batch(ends, wall_clock_ms, known)
+            except RetryRequested as retry:
+                self.abandon()
+                failure = retry.failure
+                key = (failure.stage, failure.node, failure.topic, failure.partition, failure.offset)
+                self._attempts[key] = failure.attempt
+                _log.warning(
+                    "task %s, node %r: attempt %d failed at %s-%s offset %s (%s: %s); again in %d ms",
+                    self.id, failure.node, failure.attempt, failure.topic, failure.partition, failure.offset,
+                    type(failure.error).__name__, failure.error, retry.delay_ms,
+                )  # fmt: skip
+                self._host.wait_ms(retry.delay_ms)
+            except BaseException:
+                self.abandon()
+                raise
+
+    def _run_batch(
+        self,
+        ends: Mapping[TopicPartition, int],
+        wall_clock_ms: int,
+        known: tuple[str, Mapping[TopicPartition, int]] | None,
+    ) -> TaskReport:
+        phases = _Phases()
+        began = perf_counter()
+        self._ensure_open(wall_clock_ms, known)
+        self._host.update_globals(self._application, self._log, ends)
+        since = phases.add("restore", began)
+        task, commit = self.task, self._commit
+        assert task is not None and commit is not None
+        task.advance_wall_clock(wall_clock_ms)
+        self._commits = 0
+        records_before = task.records_in
+        produced = 0
+        last_commit = since
+        position = dict(commit.positions)
+        fetched_to = dict(position)
+        limit = _CHUNK
+        while True:
+            since = perf_counter()
+            for partition in self.partitions:
+                end = ends.get(partition, 0)
+                if fetched_to[partition] < end and task.is_empty(partition):
+                    self._fetch(task, partition, fetched_to, end)
+            since = phases.add("read", since)
+            done = task.process(limit)
+            since = phases.add("process", since)
+            finished = done < limit and not any(
+                fetched_to[partition] < ends.get(partition, 0) and task.is_empty(partition) for partition in self.partitions
+            )
+            if finished and not task.commit_requested:
+                break
+            if (
+                task.commit_requested
+                or since - last_commit > self._commit_interval
+                or task.output_bytes() + self._held_bytes() > self._settings.commit_bytes
+            ):
+                produced += self._make_commit(phases)
+                last_commit = perf_counter()
+        since = perf_counter()
+        task.punctuate_wall_clock()
+        phases.add("process", since)
+        produced += self._make_commit(phases)
+        since = perf_counter()
+        assert self._state is not None and self._commit is not None
+        self._state.tend_changelog(self._grace, self._host.now_ms())
+        phases.add("snapshot", since)
+        self._attempts.clear()
+        return self._report(phases, task.records_in - records_before, produced)
+
+    def _fetch(self, task: Task, partition: TopicPartition, fetched_to: dict[TopicPartition, int], end: int) -> None:
+        try:
+            batches = self._log.fetch(partition, fetched_to[partition], end, self._settings.fetch_bytes)
+        except OffsetOutOfRangeError as error:
+            raise OffsetOutOfRangeError(
+                f"application {self._application.id!r}, task {self.id}: {error}. The records were deleted before they were "
+                "processed (retention); raise the topic's retention, or reset the application's position"
+            ) from error
+        if not batches:
+            # Compaction or transaction markers left nothing below the end: the position still moves there.
+            batches = [RecordBatch(partition.topic, partition.partition, [], [], [], [], None, end)]
+        for batch in batches:
+            fetched_to[partition] = batch.next_offset
+            task.add_records(batch, more=batch.next_offset < end)
+
+    def _held_bytes(self) -> int:
+        return self._state.size_bytes() if self._state is not None else 0
+
+    # ------------------------------------------------------------------ opening
+
+    def _ensure_open(self, wall_clock_ms: int, known: tuple[str, Mapping[TopicPartition, int]] | None) -> None:
+        if self.task is not None:
+            assert self._committer is not None and self._state is not None and self._commit is not None
+            if self._committer.is_current() and self._state.is_at(self._commit.version):
+                self._check_known(self._commit, known)
+                return
+            _log.info("task %s was run by another process meanwhile: opening it again", self.id)
+            self.abandon()
+        try:
+            self._open(wall_clock_ms, known)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _open(self, wall_clock_ms: int, known: tuple[str, Mapping[TopicPartition, int]] | None) -> None:
+        # The fence first: whatever is read after it cannot be changed by a predecessor any more.
+        committer = self._committer = self._log.open_committer(self._application.id, str(self.id), self.partitions)
+        commit = committer.committed
+        self._check_known(commit, known)
+        builders = self._subtopology.stores
+        changelog = None
+        if builders:
+            changelog = open_changelog(self._settings, self._application.id, str(self.id))
+        state = self._state = TaskState(
+            builders,
+            self._host.task_directory(self._application, str(self.id)),
+            changelog,
+            self._settings,
+            self._application.id,
+            str(self.id),
+        )
+        if commit is None:
+            commit = self._first_commit(state, committer)
+        elif set(commit.positions) != set(self.partitions):
+            missing = sorted(str(partition) for partition in set(self.partitions) - set(commit.positions))
+            raise IncompatibleStateError(
+                f"application {self._application.id!r}, task {self.id}: its commit has no position for {', '.join(missing) or 'none'}"
+                f" and names {', '.join(sorted(map(str, commit.positions)))}; the topology's sources changed under saved state. "
+                "Run it under a new application id, or reset the application"
+            )
+        state.open(commit.version)
+        self._commit = commit
+        task = self.task = Task(
+            self.id,
+            self._subtopology,
+            self._application.id,
+            self._settings,
+            self._inputs,
+            state.stores,
+            self._host.global_stores(self._application),
+            topic_names=self._topic_name,
+            partition_counts=self._partition_count,
+            saved=commit.engine_state,
+            wall_clock_ms=wall_clock_ms,
+            attempt=lambda failed: self._attempts.get(failed, 0) + 1,
+        )
+        state.stream_time = lambda: task.stream_time
+        self._counted = {}
+
+    def _first_commit(self, state: TaskState, committer: TaskCommitter) -> Commit:
+        """Commit the starting positions and the empty version, so that a task without a commit has never run."""
+        version = first_version()
+        starts = self._log.start_offsets(self.partitions)
+        ends = self._log.end_offsets(self.partitions)
+        positions = {}
+        for partition, source in self._inputs:
+            latest = (source.offset_reset or self._settings.offset_reset) == "latest"
+            positions[partition] = ends[partition] if latest else starts[partition]
+        state.append_delta({}, version)
+        commit = Commit(positions, version)
+        committer.commit(commit, [])
+        return commit
+
+    def _check_known(self, commit: Commit | None, known: tuple[str, Mapping[TopicPartition, int]] | None) -> None:
+        if known is None:
+            return
+        version, positions = known
+        where = f"application {self._application.id!r}, task {self.id}"
+        if commit is None:
+            raise IncompatibleStateError(
+                f"{where}: Spark's checkpoint knows a commit (state version {version}), but the log has none: is it the right log? "
+                "If it was reset on purpose, delete the checkpoint"
+            )
+        behind = [
+            f"{partition} {commit.positions[partition]} < {position}"
+            for partition, position in positions.items()
+            if partition in commit.positions and commit.positions[partition] < position
+        ]
+        if version_counter(commit.version) < version_counter(version) or behind:
+            raise IncompatibleStateError(
+                f"{where}: the log's commit (version {commit.version}{'; ' + ', '.join(behind) if behind else ''}) is older than one that was made before "
+                f"(version {version}): the log lost data or is another one. If it was reset on purpose, delete the checkpoint"
+            )
+
+    # ------------------------------------------------------------------ committing
+
+    def _make_commit(self, phases: _Phases) -> int:
+        """Commit whatever changed since the last one; return how many records were produced."""
+        task, state, committer, last = self.task, self._state, self._committer, self._commit
+        assert task is not None and state is not None and committer is not None and last is not None
+        since = perf_counter()
+        state.flush()
+        changes = state.changes()
+        since = phases.add("state", since)
+        outputs = task.take_outputs()
+        positions = {
+            partition: last.positions[partition] if (position := task.position(partition)) is None else position
+            for partition in self.partitions
+        }
+        if not changes and not outputs and not task.changed_engine_state and positions == last.positions:
+            task.committed()
+            return 0
+        version = last.version
+        if changes:
+            version = next_version(last.version)
+            state.append_delta(changes, version)
+            since = phases.add("changelog", since)
+        commit = Commit(positions, version, task.engine_state())
+        committer.commit(commit, outputs)
+        since = phases.add("write", since)
+        if changes:
+            state.apply(changes, version)
+            phases.add("state", since)
+        self._commit = commit
+        self._commits += 1
+        task.committed()
+        return sum(len(output) for output in outputs)
+
+    # ------------------------------------------------------------------ closing
+
+    def abandon(self) -> None:
+        """Forget everything since the last commit and close; the next `run_batch` opens the task again."""
+        task, state, committer = self.task, self._state, self._committer
+        self.task = self._state = self._committer = self._commit = None
+        for part in (task, state, committer):
+            if part is not None:
+                try:
+                    part.close()
+                except Exception as error:
+                    _log.warning("task %s: closing after an error raised %s: %s", self.id, type(error).__name__, error)
+
+    def close(self) -> None:
+        """Close the task; what is committed stays. Idempotent."""
+        self.abandon()
+
+    # ------------------------------------------------------------------ names and numbers
+
+    def _source_of(self, partition: TopicPartition) -> SourceNode:
+        internal = self._application.program.internal_topics
+        for source in self._subtopology.sources:
+            for topic in source.topics:
+                if decorate(self._application.id, topic, internal) == partition.topic:
+                    return source
+        for source in self._subtopology.sources:
+            if source.pattern is not None and source.pattern.fullmatch(partition.topic):
+                return source
+        raise TopologyError(
+            f"application {self._application.id!r}, task {self.id}: no source of sub-topology {self.id.subtopology} reads {partition}"
+        )
+
+    def _topic_name(self, topic: str) -> str:
+        return decorate(self._application.id, topic, self._application.program.internal_topics)
+
+    def _partition_count(self, topic: str) -> int:
+        info = self._log.topics().get(topic)
+        if info is None:
+            raise TopologyError(f"topic {topic!r} does not exist in the log; create it: penstock topics create {topic}")
+        return info.partitions
+
+    def _report(self, phases: _Phases, records_in: int, produced: int) -> TaskReport:
+        task, commit, state = self.task, self._commit, self._state
+        assert task is not None and commit is not None and state is not None
+        nodes: dict[str, dict[str, Any]] = {}
+        dropped = 0
+        for name, metrics in task.metrics().items():
+            before_in, before_out, before_dropped = self._counted.get(name, (0, 0, {}))
+            drops = {
+                reason: count - before_dropped.get(reason, 0)
+                for reason, count in metrics.dropped.items()
+                if count > before_dropped.get(reason, 0)
+            }
+            nodes[name] = {
+                "in": metrics.records_in - before_in,
+                "out": metrics.records_out - before_out,
+                "dropped": drops,
+            }
+            dropped += sum(drops.values())
+            self._counted[name] = (metrics.records_in, metrics.records_out, dict(metrics.dropped))
+        restored, state.restored_changes = state.restored_changes, 0
+        return TaskReport(
+            str(self.id),
+            commit.version,
+            dict(commit.positions),
+            task.stream_time,
+            records_in,
+            produced,
+            dropped,
+            self._commits,
+            restored,
+            task.next_wall_clock_punctuation(),
+            dict(phases),
+            nodes,
+        )
+
+
+def _find_subtopology(application: Application, task_id: TaskId) -> Subtopology:
+    for subtopology in application.program.subtopologies:
+        if subtopology.id == task_id.subtopology:
+            return subtopology
+    raise TopologyError(
+        f"application {application.id!r} has no sub-topology {task_id.subtopology}; it has "
+        + ", ".join(str(each.id) for each in application.program.subtopologies)
+    )
