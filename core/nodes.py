@@ -1,0 +1,140 @@
+"""What a topology is made of, as inert data: nodes, sub-topologies and internal topics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from .extractors import TimestampExtractor
+from .hooks import registry
+from .processor import Processor, ProcessorSupplier, ValueTransformer
+from .record import Record, RecordMetadata
+from .serde import Serde
+from .store import StoreBuilder
+
+SerdeLike = str | Serde[Any] | None
+"""A serde, the name of an installed one, or None for the application's default."""
+
+TopicChooser = Callable[[Record, RecordMetadata | None], str]
+"""Names the topic a record goes to (Kafka Streams: TopicNameExtractor)."""
+
+Partitioner = Callable[[str, Record, int], int | Sequence[int] | None]
+"""(topic, record, number of partitions) -> the partition, several partitions (each gets a copy; empty: the record is
+dropped), or None for the default, which hashes the serialized key as Kafka's clients do (Kafka Streams: StreamPartitioner)."""
+
+
+class TaskId(NamedTuple):
+    """Which task: sub-topology and partition. Written `0_3`."""
+
+    subtopology: int
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.subtopology}_{self.partition}"
+
+    @classmethod
+    def parse(cls, text: str) -> TaskId:
+        """Return the task id that `text`, e.g. "0_3", stands for."""
+        subtopology, _, partition = text.partition("_")
+        return cls(int(subtopology), int(partition))
+
+
+@dataclass(frozen=True)
+class SourceNode:
+    """Reads topics: `topics` by name, or all whose whole name matches `pattern`."""
+
+    name: str
+    topics: tuple[str, ...]
+    pattern: re.Pattern[str] | None = None
+    key_serde: SerdeLike = None
+    value_serde: SerdeLike = None
+    timestamp_extractor: TimestampExtractor | None = None
+    offset_reset: str | None = None
+    parents: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ProcessorNode:
+    """Runs a processor. `supplier` makes it, or is the name of an installed one, called with `options`."""
+
+    name: str
+    supplier: ProcessorSupplier | str
+    parents: tuple[str, ...]
+    stores: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def create(self) -> Processor | ValueTransformer:
+        """Return a new instance of the processor. Raises PluginError when it is a plugin's and cannot be loaded."""
+        supplier = registry().load("processor", self.supplier) if isinstance(self.supplier, str) else self.supplier
+        made: Processor | ValueTransformer = supplier(**self.options)
+        return made
+
+
+@dataclass(frozen=True)
+class SinkNode:
+    """Writes to a topic, fixed or chosen for each record."""
+
+    name: str
+    topic: str | TopicChooser
+    parents: tuple[str, ...]
+    key_serde: SerdeLike = None
+    value_serde: SerdeLike = None
+    partitioner: Partitioner | None = None
+
+
+Node = SourceNode | ProcessorNode | SinkNode
+
+
+@dataclass(frozen=True)
+class InternalTopic:
+    """A topic that the application owns. `name` is without the application's prefix; see `decorate`.
+
+    `partitions` None: as many as the sub-topologies that write to it have.
+    """
+
+    name: str
+    partitions: int | None = None
+
+
+@dataclass(frozen=True)
+class GlobalStore:
+    """A store that every task can read, filled from all partitions of one topic by one processor.
+
+    It is not logged, whatever its builder says: the topic is its changelog. `id` is its number among the sub-topologies.
+    """
+
+    id: int
+    store: StoreBuilder
+    source: SourceNode
+    processor: ProcessorNode
+
+
+@dataclass(frozen=True)
+class Subtopology:
+    """Nodes that are connected by edges or stores: a task runs one of these for one partition number.
+
+    `nodes` has every parent before its children, and otherwise the order in which they were added.
+    `children` gives each node's children in the order of adding. `id` counts global stores too, as Kafka's does.
+    """
+
+    id: int
+    nodes: tuple[Node, ...]
+    children: Mapping[str, tuple[str, ...]]
+    stores: tuple[StoreBuilder, ...]
+
+    @property
+    def sources(self) -> tuple[SourceNode, ...]:
+        """The source nodes."""
+        return tuple(node for node in self.nodes if isinstance(node, SourceNode))
+
+    @property
+    def sinks(self) -> tuple[SinkNode, ...]:
+        """The sink nodes."""
+        return tuple(node for node in self.nodes if isinstance(node, SinkNode))
+
+
+def decorate(application_id: str, topic: str, internal: Mapping[str, InternalTopic]) -> str:
+    """Return the name a topic has in the log: an internal one carries the application's id."""
+    return f"{application_id}-{topic}" if topic in internal else topic

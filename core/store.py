@@ -1,0 +1,318 @@
+"""State stores: what a Processor sees, what a backend author writes, and the layer in between."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+from .clock import Duration, duration_ms
+from .errors import ConfigError, StoreError
+from .serde import Serde
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+Change = tuple[bytes, bytes | None]
+"""A key and its new value; None deletes the key."""
+
+Changes = Mapping[str, Sequence[Change]]
+"""For each store by name: what changed, sorted by key, each key once."""
+
+
+# ---------------------------------------------------------------- what a backend author writes
+
+
+class StoreBackend(ABC):
+    """Bytes on this host: all stores of one task that name this backend, in one directory.
+
+    The engine calls every method from one thread; other processes on the host may hold the same
+    directory open and read. Keys are any bytes, the empty key included, up to at least 10 kB;
+    values are any bytes, the empty one included. Keys are ordered as bytes are in Python.
+    `penstock.plugins.testing.contracts` holds the tests that any implementation must pass.
+    """
+
+    @abstractmethod
+    def version(self) -> str | None:
+        """Return the version that the last `write` recorded; None for a new directory."""
+
+    @abstractmethod
+    def get(self, store: str, key: bytes) -> bytes | None:
+        """Return the value of `key`, or None."""
+
+    @abstractmethod
+    def range(
+        self, store: str, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (key, value) for start <= key < end in key order, or reversed; None is an open end.
+
+        The engine may write between two steps of the iterator: what it yields then is unspecified,
+        but it must not fail. An iterator may be dropped half-way.
+        """
+
+    @abstractmethod
+    def approximate_count(self, store: str) -> int:
+        """Return how many keys `store` has; an estimate will do."""
+
+    @abstractmethod
+    def write(self, changes: Changes, previous: str | None, version: str) -> None:
+        """Apply all `changes` and record `version`, in one atomic step.
+
+        Raises StaleStoreError, and changes nothing, unless the store is at `previous`.
+        After a crash the store is at `previous` or at `version`, never between.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything; idempotent. A clean close makes what was written last."""
+
+    @abstractmethod
+    def destroy(self) -> None:
+        """Close and delete the stores' files; the directory itself may stay, empty."""
+
+    def trusted(self) -> bool:
+        """Return whether what is on disk can be believed; False makes the engine rebuild it.
+
+        A backend that does not fsync says False after the machine went down.
+        """
+        return True
+
+
+class StoreBackendFactory(Protocol):
+    """What the name of a store backend stands for: a class or function that opens one."""
+
+    def __call__(self, directory: Path, stores: Sequence[str], *, read_only: bool = False) -> StoreBackend:
+        """Open the stores named `stores` under `directory` (which exists), making what is missing.
+
+        Raises StoreError, naming the directory, when it cannot. With `read_only`, opens for a
+        reader beside a writing process and never writes.
+        """
+        ...
+
+
+# ---------------------------------------------------------------- between backend and typed store
+
+
+@runtime_checkable
+class BytesStore(Protocol):
+    """One store as ordered bytes, uncommitted changes included; what every kind of store is built on."""
+
+    name: str
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of `key`, or None."""
+        ...
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """Set the value of `key`; None deletes it."""
+        ...
+
+    def range(
+        self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (key, value) for start <= key < end in key order, or reversed.
+
+        Changes made while iterating are seen or not, but never break the iterator.
+        """
+        ...
+
+    def approximate_count(self) -> int:
+        """Return about how many keys there are."""
+        ...
+
+
+# ---------------------------------------------------------------- what a Processor sees
+
+
+class StateStore(ABC):
+    """A store that a processor can be connected to."""
+
+    name: str
+
+    def flush(self) -> None:
+        """Hand everything that is held back as objects to the BytesStore below; called before a commit."""
+        return None
+
+    def discard(self) -> None:
+        """Forget everything that is held as objects: the commit failed or the task is being re-opened."""
+        return None
+
+    def close(self) -> None:
+        """Release what the store holds; called once."""
+        return None
+
+
+class ValueAndTimestamp(NamedTuple):
+    """A stored value and the timestamp (ms) it was put with."""
+
+    value: Any
+    timestamp: int
+
+
+class Entries(Protocol, Generic[K, V]):
+    """An iterator of (key, value) pairs that ends by itself, or with `close()` or a `with` block."""
+
+    def __iter__(self) -> Iterator[tuple[K, V]]: ...
+    def __next__(self) -> tuple[K, V]: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Iterator[tuple[K, V]]: ...
+    def __exit__(self, *error: object) -> None: ...
+
+
+class ReadOnlyKeyValueStore(StateStore, Generic[K, V]):
+    """The reading half of a key-value store. Order is that of the serialized keys."""
+
+    @abstractmethod
+    def get(self, key: K) -> V | None:
+        """Return the value of `key`, or None. Raises StoreError for a key of None."""
+
+    @abstractmethod
+    def range(self, start: K | None = None, end: K | None = None) -> Entries[K, V]:
+        """Iterate over start <= key <= end, both ends included; None is an open end."""
+
+    @abstractmethod
+    def reverse_range(self, start: K | None = None, end: K | None = None) -> Entries[K, V]:
+        """Iterate as `range` does, from the highest key down."""
+
+    @abstractmethod
+    def prefix_scan(self, prefix: Any, serde: Serde[Any] | None = None) -> Entries[K, V]:
+        """Iterate over keys whose bytes start with `prefix`, serialized with `serde` (default: the key's)."""
+
+    def all(self) -> Entries[K, V]:
+        """Iterate over everything."""
+        return self.range()
+
+    def reverse_all(self) -> Entries[K, V]:
+        """Iterate over everything, from the highest key down."""
+        return self.reverse_range()
+
+    @abstractmethod
+    def approximate_count(self) -> int:
+        """Return about how many keys there are."""
+
+
+class KeyValueStore(ReadOnlyKeyValueStore[K, V]):
+    """A key-value store. A value of None is no value: putting it deletes the key.
+
+    Semantics: Kafka Streams' KeyValueStore. What `get` returns is yours: changing it changes nothing
+    in the store until it is put.
+    """
+
+    @abstractmethod
+    def put(self, key: K, value: V | None) -> None:
+        """Set the value of `key`; None deletes it."""
+
+    @abstractmethod
+    def put_if_absent(self, key: K, value: V | None) -> V | None:
+        """Set the value of `key` unless it has one; return the one it had."""
+
+    @abstractmethod
+    def put_all(self, entries: Iterable[tuple[K, V | None]]) -> None:
+        """Set the values of several keys."""
+
+    @abstractmethod
+    def delete(self, key: K) -> V | None:
+        """Delete `key`; return the value it had."""
+
+
+class TimestampedKeyValueStore(KeyValueStore[K, ValueAndTimestamp]):
+    """A key-value store whose values are `ValueAndTimestamp`."""
+
+
+# ---------------------------------------------------------------- how a topology declares one
+
+
+class StoreContext(Protocol):
+    """What a store may ask of the task it is built for."""
+
+    application_id: str
+    task_id: str
+
+    def serde(self, given: str | Serde[Any] | None, store: str) -> Serde[Any]:
+        """Return the serde that `given` names (None: the default state serde)."""
+        ...
+
+    def stream_time(self) -> int:
+        """Return the task's stream time in ms; -1 before the first record."""
+        ...
+
+    def dropped(self, reason: str, count: int = 1) -> None:
+        """Count records that the store dropped (too late)."""
+        ...
+
+
+@runtime_checkable
+class StoreBuilder(Protocol):
+    """A declared store: inert data until a task builds it.
+
+    `backend` names a store backend (None: the application's default). A `logged` store is in the
+    changelog and survives the loss of this host; one that is not starts empty elsewhere.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def backend(self) -> str | None: ...
+    @property
+    def logged(self) -> bool: ...
+
+    def build(self, bytes_store: BytesStore, context: StoreContext) -> StateStore:
+        """Return the store that a processor sees, on top of `bytes_store`."""
+        ...
+
+
+@dataclass(frozen=True)
+class KeyValueStoreSpec:
+    """Declares a key-value store.
+
+    `key_serde` and `value_serde` are serdes or names of installed ones (None: the default state serde,
+    msgpack). `timestamped` stores hold `ValueAndTimestamp`. `ttl` (milliseconds of stream time; written
+    as a duration in `key_value_store`) hides and removes entries that old.
+    """
+
+    name: str
+    key_serde: str | Serde[Any] | None = None
+    value_serde: str | Serde[Any] | None = None
+    timestamped: bool = False
+    ttl_ms: int | None = None
+    backend: str | None = None
+    logged: bool = True
+
+    def build(self, bytes_store: BytesStore, context: StoreContext) -> StateStore:
+        """Return the typed store; the layers are `penstock.stores`' part."""
+        from importlib import import_module
+
+        # Looked up by name: core imports nothing of ours.
+        build = import_module("penstock.stores.layers.key_value").build_key_value_store
+        store: StateStore = build(self, bytes_store, context)
+        return store
+
+
+def key_value_store(
+    name: str,
+    *,
+    key_serde: str | Serde[Any] | None = None,
+    value_serde: str | Serde[Any] | None = None,
+    timestamped: bool = False,
+    ttl: Duration | None = None,
+    backend: str | None = None,
+    logged: bool = True,
+) -> KeyValueStoreSpec:
+    """Declare a key-value store, for `Topology.add_processor(..., stores=[...])` or `Topology.add_store`.
+
+    Serdes are those of the state (None: the application's `state_serde`). A `timestamped` store holds `ValueAndTimestamp`. `ttl`
+    is a duration of stream time after which an entry is gone, counted from when it was put. `backend` names an installed
+    store backend (None: the application's). A store that is not `logged` is lost with this host. Raises StoreError for a
+    name that is none, and ConfigError for a `ttl` that is not a duration above 0.
+
+    >>> key_value_store("visits", ttl="1h").ttl_ms
+    3600000
+    """
+    if not isinstance(name, str) or not name:
+        raise StoreError(f"key_value_store: expected a name, found {name!r}")
+    ttl_ms = None if ttl is None else duration_ms(ttl, f"ttl of store {name!r}")
+    if ttl_ms is not None and ttl_ms < 1:
+        raise ConfigError(f"ttl of store {name!r}: expected a duration of at least 1ms, found {ttl!r}; None keeps entries for ever")
+    return KeyValueStoreSpec(name, key_serde, value_serde, timestamped, ttl_ms, backend, logged)

@@ -1,0 +1,638 @@
+"""Topology: the builder of a program, which refuses every mistake that can be seen before it runs."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Any
+
+from .errors import PluginError, TopologyError
+from .extractors import TimestampExtractor
+from .hooks import registry
+from .nodes import (
+    GlobalStore,
+    InternalTopic,
+    Node,
+    Partitioner,
+    ProcessorNode,
+    SerdeLike,
+    SinkNode,
+    SourceNode,
+    Subtopology,
+    TopicChooser,
+)
+from .processor import Processor, ValueTransformer
+from .program import Program
+from .record import Record
+from .serde import Serde
+from .store import StoreBuilder
+
+Supplier = Callable[..., Processor | ValueTransformer]
+"""Makes a new processor at each call; called with the options given to `add_processor`."""
+
+
+class Topology:
+    """A program under construction: sources, processors, stores and sinks by name, and their edges.
+
+    A parent is added before its children, so a topology has no cycles by construction. Every method returns the topology. Each mistake
+    raises TopologyError, naming the node and the fix, at the call that makes it or, if later calls could still mend
+    it, in `build`. A plugin that is named and not installed raises PluginError.
+    Semantics: Kafka Streams' Topology.
+
+    >>> class Count(Processor):
+    ...     def init(self, context):
+    ...         super().init(context)
+    ...         self.counts = context.get_store("counts")
+    ...
+    ...     def process(self, record):
+    ...         count = (self.counts.get(record.key) or 0) + 1
+    ...         self.counts.put(record.key, count)
+    ...         self.context.forward(record.with_value(count))
+    >>> from penstock.store import key_value_store
+    >>> topology = Topology()
+    >>> topology = topology.add_source("words", "words")
+    >>> topology = topology.add_processor("count", Count, "words", stores=[key_value_store("counts")])
+    >>> topology = topology.add_sink("out", "counts", "count", value_serde="int")
+    >>> print(topology.build().describe().rstrip())
+    Topologies:
+       Sub-topology: 0
+        Source: words (topics: [words])
+          --> count
+        Processor: count (stores: [counts])
+          --> out
+          <-- words
+        Sink: out (topic: counts)
+          <-- count
+    """
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Node] = {}
+        self._stores: dict[str, StoreBuilder] = {}
+        self._globals: dict[str, GlobalStore] = {}
+        self._internal_topics: dict[str, InternalTopic] = {}
+        self._copartitioned: list[tuple[str, ...]] = []
+        self._reader: dict[str, str] = {}
+
+    # ---------------------------------------------------------------- nodes
+
+    def add_source(
+        self,
+        name: str,
+        *topics: str,
+        pattern: str | re.Pattern[str] | None = None,
+        key_serde: SerdeLike = None,
+        value_serde: SerdeLike = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: str | None = None,
+    ) -> Topology:
+        """Add a node that reads `topics`, or all topics of the log whose whole name matches `pattern`.
+
+        What is not given is the application's default. `offset_reset` is "earliest" or "latest": where a new application
+        starts. A topic belongs to one source: two readers of a topic are two children of its source.
+        """
+        self._add(self._source(name, topics, pattern, key_serde, value_serde, timestamp_extractor, offset_reset))
+        for topic in topics:
+            self._reader[topic] = name
+        return self
+
+    def add_processor(
+        self,
+        name: str,
+        supplier: Supplier | str,
+        parents: str | Sequence[str],
+        *,
+        stores: Sequence[str | StoreBuilder] = (),
+        **options: Any,
+    ) -> Topology:
+        """Add a node that runs the processor `supplier` makes: a class, a factory, or the name of an installed one.
+
+        `stores` connects it to stores by name, or declares and connects them; global stores need no connection.
+        `options` are the arguments of the supplier. Each task calls the supplier anew; a factory is also called twice here, to see what
+        it makes, a class is only looked at.
+        """
+        where = f"processor {name!r}"
+        parents_given = self._parents(where, name, parents)
+        _check_supplier(where, supplier, options)
+        if isinstance(stores, (str, StoreBuilder)):
+            raise TopologyError(f"{where}: stores is a list of stores or names of stores; write stores=[{stores!r}]")
+        names = []
+        for store in stores:
+            if not isinstance(store, str):
+                self._declare(store)
+            names.append(self._connectable(where, store if isinstance(store, str) else store.name))
+        self._add(ProcessorNode(name, supplier, parents_given, tuple(dict.fromkeys(names)), options))
+        return self
+
+    def add_sink(
+        self,
+        name: str,
+        topic: str | TopicChooser,
+        parents: str | Sequence[str],
+        *,
+        key_serde: SerdeLike = None,
+        value_serde: SerdeLike = None,
+        partitioner: Partitioner | None = None,
+    ) -> Topology:
+        """Add a node that writes to `topic`, or to the topic that the function `topic` names for each record."""
+        where = f"sink {name!r}"
+        parents_given = self._parents(where, name, parents)
+        if isinstance(topic, str):
+            _check_topic(where, topic)
+        elif not callable(topic):
+            raise TopologyError(f"{where}: expected a topic's name or a function that chooses it, found {topic!r}")
+        _check_function(where, "partitioner", partitioner)
+        _check_serdes(where, key_serde, value_serde)
+        self._add(SinkNode(name, topic, parents_given, key_serde, value_serde, partitioner))
+        return self
+
+    def add_repartition(
+        self,
+        name: str,
+        parents: str | Sequence[str],
+        *,
+        partitions: int | None = None,
+        key_serde: SerdeLike = None,
+        value_serde: SerdeLike = None,
+        partitioner: Partitioner | None = None,
+    ) -> Topology:
+        """Send records through a topic of the application's own, so that each key's records meet in one task.
+
+        Children name `name` as their parent: it is the source that reads the topic `NAME-repartition`. Before it are the
+        node `NAME-filter`, which drops records without a key as Kafka Streams does (uncounted), and the sink `NAME-sink`. The topic
+        has `partitions` partitions; None takes the largest count among the topics that lead to it.
+        """
+        _check_name("repartition", name)
+        topic = f"{name}-repartition"
+        where = f"repartition {name!r}"
+        parents_given = self._parents(where, name, parents)
+        for node in (f"{name}-filter", f"{name}-sink", name):
+            self._check_new(node)
+        _check_function(where, "partitioner", partitioner)
+        _check_serdes(where, key_serde, value_serde)
+        self.add_internal_topic(topic, partitions)
+        self.add_processor(f"{name}-filter", DropNullKeys, parents_given)
+        self.add_sink(
+            f"{name}-sink",
+            topic,
+            f"{name}-filter",
+            key_serde=key_serde,
+            value_serde=value_serde,
+            partitioner=partitioner,
+        )
+        return self.add_source(name, topic, key_serde=key_serde, value_serde=value_serde)
+
+    # ---------------------------------------------------------------- stores
+
+    def add_store(self, builder: StoreBuilder, *processors: str) -> Topology:
+        """Declare a store and connect it to `processors`. All processors of a store end up in one sub-topology."""
+        self._declare(builder)
+        for processor in processors:
+            self.connect(processor, builder.name)
+        return self
+
+    def connect(self, processor: str, *stores: str) -> Topology:
+        """Connect a processor to stores by name."""
+        if not stores:
+            raise TopologyError(f"connect({processor!r}): name at least one store")
+        node = self._nodes.get(processor)
+        if node is None:
+            raise TopologyError(
+                f"store {stores[0]!r} cannot be connected to {processor!r}: there is no such processor yet"
+                + _near(processor, (each.name for each in self._nodes.values() if isinstance(each, ProcessorNode)))
+            )
+        if not isinstance(node, ProcessorNode):
+            raise TopologyError(
+                f"store {stores[0]!r} cannot be connected to {processor!r}, which is a {_kind(node)}: only processors use stores"
+            )
+        if processor in self._global_nodes():
+            raise TopologyError(f"processor {processor!r} fills a global store and can have no other store")
+        names = [self._connectable(f"processor {processor!r}", store) for store in stores]
+        self._nodes[processor] = replace(node, stores=tuple(dict.fromkeys([*node.stores, *names])))
+        return self
+
+    def add_global_store(
+        self,
+        builder: StoreBuilder,
+        source: str,
+        topic: str,
+        processor: str,
+        supplier: Supplier | str,
+        *,
+        key_serde: SerdeLike = None,
+        value_serde: SerdeLike = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        **options: Any,
+    ) -> Topology:
+        """Declare a store that every task can read: all partitions of `topic`, put there by one processor.
+
+        `source` and `processor` name its two nodes, which have no other parents and children. The topic is its changelog, so it
+        is not logged whatever the builder says.
+        """
+        where = f"global store {getattr(builder, 'name', builder)!r}"
+        node = self._source(source, (topic,), None, key_serde, value_serde, timestamp_extractor, None)
+        _check_name("processor", processor)
+        self._check_new(processor)
+        if source == processor:
+            raise TopologyError(f"{where}: its source and its processor need different names, both are {source!r}")
+        _check_supplier(f"processor {processor!r}", supplier, options)
+        _check_builder(builder)
+        if builder.name in self._stores or builder.name in self._globals:
+            raise TopologyError(f"{where}: there is already a store of that name; choose another")
+        filler = ProcessorNode(processor, supplier, (source,), (builder.name,), options)
+        self._add(node)
+        self._add(filler)
+        self._reader[topic] = source
+        self._globals[builder.name] = GlobalStore(-1, builder, node, filler)
+        return self
+
+    # ---------------------------------------------------------------- topics
+
+    def add_internal_topic(self, name: str, partitions: int | None = None) -> Topology:
+        """Declare a topic of the application's own, which sinks and sources name; in the log it carries the application's id.
+
+        Low level: `add_repartition` is what a program normally uses. `partitions` None takes the largest count among the topics that lead to it.
+        """
+        _check_topic("internal topic", name)
+        if partitions is not None and (
+            not isinstance(partitions, int) or isinstance(partitions, bool) or partitions < 1
+        ):
+            raise TopologyError(
+                f"internal topic {name!r}: expected a whole number of partitions above 0, found {partitions!r}"
+            )
+        if name in self._internal_topics:
+            raise TopologyError(f"internal topic {name!r} is already in the topology; choose another name")
+        self._internal_topics[name] = InternalTopic(name, partitions)
+        return self
+
+    def copartition(self, *sources: str) -> Topology:
+        """Require that the topics of these sources have equal numbers of partitions (a join of them needs it).
+
+        Sources whose records reach the same store are held to this without being named. `Program.resolve` checks it.
+        """
+        for source in sources:
+            node = self._nodes.get(source)
+            if not isinstance(node, SourceNode) or source in self._global_nodes():
+                found = "there is no such source yet" if node is None else f"it is the {_kind(node)} of something else"
+                if node is not None and source in self._global_nodes():
+                    found = "it belongs to a global store, which every task reads whole"
+                raise TopologyError(
+                    f"copartition: {source!r} cannot be co-partitioned: {found}"
+                    + (
+                        _near(source, (n for n, each in self._nodes.items() if isinstance(each, SourceNode)))
+                        if node is None
+                        else ""
+                    )
+                )
+        if len(set(sources)) < 2:
+            raise TopologyError(f"copartition: expected the names of at least two sources, found {list(sources)}")
+        self._copartitioned.append(sources)
+        return self
+
+    # ---------------------------------------------------------------- the program
+
+    def build(self) -> Program:
+        """Return the program as inert data. Raises TopologyError for what only the whole shows; the builder can be used further."""
+        if not self._nodes:
+            raise TopologyError("the topology is empty: add_source is the first step")
+        self._check_stores()
+        self._check_patterns()
+        self._check_internal_topics()
+        subtopologies, globals_ = self._divide()
+        return Program(
+            dict(self._nodes),
+            subtopologies,
+            globals_,
+            dict(self._stores),
+            dict(self._internal_topics),
+            tuple(self._copartitioned),
+        )
+
+    def _check_stores(self) -> None:
+        used = set()
+        for node in self._nodes.values():
+            if isinstance(node, ProcessorNode):
+                for store in node.stores:
+                    if store not in self._stores and store not in self._globals:
+                        raise TopologyError(
+                            f"processor {node.name!r} is connected to store {store!r}, which is not in the topology; "
+                            "declare it with add_store" + _near(store, self._stores)
+                        )
+                    used.add(store)
+        for store in self._stores:
+            if store not in used:
+                raise TopologyError(
+                    f"store {store!r} is connected to no processor; name it in add_processor(..., stores=[{store!r}]), "
+                    f"in connect(PROCESSOR, {store!r}), or leave it out"
+                )
+
+    def _check_patterns(self) -> None:
+        patterns: dict[str, str] = {}
+        for node in self._nodes.values():
+            if not isinstance(node, SourceNode) or node.pattern is None:
+                continue
+            other = patterns.setdefault(node.pattern.pattern, node.name)
+            if other != node.name:
+                raise TopologyError(
+                    f"sources {other!r} and {node.name!r} have the same pattern {node.pattern.pattern!r}: a topic belongs to one "
+                    f"source; make {other!r} a parent of both readers"
+                )
+            for topic, reader in self._reader.items():
+                # Patterns never match internal topics, see Program.resolve.
+                if topic not in self._internal_topics and node.pattern.fullmatch(topic):
+                    raise TopologyError(
+                        f"topic {topic!r} of source {reader!r} also matches the pattern {node.pattern.pattern!r} of source "
+                        f"{node.name!r}: a topic belongs to one source; narrow the pattern"
+                    )
+
+    def _check_internal_topics(self) -> None:
+        written = {node.topic for node in self._nodes.values() if isinstance(node, SinkNode)}
+        for topic in self._internal_topics:
+            if topic not in written:
+                raise TopologyError(
+                    f"internal topic {topic!r} is written by no sink{_near(topic, [t for t in written if isinstance(t, str)])}"
+                )
+            if topic not in self._reader:
+                raise TopologyError(f"internal topic {topic!r} is read by no source{_near(topic, self._reader)}")
+        for store in self._globals.values():
+            if store.source.topics[0] in self._internal_topics:
+                raise TopologyError(
+                    f"global store {store.store.name!r}: topic {store.source.topics[0]!r} is internal; a global store reads a topic of its own"
+                )
+
+    def _divide(self) -> tuple[tuple[Subtopology, ...], tuple[GlobalStore, ...]]:
+        """Group nodes that are connected by edges or stores; number the groups by their first node, as Kafka Streams does."""
+        groups = Groups(self._nodes)
+        user: dict[str, str] = {}
+        for node in self._nodes.values():
+            for parent in node.parents:
+                groups.unite(node.name, parent)
+            if isinstance(node, ProcessorNode):
+                for store in node.stores:
+                    groups.unite(node.name, user.setdefault(store, node.name))
+        filled_by = {each.source.name: each for each in self._globals.values()}
+        subtopologies: list[Subtopology] = []
+        globals_: list[GlobalStore] = []
+        for number, names in enumerate(groups.members()):
+            if names[0] in filled_by:
+                globals_.append(replace(filled_by[names[0]], id=number))
+                continue
+            nodes = tuple(self._nodes[name] for name in names)
+            children: dict[str, list[str]] = {name: [] for name in names}
+            for node in nodes:
+                for parent in node.parents:
+                    children[parent].append(node.name)
+            used = {store for node in nodes if isinstance(node, ProcessorNode) for store in node.stores}
+            subtopologies.append(
+                Subtopology(
+                    number,
+                    nodes,
+                    {name: tuple(each) for name, each in children.items()},
+                    tuple(builder for store, builder in self._stores.items() if store in used),
+                )
+            )
+        return tuple(subtopologies), tuple(globals_)
+
+    # ---------------------------------------------------------------- checks of one call
+
+    def _add(self, node: Node) -> None:
+        _check_name(_kind(node), node.name)
+        self._check_new(node.name)
+        self._nodes[node.name] = node
+
+    def _check_new(self, name: str) -> None:
+        if name in self._nodes:
+            raise TopologyError(
+                f"there is already a {_kind(self._nodes[name])} named {name!r} in the topology; choose another name"
+            )
+
+    def _global_nodes(self) -> set[str]:
+        return {name for each in self._globals.values() for name in (each.source.name, each.processor.name)}
+
+    def _parents(self, where: str, name: str, parents: str | Sequence[str]) -> tuple[str, ...]:
+        given = (parents,) if isinstance(parents, str) else tuple(parents)
+        if not given:
+            raise TopologyError(f"{where} has no parent; name the nodes whose records it gets")
+        for parent in given:
+            if parent == name:
+                raise TopologyError(
+                    f"{where} is its own parent, and a topology has no cycles; to feed records back, write them to a topic with add_sink "
+                    "and read that topic with add_source"
+                )
+            node = self._nodes.get(parent)
+            if node is None:
+                raise TopologyError(
+                    f"{where}: its parent {parent!r} is not in the topology; parents are added before their children, "
+                    f"so that there are no cycles{_near(parent, self._nodes)}"
+                )
+            if isinstance(node, SinkNode):
+                raise TopologyError(
+                    f"{where}: its parent {parent!r} is a sink, and sinks have no children; name the sink's own parents "
+                    f"({', '.join(node.parents)}), or read the sink's topic with add_source"
+                )
+            if parent in self._global_nodes():
+                raise TopologyError(
+                    f"{where}: its parent {parent!r} belongs to a global store and has no other children; read the store with "
+                    "context.get_store"
+                )
+        if len(set(given)) < len(given):
+            raise TopologyError(f"{where} names a parent twice: {', '.join(given)}")
+        return given
+
+    def _source(
+        self,
+        name: str,
+        topics: tuple[str, ...],
+        pattern: str | re.Pattern[str] | None,
+        key_serde: SerdeLike,
+        value_serde: SerdeLike,
+        timestamp_extractor: TimestampExtractor | None,
+        offset_reset: str | None,
+    ) -> SourceNode:
+        where = f"source {name!r}"
+        _check_name("source", name)
+        self._check_new(name)
+        if bool(topics) == (pattern is not None):
+            found = "both" if topics else "neither"
+            raise TopologyError(
+                f"{where}: expected topics or a pattern, found {found}; write add_source({name!r}, TOPIC)"
+            )
+        for topic in topics:
+            _check_topic(where, topic)
+            if topic in self._reader:
+                raise TopologyError(
+                    f"{where}: topic {topic!r} is already read by source {self._reader[topic]!r}; a topic belongs to one source: "
+                    "make that one the parent of both readers"
+                )
+        if len(set(topics)) < len(topics):
+            raise TopologyError(f"{where} names a topic twice: {', '.join(topics)}")
+        compiled = None
+        if pattern is not None:
+            try:
+                compiled = re.compile(pattern)
+            except (re.error, TypeError) as error:
+                raise TopologyError(f"{where}: {pattern!r} is not a regular expression: {error}") from error
+            if not isinstance(compiled.pattern, str):
+                raise TopologyError(f"{where}: the pattern {pattern!r} is of bytes; topics have names of text")
+        if offset_reset not in (None, "earliest", "latest"):
+            raise TopologyError(f"{where}: offset_reset is 'earliest' or 'latest', found {offset_reset!r}")
+        _check_function(where, "timestamp_extractor", timestamp_extractor)
+        _check_serdes(where, key_serde, value_serde)
+        return SourceNode(name, topics, compiled, key_serde, value_serde, timestamp_extractor, offset_reset)
+
+    def _declare(self, builder: StoreBuilder) -> None:
+        _check_builder(builder)
+        if builder.name in self._globals:
+            raise TopologyError(f"store {builder.name!r}: there is already a global store of that name; choose another")
+        other = self._stores.get(builder.name)
+        if other is not None and other is not builder and other != builder:
+            raise TopologyError(
+                f"store {builder.name!r} is already in the topology, declared differently; choose another name, or connect the one there is "
+                f"by its name"
+            )
+        self._stores[builder.name] = builder
+
+    def _connectable(self, where: str, store: str) -> str:
+        if store in self._globals:
+            raise TopologyError(
+                f"{where}: store {store!r} is global and needs no connection; context.get_store({store!r}) works in every processor"
+            )
+        return store
+
+
+class DropNullKeys(Processor):
+    """Forwards records that have a key; the others would not meet their like in any partition."""
+
+    def process(self, record: Record) -> None:
+        """Handle one record."""
+        if record.key is not None:
+            self.context.forward(record)
+
+
+class Groups:
+    """Disjoint sets of names (union-find)."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._above = {name: name for name in names}
+
+    def find(self, name: str) -> str:
+        """Return the name that stands for the set `name` is in."""
+        while self._above[name] != name:
+            self._above[name] = name = self._above[self._above[name]]
+        return name
+
+    def unite(self, one: str, other: str) -> None:
+        """Make the sets of two names one."""
+        self._above[self.find(one)] = self.find(other)
+
+    def members(self) -> list[list[str]]:
+        """Return the sets, by their first name and each in the order in which the names were given."""
+        sets: dict[str, list[str]] = {}
+        for name in self._above:
+            sets.setdefault(self.find(name), []).append(name)
+        return list(sets.values())
+
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+def _kind(node: Node) -> str:
+    return {SourceNode: "source", ProcessorNode: "processor", SinkNode: "sink"}[type(node)]
+
+
+def _near(name: object, known: Iterable[str]) -> str:
+    names = list(known)
+    close = get_close_matches(str(name), names, 3)
+    if close:
+        return f"; did you mean {' or '.join(map(repr, close))}?"
+    return f"; there is: {', '.join(names)}" if names else ""
+
+
+def _check_name(kind: str, name: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise TopologyError(f"{kind}: expected a name, found {name!r}")
+
+
+def _check_topic(where: str, topic: object) -> None:
+    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        raise TopologyError(f"{where}: a topic's name is 1 to 249 letters, digits, '.', '_' or '-', found {topic!r}")
+
+
+def _check_builder(builder: object) -> None:
+    if not isinstance(builder, StoreBuilder):
+        raise TopologyError(
+            f"expected a declared store, found {builder!r}; write for instance key_value_store(NAME), or name one that is in the topology"
+        )
+    if not isinstance(builder.name, str) or not _TOPIC.fullmatch(builder.name):
+        raise TopologyError(f"store {builder.name!r}: a store's name is 1 to 249 letters, digits, '.', '_' or '-'")
+    if builder.backend is not None:
+        _check_installed(f"store {builder.name!r}", "store backend", builder.backend)
+    _check_serdes(f"store {builder.name!r}", getattr(builder, "key_serde", None), getattr(builder, "value_serde", None))
+
+
+def _check_function(where: str, what: str, function: object) -> None:
+    if function is not None and not callable(function):
+        raise TopologyError(f"{where}: {what} is a function, found {function!r}")
+
+
+def _check_serdes(where: str, key_serde: object, value_serde: object) -> None:
+    for what, serde in (("key_serde", key_serde), ("value_serde", value_serde)):
+        if isinstance(serde, str):
+            _check_installed(f"{where}, {what}", "serde", serde)
+        elif serde is not None and not isinstance(serde, Serde):
+            raise TopologyError(f"{where}: {what} is a Serde or the name of an installed one, found {serde!r}")
+
+
+def _check_installed(where: str, kind: str, name: str) -> None:
+    try:
+        registry().find(kind, name)
+    except PluginError as error:
+        raise PluginError(f"{where}: {error}") from error
+
+
+def _check_supplier(where: str, supplier: object, options: Mapping[str, Any]) -> None:
+    """Refuse what cannot make processors, without making any where looking is enough."""
+    if isinstance(supplier, str):
+        _check_installed(where, "processor", supplier)
+        supplier = registry().load("processor", supplier)
+    if isinstance(supplier, (Processor, ValueTransformer)):
+        kind = type(supplier).__name__
+        raise TopologyError(
+            f"{where}: each task needs an instance of its own, found one instance of {kind}; pass the class, or a function that makes one"
+        )
+    if not callable(supplier):
+        raise TopologyError(
+            f"{where}: expected a class, a factory or the name of an installed processor, found {supplier!r}"
+        )
+    if isinstance(supplier, type):
+        if not issubclass(supplier, (Processor, ValueTransformer)):
+            raise TopologyError(
+                f"{where}: class {supplier.__name__} is neither a Processor nor a ValueTransformer; derive it from one"
+            )
+        if inspect.isabstract(supplier):
+            missing = ", ".join(sorted(supplier.__abstractmethods__))
+            raise TopologyError(f"{where}: class {supplier.__name__} lacks {missing}")
+    try:
+        inspect.signature(supplier).bind(**options)
+    except ValueError:
+        pass  # Some callables written in C do not tell their arguments.
+    except TypeError as error:
+        raise TopologyError(
+            f"{where}: its supplier cannot be called with the options {sorted(options) or 'none'}: {error}"
+        ) from error
+    # A class makes a new instance at each call unless it says otherwise in __new__, so it need not be tried: a constructor
+    # may be costly. What a factory makes shows only when it is called.
+    if isinstance(supplier, type) and supplier.__new__ is object.__new__:
+        return
+    try:
+        one, other = supplier(**options), supplier(**options)
+    except Exception as error:
+        raise TopologyError(f"{where}: its supplier raised {type(error).__name__}: {error}") from error
+    if not isinstance(one, (Processor, ValueTransformer)):
+        raise TopologyError(f"{where}: its supplier made {one!r}, which is neither a Processor nor a ValueTransformer")
+    if one is other:
+        raise TopologyError(
+            f"{where}: its supplier returned the same object twice; each task needs an instance of its own"
+        )
