@@ -1,0 +1,13 @@
+"""What proves a program without Spark: the test driver, a mock context, and contract suites for plugin authors."""
+
+from .driver import InputTopic, OutputTopic, TopologyTestDriver
+from .mock_context import CapturedForward, CapturedPunctuator, MockProcessorContext
+
+__all__ = [
+    "CapturedForward",
+    "CapturedPunctuator",
+    "InputTopic",
+    "MockProcessorContext",
+    "OutputTopic",
+    "TopologyTestDriver",
+]

@@ -1,0 +1,380 @@
+"""TopologyTestDriver: runs a whole topology in this process, one record at a time, without Spark and without files of its own."""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from penstock.clock import Duration, ManualClock, duration_ms
+from penstock.config import Application
+from penstock.errors import ConfigError, UnknownTopicError
+from penstock.metrics import NodeMetrics
+from penstock.nodes import SerdeLike, SinkNode, SourceNode, TaskId
+from penstock.plugins.logs.memory import MemoryLog
+from penstock.plugins.runtime.host import Host
+from penstock.plugins.runtime.worker import TaskWorker
+from penstock.record import Headers, OutputBatch, Record, TopicPartition
+from penstock.serde import Serde
+from penstock.store import StateStore
+from penstock.task import resolve_serde
+from penstock.topology import Topology
+
+
+class TopologyTestDriver:
+    """Runs `program` (a Topology or an Application) in this process, to test it.
+
+    The same Task, commits, changelog and restore as on Spark, with a log and stores in memory; stores that name a backend
+    use it. Each piped record is processed and committed, then every record that it caused in
+    repartition topics, the oldest first. Every topic has `partitions` partitions, or what a mapping says (others: 1). The wall clock starts at
+    `initial_wall_clock_ms` and moves only by `advance_wall_clock`. With `reopen_tasks`, every task is closed
+    and opened again from what is committed after each step, as Spark may do: a processor that keeps state in attributes shows it.
+    `settings` override the application's (for a bare Topology, the defaults).
+
+    Semantics: Kafka Streams' TopologyTestDriver; there the whole topology is one task, here it is one for each sub-topology and partition.
+
+    >>> from penstock import Processor, Topology
+    >>> class Upper(Processor):
+    ...     def process(self, record):
+    ...         self.context.forward(record.with_value(record.value.upper()))
+    >>> topology = Topology().add_source("in", "words").add_processor("upper", Upper, "in").add_sink("out", "loud", "upper")
+    >>> with TopologyTestDriver(topology) as driver:
+    ...     driver.pipe("words", "k", "hello", timestamp=7)
+    ...     driver.read("loud")
+    Record(key='k', value='HELLO', timestamp=7, headers=())
+    """
+
+    def __init__(
+        self,
+        program: Topology | Application,
+        *,
+        partitions: int | Mapping[str, int] = 1,
+        initial_wall_clock_ms: int = 0,
+        reopen_tasks: bool = False,
+        **settings: Any,
+    ) -> None:
+        self._directory = tempfile.TemporaryDirectory(prefix="penstock-test-")
+        given: dict[str, Any] = {
+            "store_backend": "memory",
+            **settings,
+            "log": "memory:",
+            "changelog": f"memory:{uuid.uuid4().hex}",
+            "data_dir": self._directory.name,
+        }
+        if isinstance(program, Application):
+            application = program.with_settings(**given)
+        else:
+            application = Application("test", program, **given)
+        self.application = application
+        self._counts = partitions
+        self._reopen = reopen_tasks
+        self._clock = ManualClock(initial_wall_clock_ms)
+        self.log = _AutoCreatingLog(self._count, self._clock)
+        self._host = Host(self._clock, wait=lambda seconds: None)
+        self._outputs: dict[tuple[str, int], int] = {}
+        self._metrics: dict[str, NodeMetrics] = {}
+        self._workers: dict[TaskId, TaskWorker] = {}
+        self._closed = False
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _count(self, topic: str) -> int:
+        return self._counts if isinstance(self._counts, int) else self._counts.get(topic, 1)
+
+    def _start(self) -> None:
+        program = self.application.program
+        for topic in program.topics():
+            self.log.ensure(topic)
+        assignment = program.resolve({name: info.partitions for name, info in self.log.topics().items()}, self.application.id)
+        for topic, count in assignment.missing.items():
+            self.log.create_topic(topic, count, internal=True)
+        for task_id, inputs in sorted(assignment.tasks.items()):
+            self._workers[task_id] = TaskWorker(self.application, task_id, inputs, self.log, host=self._host)
+        for worker in self._workers.values():
+            self._run(worker, {})
+        self._drain()
+
+    # ------------------------------------------------------------------ time and records in
+
+    @property
+    def wall_clock_ms(self) -> int:
+        """The wall clock that tasks see, in ms."""
+        return self._clock.now_ms()
+
+    def pipe(
+        self,
+        topic: str,
+        key: Any,
+        value: Any,
+        timestamp: int | None = None,
+        headers: Headers = (),
+        *,
+        partition: int | None = None,
+    ) -> None:
+        """Send one record to a source topic and run everything it causes.
+
+        Key and value are serialized as the source that reads `topic` will read them. `timestamp` is in ms (None: the wall clock);
+        `partition` None: by key. Raises UnknownTopicError when no source reads the topic, and whatever the program raises.
+        """
+        source = self._source(topic)
+        settings = self.application.settings
+        raw = OutputBatch(
+            topic,
+            [_serialized(resolve_serde(source.key_serde, settings.key_serde, f"source {source.name!r}"), topic, key, True)],
+            [_serialized(resolve_serde(source.value_serde, settings.value_serde, f"source {source.name!r}"), topic, value, False)],
+            [self.wall_clock_ms if timestamp is None else timestamp],
+            [tuple(headers)] if headers else None,
+            None if partition is None else [(partition,)],
+        )
+        self.pipe_raw(raw)
+
+    def pipe_raw(self, records: OutputBatch) -> None:
+        """Send records as bytes to a source topic and run everything they cause."""
+        self._source(records.topic)
+        self.log.append(records)
+        self._drain()
+
+    def pipe_all(self, topic: str, records: Iterable[Record]) -> None:
+        """Send several records, one after the other."""
+        for record in records:
+            self.pipe(topic, *record)
+
+    def advance_wall_clock(self, duration: Duration) -> None:
+        """Move the wall clock on, fire what is due, and run everything it causes."""
+        if duration_ms(duration) < 0:
+            raise ConfigError("the wall clock does not go back")
+        self._clock.advance(duration)
+        for worker in self._workers.values():
+            self._run(worker, {})
+        self._drain()
+
+    def input_topic(self, topic: str) -> InputTopic:
+        """Return a handle that pipes to one topic."""
+        self._source(topic)
+        return InputTopic(self, topic)
+
+    # ------------------------------------------------------------------ records out
+
+    def output_topic(self, topic: str, *, key_serde: SerdeLike = None, value_serde: SerdeLike = None) -> OutputTopic:
+        """Return a handle that reads one topic with the given serdes (None: those of the sink that writes it)."""
+        return OutputTopic(self, topic, key_serde, value_serde)
+
+    def read(self, topic: str) -> Record | None:
+        """Return the next record of an output topic that was not read yet, or None."""
+        return next(self._unread(topic, None, None), None)
+
+    def read_all(self, topic: str) -> list[Record]:
+        """Return every record of an output topic that was not read yet, by partition, in the order they were produced."""
+        return list(self._unread(topic, None, None))
+
+    def output_topics(self) -> list[str]:
+        """Return the names of topics outside that have been written to, sorted."""
+        sources = set(self.application.program.topics())
+        return sorted(
+            name for name, info in self.log.topics().items() if not info.internal and name not in sources
+        )
+
+    def _unread(self, topic: str, key_serde: SerdeLike, value_serde: SerdeLike) -> Iterator[Record]:
+        info = self.log.topics().get(topic)
+        if info is None:
+            return
+        sink = next(
+            (node for node in self.application.program.nodes.values() if isinstance(node, SinkNode) and node.topic == topic),
+            next((node for node in self.application.program.nodes.values() if isinstance(node, SinkNode) and callable(node.topic)), None),
+        )
+        settings = self.application.settings
+        what = f"output topic {topic!r}"
+        key = resolve_serde(key_serde or (sink.key_serde if sink else None), settings.key_serde, what)
+        value = resolve_serde(value_serde or (sink.value_serde if sink else None), settings.value_serde, what)
+        key, value = key.bind(topic, is_key=True), value.bind(topic, is_key=False)
+        for partition in range(info.partitions):
+            while True:
+                at = self._outputs.get((topic, partition), 0)
+                batches = self.log.fetch(TopicPartition(topic, partition), at, at + 1, 1)
+                if not batches:
+                    break
+                batch = batches[0]
+                self._outputs[topic, partition] = batch.next_offset
+                raw_key, raw_value = batch.keys[0], batch.values[0]
+                yield Record(
+                    None if raw_key is None else key.deserialize(raw_key),
+                    None if raw_value is None else value.deserialize(raw_value),
+                    batch.timestamps[0],
+                    batch.headers[0] if batch.headers is not None else (),
+                )
+
+    # ------------------------------------------------------------------ looking in
+
+    def store(self, name: str, partition: int = 0) -> Any:
+        """Return a state store, as the task of `partition` sees it, or a global store."""
+        globals_ = self._host.global_stores(self.application)
+        if name in globals_:
+            return globals_[name]
+        for task_id, worker in self._workers.items():
+            if task_id.partition == partition and name in (stores := self._stores(worker)):
+                return stores[name]
+        known = sorted({store for worker in self._workers.values() for store in self._stores(worker)} | set(globals_))
+        raise ConfigError(f"there is no store {name!r} in partition {partition}; stores: {', '.join(known) or 'none'}")
+
+    def _stores(self, worker: TaskWorker) -> Mapping[str, StateStore]:
+        if worker.task is None:
+            self._run(worker, {})
+        assert worker.task is not None
+        return worker.task.stores
+
+    def metrics(self) -> dict[str, NodeMetrics]:
+        """Return the counters of every node, added up over all tasks, since the driver was made."""
+        return self._metrics
+
+    def dropped_records(self) -> int:
+        """Return how many records were dropped for any reason, over all nodes."""
+        return sum(sum(each.dropped.values()) for each in self._metrics.values())
+
+    def reopen(self) -> None:
+        """Close every task; the next step opens it again from what is committed, as after a move to another worker."""
+        for worker in self._workers.values():
+            worker.close()
+
+    # ------------------------------------------------------------------ running
+
+    def _drain(self) -> None:
+        """Run until every record is processed, one at a time, the oldest head first."""
+        while True:
+            heads: list[tuple[int, int, TaskWorker, TopicPartition, int]] = []
+            for order, worker in enumerate(self._workers.values()):
+                ends = self.log.end_offsets(worker.partitions)
+                for partition, position in self.log.committed(self.application.id, worker.partitions).items():
+                    if position is not None and position < ends[partition]:
+                        batch = self.log.fetch(partition, position, ends[partition], 1)[0]
+                        heads.append((batch.timestamps[0], order, worker, partition, batch.offsets[0] + 1))
+            if not heads:
+                return
+            _, _, worker, partition, end = min(heads, key=lambda head: head[:2])
+            self._run(worker, {partition: end})
+
+    def _run(self, worker: TaskWorker, ends: Mapping[TopicPartition, int]) -> None:
+        report = worker.run_batch(ends, self._clock.now_ms())
+        for name, counts in report.nodes.items():
+            metrics = self._metrics.setdefault(name, NodeMetrics())
+            metrics.records_in += counts["in"]
+            metrics.records_out += counts["out"]
+            metrics.dropped.update(counts["dropped"])
+        if self._reopen:
+            worker.close()
+
+    def _source(self, topic: str) -> SourceNode:
+        program = self.application.program
+        nodes = [node for node in program.nodes.values() if isinstance(node, SourceNode)]
+        for node in nodes:
+            if topic in node.topics and topic not in program.internal_topics:
+                return node
+        for node in nodes:
+            if node.pattern is not None and node.pattern.fullmatch(topic):
+                if topic not in self.log.topics():
+                    self._add_matched(topic)
+                return node
+        raise UnknownTopicError(
+            f"no source reads topic {topic!r}; the sources read: {', '.join(program.topics()) or 'patterns only'}"
+        )
+
+    def _add_matched(self, topic: str) -> None:
+        """Make a topic that a pattern matches, and tasks for its partitions."""
+        self.log.ensure(topic)
+        program = self.application.program
+        assignment = program.resolve({name: info.partitions for name, info in self.log.topics().items()}, self.application.id)
+        for task_id, inputs in sorted(assignment.tasks.items()):
+            worker = self._workers.get(task_id)
+            if worker is None or worker.partitions != tuple(inputs):
+                if worker is not None:
+                    worker.close()
+                self._workers[task_id] = TaskWorker(self.application, task_id, inputs, self.log, host=self._host)
+                self._run(self._workers[task_id], {})
+
+    def close(self) -> None:
+        """Close every task and forget everything; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        for worker in self._workers.values():
+            worker.destroy()
+        self._host.close()
+        self._directory.cleanup()
+
+    def __enter__(self) -> TopologyTestDriver:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class InputTopic:
+    """Pipes records to one source topic."""
+
+    def __init__(self, driver: TopologyTestDriver, topic: str) -> None:
+        self._driver = driver
+        self.topic = topic
+
+    def pipe(self, key: Any, value: Any, timestamp: int | None = None, headers: Headers = ()) -> None:
+        """Send one record and run everything it causes."""
+        self._driver.pipe(self.topic, key, value, timestamp, headers)
+
+    def pipe_values(self, values: Iterable[Any], *, start: int = 0, advance: Duration = "0ms") -> None:
+        """Send values without keys, with timestamps from `start` (ms) on, `advance` apart."""
+        step = duration_ms(advance)
+        for number, value in enumerate(values):
+            self.pipe(None, value, start + number * step)
+
+
+class OutputTopic:
+    """Reads records of one output topic."""
+
+    def __init__(self, driver: TopologyTestDriver, topic: str, key_serde: SerdeLike, value_serde: SerdeLike) -> None:
+        self._driver = driver
+        self.topic = topic
+        self._serdes = key_serde, value_serde
+
+    def read(self) -> Record | None:
+        """Return the next record that was not read yet, or None."""
+        return next(self._driver._unread(self.topic, *self._serdes), None)
+
+    def read_all(self) -> list[Record]:
+        """Return every record that was not read yet."""
+        return list(self._driver._unread(self.topic, *self._serdes))
+
+    def read_values(self) -> list[Any]:
+        """Return the values of every record that was not read yet."""
+        return [record.value for record in self.read_all()]
+
+    def read_table(self) -> dict[Any, Any]:
+        """Return the last value of each key among the unread records; a tombstone removes its key."""
+        table: dict[Any, Any] = {}
+        for record in self.read_all():
+            if record.value is None:
+                table.pop(record.key, None)
+            else:
+                table[record.key] = record.value
+        return table
+
+
+class _AutoCreatingLog(MemoryLog):
+    """A memory log that makes an unknown topic when it is first written to, as a test wants."""
+
+    def __init__(self, count: Any, clock: ManualClock) -> None:
+        super().__init__(clock=clock)
+        self._count = count
+
+    def ensure(self, topic: str) -> None:
+        if topic not in self.topics():
+            self.create_topic(topic, self._count(topic))
+
+    def _topic(self, name: str) -> Any:
+        self.ensure(name)
+        return super()._topic(name)
+
+
+def _serialized(serde: Serde[Any], topic: str, value: Any, is_key: bool) -> bytes | None:
+    return None if value is None else serde.bind(topic, is_key=is_key).serialize(value)

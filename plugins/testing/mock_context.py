@@ -1,0 +1,149 @@
+"""MockProcessorContext: one processor alone, with everything it does captured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from penstock.clock import Duration, duration_ms
+from penstock.errors import ConfigError, TopologyError
+from penstock.metrics import NodeMetrics
+from penstock.processor import Processor, ValueTransformer
+from penstock.punctuation import PunctuationType, Punctuator
+from penstock.record import Record, RecordMetadata
+from penstock.serde import Serde
+from penstock.store import StateStore, StoreBuilder
+from penstock.stores.layers.commit_buffer import CommitBuffer
+from penstock.stores.memory import MemoryBackend
+from penstock.task import resolve_serde
+
+__all__ = ["CapturedForward", "CapturedPunctuator", "MockProcessorContext"]
+
+
+class CapturedForward(NamedTuple):
+    """A record that was forwarded, and to which child (None: all)."""
+
+    record: Record
+    to: str | None
+
+
+class CapturedPunctuator:
+    """A schedule that was asked for. Call `punctuator(time)` to fire it."""
+
+    def __init__(self, interval_ms: int, punctuator: Punctuator, clock: PunctuationType, start: int | None) -> None:
+        self.interval_ms = interval_ms
+        self.punctuator = punctuator
+        self.clock = clock
+        self.start = start
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """Note that it was cancelled."""
+        self.cancelled = True
+
+
+class MockProcessorContext:
+    """A context for one Processor or ValueTransformer, which captures what it forwards, schedules and asks for.
+
+    `stores` are declared as in a topology and held in memory. Set `stream_time`, `wall_clock` and `record_metadata` as the test needs.
+
+    >>> from penstock import Processor
+    >>> class Twice(Processor):
+    ...     def process(self, record):
+    ...         self.context.forward(record.with_value(record.value * 2))
+    >>> context = MockProcessorContext()
+    >>> twice = context.start(Twice())
+    >>> twice.process(Record("k", 21, 0))
+    >>> context.values()
+    [42]
+    """
+
+    def __init__(
+        self,
+        *stores: StoreBuilder,
+        application_id: str = "test",
+        task_id: str = "0_0",
+        node: str = "processor",
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.application_id = application_id
+        self.task_id = task_id
+        self.node = node
+        self.config: Mapping[str, Any] = {"user": {}, **(config or {})}
+        self.metrics = NodeMetrics()
+        self.record_metadata: RecordMetadata | None = None
+        self.stream_time = -1
+        self.wall_clock = 0
+        self.forwarded: list[CapturedForward] = []
+        self.punctuators: list[CapturedPunctuator] = []
+        self.commits = 0
+        self._stores = {builder.name: self._build(builder) for builder in stores}
+
+    def _build(self, builder: StoreBuilder) -> StateStore:
+        backend = MemoryBackend.ephemeral([builder.name])
+        return builder.build(CommitBuffer(backend, builder.name), _StoreContext(self))
+
+    def start(self, processor: Any) -> Any:
+        """Call `init` and return the processor."""
+        if not isinstance(processor, (Processor, ValueTransformer)):
+            raise ConfigError(f"expected a Processor or ValueTransformer, found {processor!r}")
+        processor.init(self)  # type: ignore[arg-type]
+        return processor
+
+    # -- what the processor calls
+
+    def forward(self, record: Record, to: str | None = None) -> None:
+        """Capture a record."""
+        self.forwarded.append(CapturedForward(record, to))
+
+    def get_store(self, name: str) -> Any:
+        """Return a declared store."""
+        if name not in self._stores:
+            raise TopologyError(f"no store {name!r} in this context; declare it: MockProcessorContext(key_value_store({name!r}))")
+        return self._stores[name]
+
+    def schedule(
+        self, interval: Duration, punctuator: Punctuator, clock: PunctuationType, *, start: int | None = None
+    ) -> CapturedPunctuator:
+        """Capture a schedule."""
+        captured = CapturedPunctuator(duration_ms(interval, "punctuation interval"), punctuator, clock, start)
+        self.punctuators.append(captured)
+        return captured
+
+    def current_stream_time_ms(self) -> int:
+        """Return `stream_time`."""
+        return self.stream_time
+
+    def current_system_time_ms(self) -> int:
+        """Return `wall_clock`."""
+        return self.wall_clock
+
+    def commit(self) -> None:
+        """Count a request for a commit."""
+        self.commits += 1
+
+    # -- what the test reads
+
+    def records(self, to: str | None = None) -> list[Record]:
+        """Return what was forwarded; with `to`, what that child would have got."""
+        return [each.record for each in self.forwarded if to is None or each.to in (None, to)]
+
+    def values(self) -> list[Any]:
+        """Return the values of what was forwarded."""
+        return [each.record.value for each in self.forwarded]
+
+
+class _StoreContext:
+    def __init__(self, context: MockProcessorContext) -> None:
+        self._context = context
+        self.application_id = context.application_id
+        self.task_id = context.task_id
+
+    def serde(self, given: str | Serde[Any] | None, store: str) -> Serde[Any]:
+        return resolve_serde(given, "msgpack", f"store {store!r}")
+
+    def stream_time(self) -> int:
+        return self._context.stream_time
+
+    def dropped(self, reason: str, count: int = 1) -> None:
+        self._context.metrics.drop(reason, count)
