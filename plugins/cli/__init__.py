@@ -1,0 +1,25 @@
+"""The command line `penstock`: one file a verb. Imports core, and other plugins by name; a verb's libraries load when it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from penstock.hooks import Components, hookimpl
+
+
+@hookimpl
+def penstock_cli_commands() -> Components:
+    """Return our own verbs, in the order of `penstock --help`; they come in by the same door as anybody's."""
+    return {
+        verb: f"penstock.plugins.cli.{verb}:{verb}"
+        for verb in ("run", "describe", "topics", "produce", "consume", "plugins")
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line with `arguments` (None: those of this process) and leave the process with its exit code."""
+    from .group import penstock
+
+    penstock.main(arguments if arguments is None else list(arguments), prog_name="penstock")
+    raise SystemExit(0)

@@ -1,0 +1,123 @@
+"""What the verbs are made of: commands that carry examples, and how their help is drawn."""
+
+from __future__ import annotations
+
+import os
+import re
+import textwrap
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import click
+
+Example = tuple[str, str]
+"""What an example does, and the command line that does it."""
+
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 failed while running, 2 nothing was started (usage, settings, application), 130 Ctrl-C."
+)
+
+_OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
+
+
+class Formatter(click.HelpFormatter):
+    """Help with colour; click leaves the colour out where the output is no terminal."""
+
+    def write_heading(self, heading: str) -> None:
+        """Write the heading of a section, bold."""
+        self.write(f"{'':>{self.current_indent}}{click.style(heading + ':', bold=True)}\n")
+
+    def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
+        """Write the usage line with the program's name in bold."""
+        super().write_usage(click.style(prog, bold=True), args, prefix)
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        """Write names and what they mean, with the names in colour."""
+        rows = [
+            (_OPTION.sub(_coloured, name) if "-" in name else click.style(name, fg="cyan"), text) for name, text in rows
+        ]
+        super().write_dl(rows, col_max, col_spacing)
+
+
+class Context(click.Context):
+    """A click context whose help is drawn by `Formatter`."""
+
+    formatter_class = Formatter
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if os.environ.get("NO_COLOR"):
+            self.color = False
+
+
+class Command(click.Command):
+    """A verb: a click command that carries examples, shown at the end of its help."""
+
+    context_class = Context
+
+    def __init__(self, *args: Any, examples: Iterable[Example] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = tuple(examples)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples, then the exit codes."""
+        write_examples(formatter, self.examples)
+        formatter.write_paragraph()
+        formatter.write_text(EXIT_CODES)
+
+
+class Group(click.Group):
+    """A verb with verbs of its own."""
+
+    context_class = Context
+    command_class = Command
+
+    def __init__(self, *args: Any, examples: Iterable[Example] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = tuple(examples)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of adding, which is the order of use."""
+        return list(self.commands)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples."""
+        write_examples(formatter, self.examples)
+
+
+def write_examples(formatter: click.HelpFormatter, examples: Iterable[Example]) -> None:
+    """Write a section of examples: what it does, and below it the line to type, never wrapped (it is to be copied)."""
+    examples = tuple(examples)
+    if not examples:
+        return
+    with formatter.section("Examples"):
+        for number, (purpose, line) in enumerate(examples):
+            if number:
+                formatter.write("\n")
+            margin = " " * formatter.current_indent
+            for part in textwrap.wrap(purpose, formatter.width - formatter.current_indent - 2):
+                formatter.write(f"{margin}{click.style('# ' + part, dim=True)}\n")
+            for part in line.splitlines():
+                formatter.write(f"{margin}{part}\n")
+
+
+def verbose_option(command: AnyFunction) -> AnyFunction:
+    """Add `--verbose`, which may be given before or after the verb."""
+
+    def remember(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+        if value:
+            ctx.find_root().meta["penstock.verbose"] = True
+
+    return click.option(
+        "--verbose",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=remember,
+        help="Show the traceback of an error, too (also: PENSTOCK_DEBUG=1).",
+    )(command)
+
+
+def _coloured(match: re.Match[str]) -> str:
+    return click.style(match.group(), fg="cyan")

@@ -1,0 +1,250 @@
+"""The verb `consume`: a topic's records as lines."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from penstock.errors import ConfigError, OffsetOutOfRangeError, SerdeError
+from penstock.record import RecordBatch, TopicPartition
+
+from .command import Command, verbose_option
+from .failures import Terminated
+from .options import find_settings, log_options, open_log
+from .output import note, reader_may_leave
+
+if TYPE_CHECKING:
+    from penstock.log import Log
+
+    from .text import TextSerde
+
+FETCH_BYTES = 1024 * 1024
+POLL_SECONDS = 0.1
+"""How often --follow looks for new records: a log has no way to call us."""
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        ("Every value there is", "penstock consume lines"),
+        ("Keys and values, with a value serde", "penstock consume counts --print-key --value-serde int"),
+        ("What comes from now on, until Ctrl-C", "penstock consume counts --follow --print-key --value-serde int"),
+        ("Whole records, for a program", "penstock consume counts --json --value-serde int | jq 'select(.value > 100) | .key'"),
+    ],
+)  # fmt: skip
+@click.argument("topic")
+@click.option(
+    "--from-beginning",
+    "-b",
+    is_flag=True,
+    help="With --follow: first everything there is. (Without it that is the default.)",
+)
+@click.option(
+    "--follow", "-F", is_flag=True, help="Go on with new records until Ctrl-C (exit code 130) or SIGTERM (0)."
+)
+@click.option("--max-records", "-n", type=click.IntRange(min=1), help="End after this many records.")
+@click.option("--partition", type=click.IntRange(min=0), help="Only this partition. [default: one after the other]")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Each record as a JSON object: topic, partition, offset, timestamp, key, value, headers.",
+)
+@click.option("--print-key", "-k", is_flag=True, help="Print the key before the value.")
+@click.option(
+    "--key-separator",
+    "-K",
+    metavar="TEXT",
+    default="\t",
+    show_default="a tab",
+    help="What stands between key and value.",
+)
+@click.option(
+    "--null",
+    "null_text",
+    metavar="TEXT",
+    default="null",
+    show_default=True,
+    help="What stands for a missing key or a null value.",
+)
+@click.option("--key-serde", metavar="NAME", help="Serde of keys. [default: the application's, or str]")
+@click.option("--value-serde", metavar="NAME", help="Serde of values. [default: the application's, or str]")
+@click.option("--serde", metavar="NAME", help="Serde of both keys and values.")
+@log_options
+@verbose_option
+def consume(
+    topic: str,
+    from_beginning: bool,
+    follow: bool,
+    max_records: int | None,
+    partition: int | None,
+    as_json: bool,
+    print_key: bool,
+    key_separator: str,
+    null_text: str,
+    key_serde: str | None,
+    value_serde: str | None,
+    serde: str | None,
+    **where: Any,
+) -> None:
+    """Print the records of TOPIC, one a line, up to where it ends now or (--follow) for ever.
+
+    Serdes str and bytes print as they are, everything else as JSON. With --json bytes are base64 text, and
+    the output is what `penstock produce --json-lines` reads. Only committed records are seen.
+    """
+    from .serdes import topic_serdes
+    from .topics import topic_info
+
+    settings = find_settings(**where)
+    with open_log(settings) as log, _ended_by_sigterm(follow):
+        partitions = _partitions(topic, topic_info(log, topic).partitions, partition)
+        keys, values = topic_serdes(topic, where["app"], settings, key_serde or serde, value_serde or serde)
+        if as_json:
+            printer: _Printer = _JsonPrinter(keys, values)
+        else:
+            printer = _LinePrinter(keys, values, key_separator if print_key else None, null_text)
+        start = log.end_offsets(partitions) if follow and not from_beginning else log.start_offsets(partitions)
+        output = sys.stdout.buffer
+        left = max_records if max_records is not None else sys.maxsize
+        for batch in _batches(log, dict(start), follow, output):
+            left -= printer.write(batch, left, output)
+            if left == 0:
+                break
+        with reader_may_leave():
+            output.flush()
+
+
+def _partitions(topic: str, number: int, chosen: int | None) -> list[TopicPartition]:
+    if chosen is None:
+        return [TopicPartition(topic, each) for each in range(number)]
+    if chosen >= number:
+        raise ConfigError(f"--partition {chosen}: topic {topic!r} has {number}, numbered from 0")
+    return [TopicPartition(topic, chosen)]
+
+
+def _batches(log: Log, positions: dict[TopicPartition, int], follow: bool, output: IO[bytes]) -> Iterator[RecordBatch]:
+    """Yield what lies between the positions and the end, and with `follow` what comes later."""
+    pause = threading.Event()  # never set: an interruptible wait
+    while True:
+        ends = log.end_offsets(list(positions))
+        for partition, end in ends.items():
+            yield from _up_to(log, positions, partition, end)
+        if not follow:
+            return
+        with reader_may_leave():
+            output.flush()
+        if all(positions[partition] >= end for partition, end in log.end_offsets(list(positions)).items()):
+            pause.wait(POLL_SECONDS)
+
+
+def _up_to(
+    log: Log, positions: dict[TopicPartition, int], partition: TopicPartition, end: int
+) -> Iterator[RecordBatch]:
+    while positions[partition] < end:
+        try:
+            batches = log.fetch(partition, positions[partition], end, FETCH_BYTES)
+        except OffsetOutOfRangeError:
+            first = log.start_offsets([partition])[partition]
+            if first <= positions[partition]:
+                raise
+            note(f"{partition}: offsets {positions[partition]} to {first - 1} were deleted before they were read")
+            positions[partition] = first
+            continue
+        for batch in batches:
+            positions[partition] = batch.next_offset
+            yield batch
+        if not batches:
+            positions[partition] = end
+
+
+class _Printer:
+    """Writes records to the output."""
+
+    def __init__(self, keys: TextSerde, values: TextSerde) -> None:
+        self._keys, self._values = keys, values
+
+    def write(self, batch: RecordBatch, limit: int, output: IO[bytes]) -> int:
+        """Write up to `limit` records and return how many."""
+        number = min(len(batch), limit)
+        lines: list[bytes] = []
+        failed: SerdeError | None = None
+        for index in range(number):
+            try:
+                lines.append(self.line(batch, index))
+            except Exception as error:  # a serde of another package may raise anything
+                failed = SerdeError(
+                    f"topic {batch.topic!r}, partition {batch.partition}, offset {batch.offsets[index]}: {error} "
+                    "(see --key-serde and --value-serde; bytes reads anything)"
+                )
+                failed.__cause__ = error
+                break
+        lines.append(b"")
+        with reader_may_leave():
+            output.write(b"\n".join(lines))
+            if failed is not None:
+                output.flush()
+        if failed is not None:
+            raise failed
+        return number
+
+    def line(self, batch: RecordBatch, index: int) -> bytes:
+        """Return one record as a line, without its end."""
+        raise NotImplementedError
+
+
+class _LinePrinter(_Printer):
+    """Writes values, and keys if asked for."""
+
+    def __init__(self, keys: TextSerde, values: TextSerde, separator: str | None, null: str) -> None:
+        super().__init__(keys, values)
+        self._separator = None if separator is None else separator.encode()
+        self._null = null.encode()
+
+    def line(self, batch: RecordBatch, index: int) -> bytes:
+        key, value = batch.keys[index], batch.values[index]
+        text = self._null if value is None else self._values.to_line(value)
+        if self._separator is None:
+            return text
+        return (self._null if key is None else self._keys.to_line(key)) + self._separator + text
+
+
+class _JsonPrinter(_Printer):
+    """Writes whole records as JSON objects."""
+
+    def line(self, batch: RecordBatch, index: int) -> bytes:
+        from .text import dump_json, headers_to_json
+
+        key, value = batch.keys[index], batch.values[index]
+        record: Mapping[str, Any] = {
+            "topic": batch.topic,
+            "partition": batch.partition,
+            "offset": batch.offsets[index],
+            "timestamp": batch.timestamps[index],
+            "key": None if key is None else self._keys.to_json(key),
+            "value": None if value is None else self._values.to_json(value),
+            "headers": headers_to_json(batch.headers[index]) if batch.headers else [],
+        }
+        return dump_json(record)
+
+
+@contextmanager
+def _ended_by_sigterm(follow: bool) -> Iterator[None]:
+    """Let SIGTERM end a command that has no end of its own."""
+    if not follow or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        raise Terminated
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)

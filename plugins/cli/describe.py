@@ -1,0 +1,51 @@
+"""The verb `describe`: shows an application's topology."""
+
+from __future__ import annotations
+
+import click
+
+from .command import Command, verbose_option
+from .output import print_text
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        ("As Kafka Streams' Topology#describe prints it (existing viewers read it)", "penstock describe wordcount:application"),
+        ("A picture for a page of Markdown", "penstock describe wordcount:application --format mermaid"),
+        ("A picture file", "penstock describe examples/02_word_count.py:application --format dot | dot -Tsvg > topology.svg"),
+        ("The stores, for a program", "penstock describe wordcount:application --json | jq .stores"),
+    ],
+)  # fmt: skip
+@click.argument("target", metavar="MODULE:ATTR")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "mermaid", "dot", "json"]),
+    default="text",
+    show_default=True,
+    help="text: Kafka Streams' own format; mermaid and dot: to be drawn; json: for programs.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@verbose_option
+def describe(target: str, form: str, as_json: bool) -> None:
+    """Show the topology of MODULE:ATTR: sub-topologies, sources, processors, stores and sinks.
+
+    MODULE is a module or the path of a Python file; ATTR is an Application, a Topology, or a function
+    without arguments that returns one. Nothing is run, and no log is opened.
+    """
+    from .target import load_program
+
+    program = load_program(target)
+    write = {
+        "text": program.describe,
+        "mermaid": program.to_mermaid,
+        "dot": program.to_dot,
+        "json": program.to_json,
+    }["json" if as_json else form]
+    text = write()
+    if not isinstance(text, str):
+        import json
+
+        text = json.dumps(text, indent=2)
+    print_text(text)

@@ -1,0 +1,61 @@
+"""How an error ends the command line: one message on stderr and an exit code, never a bare traceback."""
+
+from __future__ import annotations
+
+import os
+import traceback
+
+import click
+
+from penstock.errors import ConfigError, PenstockError, PluginError, TopologyError
+
+OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+"""Exit codes: done; failed while running; nothing was started; Ctrl-C."""
+
+_BEFORE_THE_START = (ConfigError, PluginError, TopologyError)
+
+
+class ApplicationError(ConfigError):
+    """What MODULE:ATTR names cannot be found, imported, or is not an application."""
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived: end cleanly. No Exception, as KeyboardInterrupt is none."""
+
+
+class ReaderGone(BaseException):
+    """Whoever read our output went away (`| head`): stop, and say nothing. No Exception, so that nobody catches it on the way."""
+
+
+def exit_code(error: BaseException) -> int:
+    """Return the exit code that says what kind of error it was."""
+    return USAGE if isinstance(error, _BEFORE_THE_START) else FAILED
+
+
+def show(error: Exception, *, verbose: bool) -> None:
+    """Print `error` on stderr: one message, and the traceback only if asked for."""
+    verbose = verbose or wants_traceback()
+    if verbose:
+        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+    if isinstance(error, PenstockError):
+        _say(str(error))
+        return
+    where = _innermost_line(error)
+    text = str(error) or "no message"
+    _say(f"unexpected {type(error).__name__}: {text}" + (f" ({where})" if where else ""))
+    if not verbose:
+        click.echo("Add --verbose (or set PENSTOCK_DEBUG=1) to see the traceback.", err=True)
+
+
+def wants_traceback() -> bool:
+    """Return whether PENSTOCK_DEBUG asks for tracebacks."""
+    return os.environ.get("PENSTOCK_DEBUG", "") not in ("", "0")
+
+
+def _say(message: str) -> None:
+    click.echo(click.style("Error: ", fg="red", bold=True) + message, err=True)
+
+
+def _innermost_line(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{os.path.relpath(frames[-1].filename)}, line {frames[-1].lineno}" if frames else ""

@@ -1,0 +1,208 @@
+"""The command `penstock` itself: finds the verbs of all installed packages, and turns errors into exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import click
+
+from penstock.errors import PenstockError, PluginError
+from penstock.hooks import Component, registry
+
+from . import penstock_cli_commands
+from .command import EXIT_CODES, Context, verbose_option, write_examples
+from .failures import INTERRUPTED, OK, ReaderGone, Terminated, exit_code, show
+
+PACKAGE = "penstock"
+
+
+class Verbs(click.Group):
+    """A click group whose verbs come from the hook `penstock_cli_commands` and load when they are needed.
+
+    What is wrong with a verb of another package harms that verb only.
+    """
+
+    context_class = Context
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._found: tuple[Mapping[str, Component], str] | None = None
+        self._context: click.Context | None = None
+
+    def components(self) -> tuple[Mapping[str, Component], str]:
+        """Return the verbs by name, ours first, and what is wrong with the plugins as a whole ("" if nothing)."""
+        if self._found is None:
+            own = {
+                name: Component("command", name, target, "cli", PACKAGE, _version())
+                for name, target in penstock_cli_commands().items()
+            }
+            try:
+                installed = {name: each for (kind, name), each in registry().components.items() if kind == "command"}
+                trouble = ""
+            except Exception as error:  # a hook of another package may raise anything; ours must go on
+                installed, trouble = {}, str(error)
+            others = {name: installed[name] for name in sorted(installed) if name not in own}
+            self._found = {**own, **others}, trouble
+        return self._found
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all verbs."""
+        return list(self.components()[0])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a verb, loaded. Raises PluginError when its package is broken."""
+        component = self.components()[0].get(cmd_name)
+        return None if component is None else _load(component)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the verb that the arguments name; a name that nobody brings is an error with the nearest names."""
+        components, trouble = self.components()
+        if args and args[0] not in components and not args[0].startswith("-"):
+            close = get_close_matches(args[0], list(components), 3, 0.5)
+            raise click.UsageError(
+                f"there is no command {args[0]!r}; "
+                + (f"did you mean {' or '.join(map(repr, close))}?" if close else f"there are: {', '.join(components)}")
+                + (f" Commands of other packages are not available: {trouble}" if trouble else ""),
+                ctx,
+            )
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write our verbs, then those of other packages; a broken one with the reason instead of its help."""
+        components, trouble = self.components()
+        ours = {name: each for name, each in components.items() if each.package == PACKAGE}
+        others = {name: each for name, each in components.items() if each.package != PACKAGE}
+        limit = formatter.width - 6 - max(map(len, components))
+        rows = [(name, _load(each).get_short_help_str(limit)) for name, each in ours.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+        if others:
+            with formatter.section("Commands of installed packages"):
+                formatter.write_dl([(name, _summary(each, limit)) for name, each in others.items()])
+        if trouble:
+            formatter.write_paragraph()
+            formatter.write_text(f"Commands of other packages are not available: {trouble}")
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write where to start, and the exit codes."""
+        write_examples(
+            formatter,
+            [
+                ("A topic on this host, text into it, an application over it, and what came out", "penstock topics create lines --partitions 2\npenstock produce lines --file book.txt\npenstock run wordcount:application\npenstock consume counts --value-serde int --print-key"),
+                ("What a command does, and examples of it", "penstock run --help"),
+            ],
+        )  # fmt: skip
+        formatter.write_paragraph()
+        formatter.write_text(EXIT_CODES)
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Make the context of one run, and keep it: what went wrong is shown after click has closed it."""
+        self._context = super().make_context(*args, **kwargs)
+        return self._context
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run, and leave the process with the exit code; every error becomes one message on stderr."""
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        self._context = None
+        _import_from_here()
+        try:
+            code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+            sys.stdout.flush()
+        except click.ClickException as error:
+            error.show()
+            code = error.exit_code
+        except (click.Abort, KeyboardInterrupt):
+            click.echo("Interrupted.", err=True)
+            code = INTERRUPTED
+        except Terminated:
+            code = OK
+        except (ReaderGone, BrokenPipeError):
+            _forget_stdout()
+            code = OK
+        except Exception as error:
+            show(error, verbose=bool(self._context and self._context.meta.get("penstock.verbose")))
+            code = exit_code(error)
+        sys.exit(code if isinstance(code, int) else OK)
+
+
+@click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name=PACKAGE, prog_name=PACKAGE)
+@verbose_option
+def penstock() -> None:
+    """Kafka Streams for Python, scheduled by Apache Spark.
+
+    An application is a topology of processors with state stores. It reads topics, processes each
+    record once, and writes topics. Topics live in a log: without further ado in the directory
+    .penstock on this host; --log or PENSTOCK_LOG name another.
+    """
+
+
+class _Broken(click.Command):
+    """Stands for a verb that cannot be loaded: listed with the reason, and an error when it is used."""
+
+    def __init__(self, name: str, error: PenstockError) -> None:
+        super().__init__(name, add_help_option=False)
+        self.error = error
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        raise self.error
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        cause = self.error.__cause__ or self.error
+        return click.style(f"cannot be loaded: {type(cause).__name__}: {cause}", fg="red")
+
+
+def _load(component: Component) -> click.Command:
+    try:
+        found = component.load()
+    except PenstockError as error:
+        return _Broken(component.name, error)
+    if not isinstance(found, click.Command):
+        return _Broken(
+            component.name,
+            PluginError(
+                f"command {component.name!r} of package {component.package} {component.package_version}: expected a "
+                f"click command at {component.target!r}, found {type(found).__name__}"
+            ),
+        )
+    return found
+
+
+def _summary(component: Component, limit: int) -> str:
+    origin = f" ({component.package} {component.package_version})"
+    return _load(component).get_short_help_str(max(limit - len(origin), 20)) + click.style(origin, dim=True)
+
+
+def _version() -> str:
+    try:
+        return version(PACKAGE)
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "unknown"
+
+
+def _import_from_here() -> None:
+    """Let modules be imported from the current directory, as `python -m` does and a script does not."""
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+
+
+def _forget_stdout() -> None:
+    """Send what is still buffered nowhere, or the interpreter complains about the closed pipe on its way out."""
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())

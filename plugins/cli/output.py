@@ -1,0 +1,168 @@
+"""What the verbs print: data on stdout; tables, and progress on stderr, drawn by rich on a terminal and plain elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.clock import Clock, SystemClock
+
+from .failures import ReaderGone
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+PLAIN_INTERVAL_MS = 5_000
+"""How often long work says where it is when stderr is no terminal."""
+
+
+@contextmanager
+def reader_may_leave() -> Iterator[None]:
+    """Turn the error of writing to a closed pipe into `ReaderGone`, which ends the command without a word."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise ReaderGone from None
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document for a program to read: indented on a terminal, one line elsewhere."""
+    import json
+
+    indent = 2 if sys.stdout.isatty() else None
+    with reader_may_leave():
+        click.echo(json.dumps(value, indent=indent, ensure_ascii=False))
+
+
+def print_text(text: str) -> None:
+    """Print text as it is."""
+    with reader_may_leave():
+        click.echo(text, nl=not text.endswith("\n"))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, numbers: Sequence[str] = ()) -> None:
+    """Print rows under column headings: a table of rich on a terminal, aligned columns without lines elsewhere.
+
+    `numbers` names the columns that are aligned to the right.
+    """
+    cells = [[str(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for column in columns:
+            table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+        for row in cells:
+            table.add_row(*map(Text, row))
+        with reader_may_leave():
+            Console(highlight=False).print(table)
+        return
+    widths = [
+        max(len(column), *(len(row[i]) for row in cells)) if cells else len(column) for i, column in enumerate(columns)
+    ]
+    lines = [[column.upper() for column in columns], *cells]
+    aligned = [
+        "  ".join(cell.rjust(width) if column in numbers else cell.ljust(width) for cell, width, column in zip(line, widths, columns, strict=True))
+        for line in lines
+    ]  # fmt: skip
+    print_text("\n".join(line.rstrip() for line in aligned))
+
+
+def note(text: str) -> None:
+    """Print a remark on stderr, beside the data."""
+    click.echo(text, err=True)
+
+
+def count(number: float, noun: str = "record") -> str:
+    """Return a number with its noun: "1 record", "12,000 records"."""
+    return f"{number:,.0f} {noun}{'' if number == 1 else 's'}"
+
+
+class Meter:
+    """Shows how far long work is: a bar with records/s and lag on a terminal, else a plain line now and then, all on stderr.
+
+    A context manager. `total` is what `update`'s `done` counts up to (None: unknown). `quiet` shows nothing.
+    """
+
+    def __init__(
+        self, title: str, total: float | None = None, *, quiet: bool = False, clock: Clock | None = None
+    ) -> None:
+        self._title = title
+        self._total = total
+        self._quiet = quiet
+        self._clock = clock or SystemClock()
+        self._started = self._shown = self._clock.now_ms()
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self.records = 0
+
+    def __enter__(self) -> Meter:
+        if not self._quiet and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+            self._bar = Progress(
+                SpinnerColumn(),
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                TextColumn("{task.fields[text]}"),
+                TimeElapsedColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._bar.start()
+            self._task = self._bar.add_task(self._title, total=self._total, text="")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    @property
+    def seconds(self) -> float:
+        """Time since the start."""
+        return (self._clock.now_ms() - self._started) / 1000
+
+    @property
+    def records_per_second(self) -> float:
+        """Records so far by time so far."""
+        return self.records / max(self.seconds, 0.001)
+
+    def update(
+        self,
+        records: int,
+        *,
+        done: float | None = None,
+        total: float | None = None,
+        lag: int | None = None,
+        text: str = "",
+    ) -> None:
+        """Show that `records` were handled so far, that `done` of `total` is done, and what is still waiting."""
+        self.records = records
+        if self._quiet:
+            return
+        parts = [
+            text,
+            count(records),
+            f"{self.records_per_second:,.0f} records/s",
+            "" if lag is None else f"lag {lag:,}",
+        ]
+        line = " · ".join(part for part in parts if part)
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=done, total=self._total if total is None else total, text=line)
+            return
+        now = self._clock.now_ms()
+        if now - self._shown >= PLAIN_INTERVAL_MS:
+            self._shown = now
+            share = f" {done / total:.0%}" if done is not None and (total := total or self._total) else ""
+            note(f"{self._title}{share} · {line}")

@@ -1,0 +1,70 @@
+"""The verb `plugins`: lists what installed packages bring."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .command import Command, verbose_option
+from .failures import FAILED
+from .output import note, print_json, print_table
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        ("Everything", "penstock plugins"),
+        ("The serdes that --key-serde may name", "penstock plugins --kind serde"),
+        ("Import each one, to find those that would fail when used", "penstock plugins --check"),
+    ],
+)
+@click.option(
+    "--kind", metavar="KIND", help="Only this kind: processor, 'store backend', serde, log, changelog or command."
+)
+@click.option("--check", is_flag=True, help="Import each component; exit code 1 if one is broken.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON object with 'components' and 'broken'.")
+@click.pass_context
+@verbose_option
+def plugins(ctx: click.Context, kind: str | None, check: bool, as_json: bool) -> None:
+    """List installed plugins: processors, store backends, serdes, logs, changelogs and commands.
+
+    A plugin comes with any package that has an entry point in the group `penstock`. What cannot be
+    loaded is listed with the reason, and harms nothing else.
+    """
+    from penstock.errors import ConfigError, PluginError
+    from penstock.hooks import KINDS, registry
+
+    if kind is not None and kind not in KINDS:
+        raise ConfigError(f"--kind {kind!r}: expected one of {', '.join(map(repr, KINDS))}")
+    found = registry()
+    components: list[dict[str, Any]] = []
+    broken = [{"plugin": which, "error": why} for which, why in sorted(found.broken.items())]
+    for component in sorted(found.components.values(), key=lambda each: (list(KINDS).index(each.kind), each.name)):
+        if kind is not None and component.kind != kind:
+            continue
+        row = {
+            "kind": component.kind,
+            "name": component.name,
+            "package": component.package,
+            "version": component.package_version,
+            "target": component.target if isinstance(component.target, str) else repr(component.target),
+        }
+        components.append(row)
+        if check:
+            try:
+                component.load()
+            except PluginError as error:
+                row["error"] = str(error.__cause__ or error)
+                broken.append({"plugin": f"{component.package} {component.package_version} ({component.kind} {component.name})", "error": str(error)})  # fmt: skip
+    if as_json:
+        print_json({"components": components, "broken": broken})
+    else:
+        print_table(
+            ["kind", "name", "package", "version"],
+            [[row["kind"], row["name"], row["package"], row["version"]] for row in components],
+        )
+        for each in broken:
+            note(click.style("broken: ", fg="red", bold=True) + f"{each['plugin']}: {each['error']}")
+    if check and broken:
+        ctx.exit(FAILED)

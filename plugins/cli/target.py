@@ -1,0 +1,248 @@
+"""MODULE:ATTR: finds the application that a command line names, and says exactly what is wrong if it cannot."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pkgutil
+import sys
+import traceback
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import PenstockError
+
+from .failures import ApplicationError
+
+if TYPE_CHECKING:
+    from penstock.config import Application
+    from penstock.program import Program
+
+EXPECTED = "an Application, a Topology, or a function without arguments that returns one"
+
+
+def load_application(
+    target: str, application_id: str | None = None, settings: Mapping[str, Any] | None = None
+) -> Application:
+    """Return the application that `target` ("MODULE:ATTR" or "FILE.py:ATTR") names, with `settings` in place of its own.
+
+    `application_id` names a Topology, which has no id of its own, or renames an Application. Raises ApplicationError, and
+    what the program itself raises on purpose (TopologyError, ConfigError).
+    """
+    from penstock.config import Application
+
+    found = load(target)
+    settings = dict(settings or {})
+    if isinstance(found, Application):
+        if "user" in settings:  # adds to the application's own; the rest replaces
+            settings["user"] = {**found.settings.user, **settings["user"]}
+        if application_id is not None and application_id != found.id:
+            given = {name: getattr(found.settings, name) for name in found.settings.__dataclass_fields__}
+            found = Application(application_id, found.topology, **given)
+        return found.with_settings(**settings) if settings else found
+    if application_id is None:
+        raise ApplicationError(
+            f"{target} is a Topology, which has no id: add --application-id ID (it names the application's positions, "
+            "internal topics and state in the log), or make it an Application"
+        )
+    return Application(application_id, found, **settings)
+
+
+def load_program(target: str) -> Program:
+    """Return the program that `target` names; a Topology needs no id for that."""
+    from penstock.config import Application
+
+    found = load(target)
+    return found.program if isinstance(found, Application) else found.build()
+
+
+def load(target: str) -> Any:
+    """Return the Application or Topology that `target` names."""
+    from penstock.config import Application
+    from penstock.topology import Topology
+
+    module, module_name, attribute, found = _find(target)
+    if isinstance(found, (Application, Topology)):
+        return found
+    if not callable(found) or inspect.isclass(found):
+        raise ApplicationError(
+            f"{target} is {_describe(found)}; expected {EXPECTED}." + _candidates(module, module_name, but=attribute)
+        )
+    made = _call(found, target)
+    if not isinstance(made, (Application, Topology)):
+        raise ApplicationError(f"{target}() returned {_describe(made)}; expected an Application or a Topology")
+    return made
+
+
+def load_function(target: str) -> Any:
+    """Return the function that MODULE:ATTR names, without calling it."""
+    found = _find(target)[3]
+    if not callable(found):
+        raise ApplicationError(f"{target} is {_describe(found)}; expected a function")
+    return found
+
+
+def _find(target: str) -> tuple[ModuleType, str, str, Any]:
+    module_name, colon, attribute = target.rpartition(":")
+    if not colon:
+        module_name, attribute = target, ""
+    if not module_name:
+        raise ApplicationError(f"{target!r}: expected MODULE:ATTR or FILE.py:ATTR, for instance wordcount:application")
+    module = _import(module_name)
+    if not attribute:
+        raise ApplicationError(
+            f"{target!r} names no attribute: expected MODULE:ATTR, where ATTR is {EXPECTED}."
+            + _candidates(module, module_name)
+        )
+    return module, module_name, attribute, _attribute(module, module_name, attribute)
+
+
+# -- modules
+
+
+def _import(name: str) -> ModuleType:
+    """Import a module by name, looking into the current directory first, or by the path of its file."""
+    if name.endswith(".py") or os.sep in name:
+        return _import_file(Path(name))
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    return _import_name(name, name)
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        folder = path.parent
+        there = [each.name for each in folder.glob("*.py")] if folder.is_dir() else []
+        raise ApplicationError(f"there is no file {str(path)!r}." + _near(path.name, there, "Python files there"))
+    path = path.resolve()
+    # A file of a package is imported as part of it, or its relative imports would fail.
+    root, parts = path.parent, [path.stem]
+    while (root / "__init__.py").is_file():
+        parts.insert(0, root.name)
+        root = root.parent
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    name = ".".join(parts)
+    module = _import_name(name, str(path))
+    if module.__file__ is None or Path(module.__file__).resolve() != path:
+        raise ApplicationError(
+            f"{str(path)!r} cannot be imported: its name {name!r} is taken by {module.__file__ or 'a built-in module'}; rename the file"
+        )
+    return module
+
+
+def _import_name(name: str, shown: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
+            parent, _, last = error.name.rpartition(".")
+            raise ApplicationError(
+                f"there is no module {error.name!r}"
+                + (f" in package {parent!r}." if parent else f" in {os.getcwd()!r} or among the installed packages.")
+                + _near(last, _modules(parent), "modules there")
+            ) from error
+        raise _inside(error, shown, "importing") from error
+    except PenstockError:
+        raise  # the program's own mistake, and its message says which
+    except (Exception, SystemExit) as error:
+        raise _inside(error, shown, "importing") from error
+
+
+def _modules(package: str) -> list[str]:
+    paths = list(sys.modules[package].__path__) if package in sys.modules else [os.getcwd()]
+    return [each.name for each in pkgutil.iter_modules(paths)]
+
+
+# -- attributes
+
+
+def _attribute(module: ModuleType, module_name: str, attribute: str) -> Any:
+    found: Any = module
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            public = [name for name in vars(module) if not name.startswith("_")]
+            close = get_close_matches(part, public, 3, 0.5)
+            raise ApplicationError(
+                f"module {module_name!r} has no attribute {attribute!r}."
+                + (f" Did you mean {' or '.join(map(repr, close))}?" if close else "")
+                + _candidates(module, module_name)
+            ) from None
+    return found
+
+
+def _candidates(module: ModuleType, module_name: str, but: str = "") -> str:
+    """Say what in a module could be run."""
+    from penstock.config import Application
+    from penstock.topology import Topology
+
+    names = [
+        f"{module_name}:{name} ({type(value).__name__})"
+        for name, value in vars(module).items()
+        if isinstance(value, (Application, Topology)) and name != but
+    ]
+    return f" In it: {', '.join(names)}." if names else " There is no Application and no Topology in it."
+
+
+def _call(function: Any, target: str) -> Any:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        signature = inspect.Signature()
+    needed = [
+        parameter.name
+        for parameter in signature.parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if needed:
+        raise ApplicationError(
+            f"{target} needs arguments ({', '.join(needed)}); expected {EXPECTED}. Give them defaults, or wrap it in a function"
+        )
+    try:
+        return function()
+    except PenstockError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _inside(error, f"{target}()", "calling") from error
+
+
+# -- words
+
+
+def _inside(error: BaseException, what: str, doing: str) -> ApplicationError:
+    """Return the error for something that went wrong inside the user's module, with the line of theirs."""
+    if isinstance(error, SyntaxError) and error.filename:
+        where = f"{error.filename}, line {error.lineno}"
+    else:
+        frames = [
+            frame for frame in traceback.extract_tb(error.__traceback__)
+            if not frame.filename.startswith("<frozen") and frame.filename not in (__file__, inspect.getfile(import_module))
+        ]  # fmt: skip
+        where = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else "outside any Python code"
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    return ApplicationError(f"{doing} {what} failed: {type(error).__name__}: {message} ({where})")
+
+
+def _describe(value: object) -> str:
+    if inspect.isclass(value):
+        return f"the class {value.__qualname__}"
+    if inspect.ismodule(value):
+        return f"the module {value.__name__}"
+    return "None" if value is None else f"of type {type(value).__name__}"
+
+
+def _near(name: str, names: Iterable[str], what: str) -> str:
+    names = sorted(set(names))
+    close = get_close_matches(name, names, 3, 0.5)
+    if close:
+        return f" Did you mean {' or '.join(map(repr, close))}?"
+    shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+    return f" There are {what}: {shown}." if names else f" There are no {what}."

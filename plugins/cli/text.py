@@ -1,0 +1,146 @@
+"""Keys and values as text on the command line, and as bytes in the log."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from penstock.errors import SerdeError
+from penstock.hooks import registry
+from penstock.record import Headers
+from penstock.serde import Serde
+
+
+class TextSerde:
+    """One serde between text and bytes.
+
+    As lines, `str` and `bytes` are the text itself, and every other serde's values are written as JSON. As JSON,
+    values are JSON values, and bytes are base64 text.
+    """
+
+    def __init__(self, serde: str | Serde[Any], topic: str, *, is_key: bool) -> None:
+        """Take the serde or its name. Raises PluginError when none of that name is installed."""
+        self.name = serde if isinstance(serde, str) else type(serde).__name__
+        made = registry().load("serde", serde)() if isinstance(serde, str) else serde
+        self._serde: Serde[Any] = made.bind(topic, is_key=is_key)
+        self._what = "key" if is_key else "value"
+        self._is_text = self.name in ("str", "StrSerde")
+        self._is_bytes = self.name in ("bytes", "BytesSerde")
+
+    def from_line(self, text: bytes) -> bytes:
+        """Return what a line's text stands for, serialized. Raises SerdeError."""
+        if self._is_bytes:
+            return text
+        if self._is_text:
+            self._serde.deserialize(text)  # only to see that it is text
+            return text
+        try:
+            value = json.loads(text)
+        except ValueError as error:
+            raise SerdeError(
+                f"{self._what} {_short(text)} is not JSON ({error}), which the serde {self.name!r} needs on the command line; "
+                f"for plain text use --{self._what}-serde str"
+            ) from error
+        return self.from_json(value)
+
+    def from_json(self, value: Any) -> bytes:
+        """Return a JSON value, serialized. Raises SerdeError."""
+        if self._is_bytes:
+            try:
+                value = b64decode(value, validate=True)
+            except (ValueError, TypeError) as error:
+                raise SerdeError(
+                    f"{self._what} {_short(value)} is not base64 text, which the serde 'bytes' needs in JSON"
+                ) from error
+        return self._serde.serialize(value)
+
+    def to_line(self, data: bytes) -> bytes:
+        """Return serialized bytes as the text of a line. Raises SerdeError."""
+        if self._is_bytes:
+            return data
+        if self._is_text:
+            self._serde.deserialize(data)
+            return data
+        return dump_json(self._serde.deserialize(data))
+
+    def to_json(self, data: bytes) -> Any:
+        """Return serialized bytes as a value that `dump_json` can write. Raises SerdeError."""
+        value = self._serde.deserialize(data)
+        return b64encode(data).decode() if self._is_bytes else value
+
+
+def dump_json(value: Any) -> bytes:
+    """Return `value` as JSON; what JSON lacks becomes text (bytes: base64), a tuple or a set becomes a list.
+
+    >>> dump_json({"a": (1, 2.5), 3: b"x"})
+    b'{"a":[1,2.5],"3":"eA=="}'
+    >>> dump_json(2**70)
+    b'1180591620717411303424'
+    """
+    try:
+        return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:  # integers of more than 64 bits, keys that are no scalars
+        return json.dumps(_text_keys(value), default=_plain, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def headers_to_json(headers: Headers) -> list[list[Any]]:
+    """Return headers as pairs; a value that is not UTF-8 becomes {"base64": ...}."""
+    return [[name, _header_text(value)] for name, value in headers]
+
+
+def headers_from_json(value: Any) -> Headers:
+    """Return headers from pairs as `headers_to_json` makes them, or from a JSON object. Raises ValueError."""
+    pairs = list(value.items()) if isinstance(value, Mapping) else value
+    if not isinstance(pairs, list):
+        raise ValueError(f'"headers": expected an object or a list of [name, value] pairs, found {_short(value)}')
+    return tuple(_header(pair) for pair in pairs)
+
+
+def _header(pair: Any) -> tuple[str, bytes | None]:
+    if isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str):
+        name, value = pair
+        if value is None:
+            return name, None
+        if isinstance(value, str):
+            return name, value.encode()
+        if isinstance(value, Mapping) and set(value) == {"base64"}:
+            return name, b64decode(value["base64"], validate=True)
+    raise ValueError(f'"headers": expected [name, text or null or {{"base64": text}}], found {_short(pair)}')
+
+
+def _header_text(value: bytes | None) -> Any:
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": b64encode(value).decode()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return b64encode(value).decode()
+    if isinstance(value, (set, frozenset)):
+        return sorted(value, key=repr)
+    if isinstance(value, int):
+        return str(value)
+    return str(value)
+
+
+def _text_keys(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {
+            key if isinstance(key, str) else dump_json(key).decode(): _text_keys(each) for key, each in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [_text_keys(each) for each in value]
+    return value
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
