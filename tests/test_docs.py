@@ -22,14 +22,20 @@ import click
 import pytest
 
 import penstock
+import penstock.errors
 from penstock.config import Settings
-from penstock.hooks import Hooks, KINDS
+from penstock.hooks import KINDS, Hooks
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)]
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FOLDERS = {"core": "penstock", "stores": "penstock.stores", "plugins": "penstock.plugins", "contrib": "penstock.contrib"}
+FOLDERS = {
+    "core": "penstock",
+    "stores": "penstock.stores",
+    "plugins": "penstock.plugins",
+    "contrib": "penstock.contrib",
+}
 
 
 def marked(page: Path) -> object:
@@ -93,7 +99,8 @@ def documented_modules() -> list[str]:
 
 
 @pytest.mark.parametrize("name", documented_modules())
-def test_every_example_of_a_docstring_runs(name: str) -> None:
+def test_every_example_of_a_docstring_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert result.attempted
     assert not result.failed
@@ -132,8 +139,9 @@ def test_every_setting_is_documented_with_its_default() -> None:
 
 
 def test_every_public_name_is_in_the_reference() -> None:
-    text = (DOCS / "api.md").read_text()
-    assert not [name for name in penstock.__all__ if not re.search(rf"\b{name}\b", text)]
+    listed = set(re.findall(r"^\.\. auto(?:class|data|function):: (\w+)$", (DOCS / "api.md").read_text(), re.MULTILINE))
+    errors = {name for name, value in vars(penstock.errors).items() if inspect.isclass(value)}  # by automodule
+    assert listed == set(penstock.__all__) - errors
 
 
 def commands(group: click.Group, path: str) -> list[tuple[str, click.Command]]:
