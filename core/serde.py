@@ -1,0 +1,190 @@
+"""Serdes: how keys and values become bytes. The interface, and those that need no library."""
+
+from __future__ import annotations
+
+import reprlib
+import struct
+from abc import ABC, abstractmethod
+from typing import Any, Generic, TypeVar
+
+from .errors import SerdeError
+
+T = TypeVar("T")
+
+
+class Serde(ABC, Generic[T]):
+    """Turns values of one kind into bytes and back.
+
+    The engine never hands over None: a missing key, a missing value and a tombstone stay None.
+    Both methods raise SerdeError for what they cannot convert; any other exception is treated
+    the same. A serde is used by one thread at a time and must survive pickling.
+
+    `immutable_types`: exact types that `serialize` accepts without fail, whose values cannot be changed,
+    and which come back equal and of the same type. A store may hold such values as objects
+    until the next commit and serialize them then. Leave it empty when in doubt.
+    `checked_types`: the same, but `serialize` may refuse some values of them (an int too large). A store
+    serializes such a value at once, and may hold it as an object for reading.
+
+    Stores are ordered by serialized keys. A serde for store keys must therefore write equal keys as
+    equal bytes, and range scans follow the order of those bytes, not that of the objects.
+
+    To write one, subclass it. Pass an instance wherever a serde may be named, or let a plugin's hook
+    `penstock_serdes` give the class a name:
+
+    >>> class Celsius(Serde[float]):
+    ...     def serialize(self, value):
+    ...         return f"{value:.2f}C".encode()
+    ...     def deserialize(self, data):
+    ...         if not data.endswith(b"C"):
+    ...             raise SerdeError(f"expected a temperature such as b'21.50C', found {data[:40]!r}")
+    ...         return float(data[:-1])
+    >>> Celsius().deserialize(Celsius().serialize(21.5))
+    21.5
+
+    `penstock.plugins.testing.contracts.serde` holds the tests that any serde must pass.
+    """
+
+    immutable_types: frozenset[type] = frozenset()
+    checked_types: frozenset[type] = frozenset()
+
+    @abstractmethod
+    def serialize(self, value: T) -> bytes:
+        """Return `value` as bytes."""
+
+    @abstractmethod
+    def deserialize(self, data: bytes) -> T:
+        """Return the value that `data` stands for."""
+
+    def bind(self, topic: str, *, is_key: bool) -> Serde[T]:
+        """Return the serde to use for keys or values of one topic; registries look schemas up here."""
+        return self
+
+
+class BytesSerde(Serde[bytes]):
+    """Bytes as they are.
+
+    >>> BytesSerde().deserialize(b"abc")
+    b'abc'
+    """
+
+    immutable_types = frozenset({bytes})
+
+    def serialize(self, value: bytes) -> bytes:
+        """Return `value`; a bytearray or memoryview is copied."""
+        if type(value) is bytes:
+            return value
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return bytes(value)
+        raise _wrong("bytes", "bytes", value)
+
+    def deserialize(self, data: bytes) -> bytes:
+        """Return `data`."""
+        return data
+
+
+class StrSerde(Serde[str]):
+    """Text as UTF-8, as Kafka's StringSerializer writes it.
+
+    >>> StrSerde().serialize("ä")
+    b'\\xc3\\xa4'
+    """
+
+    checked_types = frozenset({str})
+
+    def serialize(self, value: str) -> bytes:
+        """Return `value` in UTF-8. Raises SerdeError for lone surrogates, which UTF-8 does not have."""
+        try:
+            return str.encode(value)
+        except (TypeError, UnicodeEncodeError) as error:
+            raise _wrong("str", "text that UTF-8 can hold" if isinstance(value, str) else "str", value) from error
+
+    def deserialize(self, data: bytes) -> str:
+        """Return the text. Raises SerdeError for bytes that are not UTF-8."""
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            raise SerdeError(
+                f"serde 'str': {data[:40]!r} is not UTF-8 ({error.reason}); name the serde it was written with"
+            ) from error
+
+
+class _StructSerde(Serde[Any]):
+    """Fixed-width big-endian numbers."""
+
+    name: str
+    layout: struct.Struct
+    types: tuple[type, ...]
+
+    def serialize(self, value: Any) -> bytes:
+        """Return `value` in a fixed number of bytes, big-endian. Raises SerdeError for another type, or one that does not fit."""
+        if not isinstance(value, self.types) or (isinstance(value, bool) and bool not in self.types):
+            raise _wrong(self.name, self.types[0].__name__, value)
+        try:
+            return self.layout.pack(value)
+        except (struct.error, OverflowError) as error:
+            raise SerdeError(
+                f"serde {self.name!r}: {reprlib.repr(value)} does not fit {self.layout.size} bytes; "
+                "the serde 'msgpack' holds integers of any size"
+            ) from error
+
+    def deserialize(self, data: bytes) -> Any:
+        """Return the number. Raises SerdeError for another number of bytes."""
+        try:
+            return self.layout.unpack(data)[0]
+        except struct.error as error:
+            raise self._unreadable(data) from error
+
+    def _unreadable(self, data: bytes) -> SerdeError:
+        size = self.layout.size
+        return SerdeError(
+            f"serde {self.name!r}: expected {size} byte{'s' * (size > 1)} that it wrote, found {len(data)}: "
+            f"{data[:40]!r}; name the serde they were written with"
+        )
+
+
+class IntSerde(_StructSerde):
+    """Integers of 64 bits, as Kafka's LongSerializer writes them.
+
+    >>> IntSerde().serialize(258)
+    b'\\x00\\x00\\x00\\x00\\x00\\x00\\x01\\x02'
+    """
+
+    name, layout, types = "int", struct.Struct(">q"), (int,)
+    checked_types = frozenset({int})
+
+
+class FloatSerde(_StructSerde):
+    """Floats of 64 bits, as Kafka's DoubleSerializer writes them. An int is written as the float nearest to it.
+
+    >>> FloatSerde().deserialize(FloatSerde().serialize(0.5))
+    0.5
+    """
+
+    name, layout, types = "float", struct.Struct(">d"), (float, int)
+    immutable_types = frozenset({float})
+
+
+class BoolSerde(_StructSerde):
+    """Booleans as one byte, 0 or 1, as Kafka's BooleanSerializer writes them.
+
+    >>> BoolSerde().serialize(True)
+    b'\\x01'
+    """
+
+    name, layout, types = "bool", struct.Struct(">?"), (bool,)
+    immutable_types = frozenset({bool})
+
+    def deserialize(self, data: bytes) -> bool:
+        """Return the truth value. Raises SerdeError for any byte but 0 and 1."""
+        if data == b"\x01":
+            return True
+        if data == b"\x00":
+            return False
+        raise self._unreadable(data)
+
+
+def _wrong(serde: str, expected: str, value: object) -> SerdeError:
+    return SerdeError(
+        f"serde {serde!r}: expected {expected}, found {type(value).__name__} {reprlib.repr(value)}; "
+        "name a serde that fits (`penstock plugins` lists them)"
+    )
