@@ -1,0 +1,14 @@
+"""Changelogs: where the history of a task's state is kept; may import core."""
+
+from __future__ import annotations
+
+from penstock.hooks import Components, hookimpl
+
+
+@hookimpl
+def penstock_changelogs() -> Components:
+    """Return the changelogs that come with penstock."""
+    return {
+        "directory": "penstock.plugins.changelogs.directory:DirectoryChangelog",
+        "memory": "penstock.plugins.changelogs.memory:MemoryChangelog",
+    }

@@ -1,0 +1,329 @@
+"""The `directory` changelog: one file a delta and one a snapshot, on a disk or in any object store pyarrow.fs knows."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+
+from penstock.changelog import Restore, TaskChangelog
+from penstock.errors import ChangelogError
+from penstock.store import Change, Changes
+
+from .chain import Delta, Path, path_to
+from .file_format import (
+    DELTA,
+    SNAPSHOT,
+    TAIL_BYTES,
+    DamagedError,
+    Reader,
+    check_tail,
+    write_delta,
+    write_snapshot,
+)
+from .storage import TEMPORARY, StoredFile, open_storage
+
+_log = logging.getLogger(__name__)
+
+_VERSION = r"[A-Za-z0-9_][A-Za-z0-9_-]*"
+_DELTA_NAME = re.compile(rf"({_VERSION})\.({_VERSION}|-)\.(\d+)\.delta")
+_SNAPSHOT_NAME = re.compile(rf"({_VERSION})\.snapshot")
+_FILE_COST = 4096
+"""What a file costs beside its bytes when weighing deltas against a snapshot: a block on a disk, a request to a store."""
+
+
+class DirectoryChangelog(TaskChangelog):
+    """A task's changelog in the folder LOCATION/APPLICATION ID/TASK ID.
+
+    LOCATION is a path on this host (written with fsync), or a URL that `pyarrow.fs.FileSystem.from_uri` knows
+    (s3://, gs://, hdfs://, abfs://; file:// is a path). `?compression=zlib` at its end makes files a third to a
+    half as large and writing them several times slower; both kinds can be read in either case.
+
+    A delta is the file `VERSION.PREVIOUS.BYTES.delta` (PREVIOUS is `-` for the first version), a snapshot
+    `VERSION.snapshot`; a file being written ends in `.tmp`. So one listing shows the whole chain and every file
+    that was cut off. `file_format` describes what is in them.
+
+    A snapshot is restored in steps of about `chunk_bytes`. The version after each but the last of them is
+    `restoring:...`, which no chain contains: a copy that crashed between them is restored afresh.
+    """
+
+    def __init__(
+        self,
+        location: str,
+        application_id: str,
+        task_id: str,
+        *,
+        chunk_bytes: int = 1024 * 1024,
+        snapshot_floor_bytes: int = 4 * 1024 * 1024,
+    ) -> None:
+        """Open; nothing is read or written yet. Deltas below `snapshot_floor_bytes` in all ask for no snapshot."""
+        place, self._compress = _compression(location)
+        self._storage = open_storage(place, application_id, task_id)
+        self._chunk_bytes = chunk_bytes
+        self._snapshot_floor_bytes = snapshot_floor_bytes
+        self._last: str | None = None
+        self._weight: _Weight | None = None
+
+    def append(self, changes: Changes, previous: str | None, version: str) -> None:
+        """Write one delta and make it durable."""
+        data = write_delta(changes, previous, _checked(version), compress=self._compress)
+        name = f"{version}.{'-' if previous is None else _checked(previous)}.{len(data)}.delta"
+        try:
+            self._storage.write(name, [data])
+        except OSError as error:
+            raise self._storage.explain(f"write delta {name}", error) from error
+        if self._weight is not None and self._last == previous:
+            self._weight.deltas += len(data) + _FILE_COST
+        else:
+            self._weight = None
+        self._last = version
+
+    def restore(self, target: str, have: str | None) -> Restore:
+        """Plan from `have` if it is an ancestor of `target`, else from the newest snapshot, else from the beginning."""
+        self._last, self._weight = target, None
+        if have == target:
+            return Restore(have, iter(()))
+        files = self._list()
+        if have is not None:
+            path = path_to(target, files.deltas, [have])
+            if path.start == have:
+                return Restore(have, self._steps(path.deltas, files), sum(delta.size for delta in path.deltas))
+        path = self._complete_path(target, files)
+        if path.missing is not None:
+            raise ChangelogError(self._broken(target, path.missing, files))
+        steps = self._steps(path.deltas, files)
+        total = sum(delta.size for delta in path.deltas)
+        if path.start is None:
+            return Restore(None, steps, total)
+        return Restore(None, chain(self._snapshot_steps(path.start), steps), total + files.snapshots[path.start].size)
+
+    def snapshot(self, version: str, changes: Iterable[tuple[str, bytes, bytes]]) -> None:
+        """Write the whole state at `version`, about `chunk_bytes` of it in memory at a time."""
+        name = _snapshot_name(_checked(version))
+        parts = write_snapshot(version, changes, chunk_bytes=self._chunk_bytes, compress=self._compress)
+        try:
+            self._storage.write(name, parts)
+        except OSError as error:
+            raise self._storage.explain(f"write snapshot {name}", error) from error
+        self._weight = None
+
+    def wants_snapshot(self) -> bool:
+        """Return whether the deltas since the last snapshot weigh more than it, or the chain is broken and a snapshot mends it.
+
+        False until the first `append` or `restore`.
+        """
+        if self._last is None:
+            return False
+        if self._weight is not None and not self._weight.outgrown(self._snapshot_floor_bytes):
+            return False
+        # Look again before saying yes: another process may have written one.
+        self._weight = self._weigh(self._last)
+        return self._weight.outgrown(self._snapshot_floor_bytes)
+
+    def clean(self, version: str, grace_ms: int, now_ms: int) -> None:
+        """Delete files older than `grace_ms` that `version` does not need; none that came after `version`'s own.
+
+        The last part guards against a process that slept through its successor's commits. While the chain to `version` is
+        broken, nothing is deleted and a warning is logged.
+        """
+        files = self._list()
+        path = self._complete_path(version, files)
+        if path.missing is not None:
+            _log.warning("%s; nothing is cleaned until a snapshot mends it", self._broken(version, path.missing, files))
+            return
+        needed = {files.names[delta.version] for delta in path.deltas}
+        if path.start is not None:
+            needed.add(_snapshot_name(path.start))
+        own = {_snapshot_name(version), files.names.get(version)}
+        came = min(file.modified_ms for file in files.ours if file.name in own)
+        for file in sorted(files.ours, key=lambda file: file.modified_ms):
+            before = now_ms - grace_ms if file.name.endswith(TEMPORARY) else min(now_ms - grace_ms, came)
+            if file.modified_ms < before and file.name not in needed:
+                try:
+                    self._storage.delete(file.name)
+                except OSError as error:
+                    raise self._storage.explain(f"delete {file.name}", error) from error
+
+    def close(self) -> None:
+        """Release everything; nothing is held between calls."""
+
+    # ------------------------------------------------------------ looking
+
+    def _list(self) -> _Files:
+        try:
+            return _Files.of(self._storage.list())
+        except OSError as error:
+            raise self._storage.explain("list its files", error) from error
+
+    def _complete_path(self, target: str, files: _Files) -> Path:
+        """Return the path from the newest snapshot that is whole, or from the beginning."""
+        snapshots = set(files.snapshots)
+        while True:
+            path = path_to(target, files.deltas, snapshots)
+            if path.start is None:
+                return path
+            reason = self._damage(path.start)
+            if reason is None:
+                return path
+            older = path_to(target, files.deltas, snapshots - {path.start})
+            files.damaged[path.start] = f"{_snapshot_name(path.start)} ({reason})"
+            if older.missing is None:
+                _log.warning(
+                    "changelog at %s: going by older files because %s",
+                    self._storage.location,
+                    files.damaged[path.start],
+                )
+            snapshots.discard(path.start)
+
+    def _damage(self, snapshot: str) -> str | None:
+        try:
+            check_tail(self._storage.tail(_snapshot_name(snapshot), TAIL_BYTES))
+        except (DamagedError, FileNotFoundError) as error:
+            return str(error)
+        except OSError as error:
+            raise self._storage.explain(f"read {_snapshot_name(snapshot)}", error) from error
+        return None
+
+    def _weigh(self, version: str) -> _Weight:
+        files = self._list()
+        path = path_to(version, files.deltas, files.snapshots)
+        return _Weight(
+            deltas=sum(delta.size + _FILE_COST for delta in path.deltas),
+            snapshot=0 if path.start is None else files.snapshots[path.start].size,
+            broken=path.missing is not None,
+        )
+
+    def _broken(self, target: str, missing: str, files: _Files) -> str:
+        what = (
+            files.damaged.get(missing)
+            or f"missing: the delta {missing}.*.delta (or a snapshot of it or of a later version)"
+        )
+        return (
+            f"changelog at {self._storage.location}: no way to version {target}, because files are lost or damaged: {what}; "
+            f"{len(files.ours)} files are there. Bring the file back from a backup or from the store's older object versions, or "
+            "start where a local copy of this version still is; to give up the state, use a new application id"
+        )
+
+    # ------------------------------------------------------------ reading
+
+    def _steps(self, deltas: list[Delta], files: _Files) -> Iterator[tuple[Changes, str]]:
+        """Yield deltas; runs of small ones as one step, because a store's write costs more than a small delta's changes."""
+        group: list[Delta] = []
+        held = 0
+        for delta in deltas:
+            if group and held + delta.size > self._chunk_bytes:
+                yield self._merged(group, files), group[-1].version
+                group, held = [], 0
+            group.append(delta)
+            held += delta.size
+        if group:
+            yield self._merged(group, files), group[-1].version
+
+    def _merged(self, deltas: list[Delta], files: _Files) -> Changes:
+        if len(deltas) == 1:
+            return self._read_delta(deltas[0], files)
+        merged: dict[str, dict[bytes, bytes | None]] = {}
+        for delta in deltas:
+            for store, rows in self._read_delta(delta, files).items():
+                merged.setdefault(store, {}).update(rows)
+        return {store: sorted(latest.items()) for store, latest in merged.items()}
+
+    def _read_delta(self, delta: Delta, files: _Files) -> Changes:
+        changes: dict[str, list[Change]] = {}
+        for store, rows in self._chunks(files.names[delta.version], DELTA, delta.version, delta.previous):
+            if store in changes:
+                changes[store] += rows
+            else:
+                changes[store] = rows
+        return changes
+
+    def _snapshot_steps(self, version: str) -> Iterator[tuple[Changes, str]]:
+        held: Changes = {}
+        number = 0
+        for store, rows in self._chunks(_snapshot_name(version), SNAPSHOT, version, None):
+            if number:
+                yield held, f"restoring:{version}:{number}"
+            held = {store: rows}
+            number += 1
+        yield held, version
+
+    def _chunks(self, name: str, kind: bytes, version: str, previous: str | None) -> Iterator[tuple[str, list[Change]]]:
+        try:
+            with self._storage.open(name) as file:
+                yield from Reader(file, kind, version, previous).chunks()
+        except DamagedError as error:
+            raise ChangelogError(
+                f"changelog at {self._storage.location}: {name} is damaged: {error}. Bring it back from a backup or from the "
+                "store's older object versions, or start where a local copy of a later version still is"
+                + ("; moved out of the folder, restoring goes by the files before it" if kind == SNAPSHOT else "")
+                + "; to give up the state, use a new application id"
+            ) from error
+        except OSError as error:
+            raise self._storage.explain(f"read {name}", error) from error
+
+
+@dataclass
+class _Weight:
+    """What the deltas since the last snapshot weigh, and the snapshot, in bytes."""
+
+    deltas: int
+    snapshot: int
+    broken: bool
+
+    def outgrown(self, floor: int) -> bool:
+        return self.broken or self.deltas > max(floor, self.snapshot)
+
+
+@dataclass
+class _Files:
+    """A listing, understood. `deltas` are those of the size that their names say; the others are `damaged`."""
+
+    ours: list[StoredFile] = field(default_factory=list)
+    deltas: dict[str, Delta] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    snapshots: dict[str, StoredFile] = field(default_factory=dict)
+    damaged: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, listing: Iterable[StoredFile]) -> _Files:
+        files = cls()
+        for file in listing:
+            if delta := _DELTA_NAME.fullmatch(file.name):
+                version, previous, size = delta[1], None if delta[2] == "-" else delta[2], int(delta[3])
+                if file.size == size:
+                    files.deltas[version] = Delta(version, previous, size)
+                    files.names[version] = file.name
+                else:
+                    files.damaged[version] = f"{file.name} ({file.size} bytes instead of {size})"
+            elif snapshot := _SNAPSHOT_NAME.fullmatch(file.name):
+                files.snapshots[snapshot[1]] = file
+            elif not file.name.endswith(TEMPORARY):
+                continue
+            files.ours.append(file)
+        return files
+
+
+def _snapshot_name(version: str) -> str:
+    return f"{version}.snapshot"
+
+
+def _checked(version: str) -> str:
+    if not re.fullmatch(_VERSION, version):
+        raise ChangelogError(f"version {version!r} cannot be a file's name: expected letters, digits, '_' and '-'")
+    return version
+
+
+_COMPRESSIONS: Mapping[str, bool] = {"none": False, "zlib": True}
+
+
+def _compression(location: str) -> tuple[str, bool]:
+    place, found, name = re.fullmatch(r"(.*?)([?&]compression=(\w+))?", location, re.DOTALL).groups()  # type: ignore[union-attr]
+    if not found:
+        return place, False
+    if name not in _COMPRESSIONS:
+        raise ChangelogError(
+            f"changelog location {location!r}: expected compression={' or '.join(_COMPRESSIONS)}, found {name!r}"
+        )
+    return place, _COMPRESSIONS[name]

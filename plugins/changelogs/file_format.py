@@ -1,0 +1,168 @@
+"""The files of a changelog: deltas and snapshots as checksummed frames, written and read in bounded memory.
+
+A file is a 10-byte opening (`PENSTOCK`, the format's version, `D` for a delta or `S` for a snapshot) and frames. A frame
+is its kind (1 byte), the length of its payload (4 bytes), a CRC-32 (4 bytes) and the payload; numbers are big-endian.
+The CRC-32 covers kind, length and payload and goes on from that of the frame before, so that a missing, doubled or
+moved frame is noticed as well as a changed one.
+
+| kind | payload |
+|---|---|
+| `H` | first frame: a MessagePack map of `version` and `previous` (the version before a delta; nil for the first, and for snapshots) |
+| `C` | MessagePack of [store, [[key, value], ...]] in key order; a value of nil deletes the key |
+| `Z` | as `C`, compressed with zlib |
+| `E` | last frame: how many frames came before it (4 bytes) and how many changes they hold (8 bytes) |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from struct import Struct
+from typing import BinaryIO, NamedTuple
+from zlib import compress as _compress
+from zlib import crc32
+from zlib import decompress as _decompress
+
+from msgpack import Packer, unpackb
+
+from penstock.store import Change, Changes
+
+FORMAT = 1
+DELTA, SNAPSHOT = b"D", b"S"
+
+_MAGIC = b"PENSTOCK"
+_OPENING = Struct(">8sBc")
+_FRAME = Struct(">cII")
+_COVERED = Struct(">cI")
+_END = Struct(">IQ")
+_ROWS = 65_536
+
+TAIL_BYTES = _FRAME.size + _END.size
+"""How many bytes at the end of a file `check_tail` looks at."""
+
+
+class DamagedError(Exception):
+    """A file is not what was written; the message says in which way."""
+
+
+class Chunk(NamedTuple):
+    """Some changes of one store, in key order."""
+
+    store: str
+    changes: list[Change]
+
+
+def write_delta(changes: Changes, previous: str | None, version: str, *, compress: bool = False) -> bytes:
+    """Return the file of a delta."""
+    chunks = (
+        Chunk(store, list(rows[start : start + _ROWS]))
+        for store, rows in changes.items()
+        for start in range(0, len(rows), _ROWS)
+    )
+    return b"".join(_write(DELTA, version, previous, chunks, compress))
+
+
+def write_snapshot(
+    version: str, entries: Iterable[tuple[str, bytes, bytes]], *, chunk_bytes: int, compress: bool = False
+) -> Iterator[bytes]:
+    """Yield the parts of a snapshot's file, about `chunk_bytes` in memory at a time."""
+    return _write(SNAPSHOT, version, None, _chunks(entries, chunk_bytes), compress)
+
+
+def _chunks(entries: Iterable[tuple[str, bytes, bytes]], chunk_bytes: int) -> Iterator[Chunk]:
+    current: str | None = None
+    rows: list[Change] = []
+    held = 0
+    for store, key, value in entries:
+        if store != current or held >= chunk_bytes:
+            if current is not None and rows:
+                yield Chunk(current, rows)
+            current, rows, held = store, [], 0
+        rows.append((key, value))
+        held += len(key) + len(value) + 16
+    if current is not None and rows:
+        yield Chunk(current, rows)
+
+
+def _write(kind: bytes, version: str, previous: str | None, chunks: Iterable[Chunk], compress: bool) -> Iterator[bytes]:
+    pack = Packer().pack
+    opening = _OPENING.pack(_MAGIC, FORMAT, kind)
+    running = crc32(opening)
+    frames = changes = 0
+
+    def frame(of: bytes, payload: bytes) -> bytes:
+        nonlocal running, frames
+        running = crc32(payload, crc32(_COVERED.pack(of, len(payload)), running))
+        frames += 1
+        return _FRAME.pack(of, len(payload), running) + payload
+
+    yield opening + frame(b"H", pack({"version": version, "previous": previous}))
+    for chunk in chunks:
+        changes += len(chunk.changes)
+        payload = pack(chunk)
+        yield frame(b"Z", _compress(payload, 1)) if compress else frame(b"C", payload)
+    yield frame(b"E", _END.pack(frames, changes))
+
+
+class Reader:
+    """Reads one file from its beginning; every method raises DamagedError for what is not as it was written."""
+
+    def __init__(self, file: BinaryIO, kind: bytes, version: str, previous: str | None) -> None:
+        """Read the header, and check that this is the file of that kind, version and previous version."""
+        self._file = file
+        opening = self._take(_OPENING.size, "opening")
+        magic, format_version, found = _OPENING.unpack(opening)
+        if magic != _MAGIC:
+            raise DamagedError(f"it does not start as a changelog file does (found {opening!r})")
+        if format_version != FORMAT:
+            raise DamagedError(
+                f"it has format {format_version}, and this penstock reads format {FORMAT}: use the newer penstock"
+            )
+        self._running = crc32(opening)
+        self._frames = self._changes = 0
+        if found != kind:
+            raise DamagedError(f"its first bytes say that it is of kind {found!r}, not {kind!r}")
+        of, payload = self._frame()
+        header = unpackb(payload) if of == b"H" else {}
+        if header.get("version") != version or header.get("previous") != previous:
+            raise DamagedError(f"its header is that of another file: {header}")
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield all chunks; ends only after the file turned out complete."""
+        while True:
+            of, payload = self._frame()
+            if of == b"E":
+                if _END.unpack(payload) != (self._frames - 1, self._changes):
+                    raise DamagedError("parts of it are missing")
+                if self._file.read(1):
+                    raise DamagedError("something was added to it")
+                return
+            if of == b"Z":
+                payload = _decompress(payload)
+            elif of != b"C":
+                raise DamagedError(f"it holds a frame of the unknown kind {of!r}")
+            # Rows as tuples straight from the C unpacker: half the cost of columns that Python has to zip.
+            store, rows = unpackb(payload, use_list=False)
+            self._changes += len(rows)
+            yield Chunk(store, list(rows))
+
+    def _frame(self) -> tuple[bytes, bytes]:
+        of, length, checksum = _FRAME.unpack(self._take(_FRAME.size, "frame"))
+        payload = self._take(length, "frame")
+        running = crc32(payload, crc32(_COVERED.pack(of, length), self._running))
+        if running != checksum:
+            raise DamagedError(f"the checksum of frame {self._frames} does not match what it holds")
+        self._running = running
+        self._frames += 1
+        return of, payload
+
+    def _take(self, length: int, what: str) -> bytes:
+        data = self._file.read(length)
+        if len(data) != length:
+            raise DamagedError(f"it is cut off: a {what} of {length} bytes has only {len(data)}")
+        return data
+
+
+def check_tail(tail: bytes) -> None:
+    """Raise DamagedError unless `tail`, the last TAIL_BYTES of a file, is the last frame of a complete one."""
+    if len(tail) != TAIL_BYTES or tail[:5] != _COVERED.pack(b"E", _END.size):
+        raise DamagedError("it is cut off: its last frame is missing")

@@ -1,0 +1,134 @@
+"""The `memory` changelog: for tests and the test driver; lives as long as the process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+
+from penstock.changelog import Restore, TaskChangelog
+from penstock.errors import ChangelogError
+from penstock.store import Change, Changes
+
+from .chain import Delta, path_to
+
+_FLOOR = 1024
+_CHUNK = 256
+
+
+@dataclass
+class _History:
+    """What one task's changelog holds, each delta and snapshot with when it came (a running number)."""
+
+    deltas: dict[str, Delta] = field(default_factory=dict)
+    changes: dict[str, dict[str, list[Change]]] = field(default_factory=dict)
+    snapshots: dict[str, list[tuple[str, bytes, bytes]]] = field(default_factory=dict)
+    came: dict[tuple[str, str], int] = field(default_factory=dict)
+    arrived: int = 0
+    seen: dict[tuple[str, str], int] = field(default_factory=dict)
+    """When `clean` first saw it, on the clock that `clean` is handed."""
+
+    def arrive(self, kind: str, version: str) -> None:
+        self.arrived += 1
+        self.came[kind, version] = self.arrived
+
+
+_histories: dict[tuple[str, str, str], _History] = {}
+
+
+class MemoryChangelog(TaskChangelog):
+    """A task's changelog in this process: whoever opens the same location, application id and task id sees the same.
+
+    It keeps the rules of a durable one, `clean` included, so that what a test shows holds there too.
+    """
+
+    def __init__(self, location: str, application_id: str, task_id: str) -> None:
+        self._name = f"changelog memory:{location} of {application_id} task {task_id}"
+        self._history = _histories.setdefault((location, application_id, task_id), _History())
+        self._last: str | None = None
+
+    @staticmethod
+    def forget(location: str) -> None:
+        """Drop everything kept at `location`."""
+        for place in [place for place in _histories if place[0] == location]:
+            del _histories[place]
+
+    def append(self, changes: Changes, previous: str | None, version: str) -> None:
+        """Keep one delta."""
+        kept = {store: list(rows) for store, rows in changes.items() if rows}
+        size = sum(len(key) + len(value or b"") for rows in kept.values() for key, value in rows)
+        self._history.changes[version] = kept
+        self._history.deltas[version] = Delta(version, previous, size)
+        self._history.arrive("delta", version)
+        self._last = version
+
+    def restore(self, target: str, have: str | None) -> Restore:
+        """Plan from `have` if it is an ancestor of `target`, else from the newest snapshot, else from the beginning."""
+        self._last = target
+        if have == target:
+            return Restore(have, iter(()))
+        history = self._history
+        if have is not None:
+            path = path_to(target, history.deltas, [have])
+            if path.start == have:
+                return Restore(have, self._steps(path.deltas), sum(delta.size for delta in path.deltas))
+        path = path_to(target, history.deltas, history.snapshots)
+        if path.missing is not None:
+            raise ChangelogError(
+                f"{self._name}: no way to version {target}: missing: the delta {path.missing}; "
+                "a changelog in memory ends with its process: use a `directory` changelog for state that must survive it"
+            )
+        steps, total = self._steps(path.deltas), sum(delta.size for delta in path.deltas)
+        if path.start is None:
+            return Restore(None, steps, total)
+        return Restore(None, chain(self._snapshot_steps(path.start), steps), total + self._snapshot_size(path.start))
+
+    def snapshot(self, version: str, changes: Iterable[tuple[str, bytes, bytes]]) -> None:
+        """Keep the whole state at `version`."""
+        self._history.snapshots[version] = list(changes)
+        self._history.arrive("snapshot", version)
+
+    def wants_snapshot(self) -> bool:
+        """Return whether the deltas since the last snapshot have outgrown it."""
+        if self._last is None:
+            return False
+        path = path_to(self._last, self._history.deltas, self._history.snapshots)
+        size = 0 if path.start is None else self._snapshot_size(path.start)
+        return path.missing is not None or sum(delta.size for delta in path.deltas) > max(_FLOOR, size)
+
+    def clean(self, version: str, grace_ms: int, now_ms: int) -> None:
+        """Forget what `version` does not need and came before it, once `clean` has known it for longer than `grace_ms`."""
+        history = self._history
+        path = path_to(version, history.deltas, history.snapshots)
+        if path.missing is not None:
+            return
+        needed = {("delta", delta.version) for delta in path.deltas} | {("snapshot", path.start)}
+        own = min(history.came[each] for each in (("delta", version), ("snapshot", version)) if each in history.came)
+        for each, came in list(history.came.items()):
+            since = history.seen.setdefault(each, now_ms)
+            if each not in needed and came < own and now_ms - since > grace_ms:
+                kind, which = each
+                if kind == "delta":
+                    del history.deltas[which], history.changes[which]
+                else:
+                    del history.snapshots[which]
+                del history.came[each], history.seen[each]
+
+    def close(self) -> None:
+        """Release nothing: what was appended stays for whoever opens it next."""
+
+    def _snapshot_size(self, version: str) -> int:
+        return sum(len(key) + len(value) for _, key, value in self._history.snapshots[version])
+
+    def _steps(self, deltas: list[Delta]) -> Iterator[tuple[Changes, str]]:
+        for delta in deltas:
+            yield {store: list(rows) for store, rows in self._history.changes[delta.version].items()}, delta.version
+
+    def _snapshot_steps(self, version: str) -> Iterator[tuple[Changes, str]]:
+        entries = self._history.snapshots[version]
+        for start in range(0, len(entries) or 1, _CHUNK):
+            rows: dict[str, list[Change]] = {}
+            for store, key, value in entries[start : start + _CHUNK]:
+                rows.setdefault(store, []).append((key, value))
+            end = start + _CHUNK
+            yield rows, version if end >= len(entries) else f"restoring:{version}:{end}"

@@ -1,0 +1,245 @@
+"""One folder of files, on this host's disk or anywhere pyarrow.fs reaches: whole files appear durably or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
+from urllib.parse import unquote, urlsplit
+
+from penstock.errors import ChangelogError
+
+TEMPORARY = ".tmp"
+"""How the name of a file that is still being written ends."""
+
+
+class StoredFile(NamedTuple):
+    """A file as a listing shows it; `modified_ms` is milliseconds since the epoch."""
+
+    name: str
+    size: int
+    modified_ms: int
+
+
+class Storage(ABC):
+    """A folder of files. Methods raise OSError, which `explain` turns into an error that says what to do."""
+
+    location: str
+    """What the folder is called in messages."""
+
+    @abstractmethod
+    def list(self) -> list[StoredFile]:
+        """Return all files, in one request; none for a folder that does not exist."""
+
+    @abstractmethod
+    def write(self, name: str, parts: Iterable[bytes]) -> int:
+        """Write a file durably and return its size; when it raises, no file of that name has appeared."""
+
+    @abstractmethod
+    def open(self, name: str) -> BinaryIO:
+        """Open a file to read it once from its beginning."""
+
+    @abstractmethod
+    def tail(self, name: str, size: int) -> bytes:
+        """Return the last `size` bytes of a file, or all of a shorter one."""
+
+    @abstractmethod
+    def delete(self, name: str) -> None:
+        """Delete a file; one that is gone already is fine."""
+
+    def explain(self, doing: str, error: OSError) -> ChangelogError:
+        """Return the error to raise for `error`, which came up while `doing`."""
+        reason = error.strerror or str(error)
+        return ChangelogError(f"changelog at {self.location}: cannot {doing}: {reason}; {_advice(error)}")
+
+
+def open_storage(location: str, *folders: str) -> Storage:
+    """Return the folder `location`/`folders`... . `location` is a path, or a URL that pyarrow.fs knows.
+
+    Raises ChangelogError for a URL that pyarrow.fs does not know or cannot reach.
+    """
+    scheme = location.partition("://")[0] if "://" in location else ""
+    if scheme in ("", "file"):
+        path = unquote(urlsplit(location).path) if scheme else os.path.expanduser(location)
+        if not path:
+            raise ChangelogError(
+                f"changelog location {location!r}: expected a path or a URL such as 's3://bucket/folder'"
+            )
+        return LocalStorage(Path(os.path.abspath(path)).joinpath(*folders))
+    try:
+        from pyarrow import fs
+    except ImportError as error:
+        raise ChangelogError(
+            f"changelog location {location!r}: needs the package pyarrow (pip install pyarrow), or use a path on this host"
+        ) from error
+    try:
+        file_system, root = fs.FileSystem.from_uri(location)
+    except Exception as error:  # pyarrow raises many kinds: ArrowInvalid, OSError, NotImplementedError, ...
+        raise ChangelogError(
+            f"changelog location {location!r}: pyarrow cannot open it: {error}; "
+            "expected a path or a URL with one of file://, s3://, gs://, hdfs://, abfs://"
+        ) from error
+    return ArrowStorage(file_system, "/".join([root.rstrip("/"), *folders]), "/".join([location.rstrip("/"), *folders]))
+
+
+class LocalStorage(Storage):
+    """A directory on this host, written with os: pyarrow's local file system does not fsync."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._made = False
+        self.location = str(directory)
+
+    def list(self) -> list[StoredFile]:
+        """Return all files."""
+        files = []
+        try:
+            with os.scandir(self._directory) as entries:
+                for entry in entries:
+                    try:
+                        status = entry.stat()
+                    except FileNotFoundError:  # renamed or deleted by another process since the scan
+                        continue
+                    files.append(StoredFile(entry.name, status.st_size, status.st_mtime_ns // 1_000_000))
+        except FileNotFoundError:
+            pass
+        return files
+
+    def write(self, name: str, parts: Iterable[bytes]) -> int:
+        """Write aside, fsync, rename, fsync the directory."""
+        if not self._made:
+            _make_directory(self._directory)
+            self._made = True
+        aside = self._directory / f"{name}.{secrets.token_hex(4)}{TEMPORARY}"
+        size = 0
+        try:
+            with open(aside, "xb", buffering=0) as file:
+                for part in parts:
+                    view = memoryview(part)
+                    size += len(view)
+                    while view:
+                        view = view[file.write(view) :]
+                os.fsync(file.fileno())
+            os.replace(aside, self._directory / name)
+        except BaseException:
+            _remove(aside)
+            raise
+        _fsync_directory(self._directory)
+        return size
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a file to read it once from its beginning."""
+        return open(self._directory / name, "rb", buffering=1024 * 1024)
+
+    def tail(self, name: str, size: int) -> bytes:
+        """Return the last `size` bytes of a file, or all of a shorter one."""
+        with open(self._directory / name, "rb", buffering=0) as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(0, end - size))
+            return file.read(size)
+
+    def delete(self, name: str) -> None:
+        """Delete a file; one that is gone already is fine."""
+        (self._directory / name).unlink(missing_ok=True)
+
+
+class ArrowStorage(Storage):
+    """A folder of any pyarrow file system."""
+
+    def __init__(self, file_system: Any, folder: str, location: str) -> None:
+        """Take a `pyarrow.fs.FileSystem`, the folder in it, and what to call that in messages."""
+        self._file_system = file_system
+        self._folder = folder
+        self._made = False
+        self.location = location
+
+    def list(self) -> list[StoredFile]:
+        """Return all files."""
+        from pyarrow import fs
+
+        found = self._file_system.get_file_info(fs.FileSelector(self._folder, allow_not_found=True))
+        return [
+            StoredFile(each.base_name, each.size or 0, (each.mtime_ns or 0) // 1_000_000)
+            for each in found
+            if each.type == fs.FileType.File
+        ]
+
+    def write(self, name: str, parts: Iterable[bytes]) -> int:
+        """Write aside and rename; on an object store, where a rename copies and a file appears when it is complete, write directly."""
+        objects = self._file_system.type_name in ("s3", "gcs", "abfs")
+        if not self._made and not objects:
+            self._file_system.create_dir(self._folder, recursive=True)
+            self._made = True
+        path = f"{self._folder}/{name}"
+        written = path if objects else f"{path}.{secrets.token_hex(4)}{TEMPORARY}"
+        size = 0
+        try:
+            with self._file_system.open_output_stream(written) as stream:
+                for part in parts:
+                    stream.write(part)
+                    size += len(part)
+            if not objects:
+                self._file_system.move(written, path)
+        except BaseException:
+            # pyarrow has no way to abandon an upload: closing it makes a short file, which must not stay.
+            try:
+                self._file_system.delete_file(written)
+            except OSError:
+                pass
+            raise
+        return size
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a file to read it once from its beginning."""
+        return cast(BinaryIO, self._file_system.open_input_stream(f"{self._folder}/{name}", buffer_size=1024 * 1024))
+
+    def tail(self, name: str, size: int) -> bytes:
+        """Return the last `size` bytes of a file, or all of a shorter one."""
+        with self._file_system.open_input_file(f"{self._folder}/{name}") as file:
+            file.seek(max(0, file.size() - size))
+            return bytes(file.read(size))
+
+    def delete(self, name: str) -> None:
+        """Delete a file; one that is gone already is fine."""
+        try:
+            self._file_system.delete_file(f"{self._folder}/{name}")
+        except FileNotFoundError:
+            pass
+
+
+def _make_directory(directory: Path) -> None:
+    """Make a directory so that it survives a crash of the machine: each new entry's parent is synced."""
+    missing = []
+    while not directory.is_dir():
+        missing.append(directory)
+        directory = directory.parent
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        _fsync_directory(each.parent)
+
+
+def _fsync_directory(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        pass  # the error that led here says more; `clean` takes the file later
+
+
+def _advice(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "nothing was committed: make room there and start again"
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return "nothing was committed: make it writable for this user, or name another place in the setting 'changelog'"
+    return "check that the place in the setting 'changelog' exists and can be reached from this host"

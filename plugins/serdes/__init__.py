@@ -1,0 +1,20 @@
+"""Serdes by name: those of core, and those that need a library; may import core."""
+
+from __future__ import annotations
+
+from penstock.hooks import Components, hookimpl
+
+
+@hookimpl
+def penstock_serdes() -> Components:
+    """Return the serdes that come with penstock."""
+    return {
+        "bytes": "penstock.serde:BytesSerde",
+        "str": "penstock.serde:StrSerde",
+        "int": "penstock.serde:IntSerde",
+        "float": "penstock.serde:FloatSerde",
+        "bool": "penstock.serde:BoolSerde",
+        "json": "penstock.plugins.serdes.json:JsonSerde",
+        "msgpack": "penstock.plugins.serdes.msgpack:MsgpackSerde",
+        "pickle": "penstock.plugins.serdes.pickle:PickleSerde",
+    }

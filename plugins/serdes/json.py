@@ -1,0 +1,49 @@
+"""The `json` serde: documents that any language reads."""
+
+from __future__ import annotations
+
+import reprlib
+from typing import Any
+
+import orjson
+
+from penstock.errors import SerdeError
+from penstock.serde import Serde
+
+
+class JsonSerde(Serde[Any]):
+    """JSON in UTF-8, by orjson. For topics; what it writes is JSON's idea of the value, not always the same value.
+
+    None, bool, int of 64 bits, finite float, str, list and dict with str keys come back as they were. What
+    orjson converts on the way out stays converted: a tuple comes back as a list; datetime, date, time, UUID, Enum and
+    dataclass as text, number or dict; nan and infinity as None. An int beyond 64 bits in JSON that another
+    program wrote is read as a float. Where the value must come back as it was, use `msgpack`.
+
+    Keys of a dict keep their order, so equal dicts may have different bytes: use `msgpack` tuples or `str` for store keys.
+
+    >>> JsonSerde().serialize({"user": "alice", "amount": 3})
+    b'{"user":"alice","amount":3}'
+    """
+
+    immutable_types = frozenset({bool})
+
+    def serialize(self, value: Any) -> bytes:
+        """Return `value` as JSON. Raises SerdeError that says what JSON cannot hold."""
+        try:
+            return orjson.dumps(value)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise SerdeError(
+                f"serde 'json': cannot write {type(value).__name__} {reprlib.repr(value)}: {error}; "
+                "convert it to what JSON has, or name another serde ('msgpack' keeps Python's types)"
+            ) from error
+
+    def deserialize(self, data: bytes) -> Any:
+        """Return the value that the JSON text stands for. Raises SerdeError that says where the text goes wrong."""
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError as error:
+            around = bytes(data[max(0, error.pos - 20) : error.pos + 20])
+            raise SerdeError(
+                f"serde 'json': not JSON: {error} near {around!r} of {len(data)} bytes; "
+                "name the serde it was written with"
+            ) from error

@@ -1,0 +1,347 @@
+"""The `msgpack` serde: Python's plain data, exact in value and type; the default for state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import is_dataclass
+from datetime import date, datetime, timedelta, timezone, tzinfo
+from decimal import Decimal
+from enum import Enum
+from functools import partial
+from struct import Struct
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from msgpack import ExtType, Packer, unpackb
+
+from penstock.errors import SerdeError
+from penstock.serde import Serde
+
+TUPLE, SET, FROZENSET, BIG_INT, DATETIME, DATE, TIMEDELTA, DECIMAL, UUID_ = range(1, 10)
+"""Extension types that penstock writes; 0 to 63 are its own, 64 to 127 are yours."""
+
+_RESERVED = range(64)
+_DEPTH = 32
+
+
+class MsgpackSerde(Serde[Any]):
+    """MessagePack with extension types for what it lacks, so that a value comes back equal and of the same type.
+
+    Holds None, bool, int of any size, float, str (lone surrogates too), bytes, list, dict, tuple, set, frozenset,
+    datetime (naive, or with a `datetime.timezone` or `zoneinfo.ZoneInfo`), date, timedelta, Decimal and UUID, in each
+    other, and every hashable one of them as a key of a dict. Only these very types: a subclass (a NamedTuple, an
+    IntEnum, an OrderedDict, a numpy number) would come back as something else, so it is a SerdeError that says what to
+    do. A bytearray or memoryview is written as, and comes back as, bytes. Tuples and sets nest up to 32 deep, lists and dicts up to 500.
+
+    As a store key: equal values of one type have equal bytes, sets included (written in order of their elements' bytes),
+    except that a dict keeps its order and 0.0 is not -0.0. Values of different types are different keys, even where
+    Python calls them equal (1, 1.0 and True). Aware datetimes are keys by wall time and zone, not by instant.
+    Scans follow the bytes: text of up to 31 bytes in order of length, then by code point; datetimes, dates
+    and timedeltas in order of time. For ranges over text or numbers use the serdes `str` and `int`.
+
+    The layout of the extension types is in this module's source, below, and does not change.
+
+    >>> serde = MsgpackSerde()
+    >>> serde.deserialize(serde.serialize({("alice", 1): [2.5, date(2024, 2, 29)]}))
+    {('alice', 1): [2.5, datetime.date(2024, 2, 29)]}
+    """
+
+    immutable_types = frozenset({str, int, float, bool, bytes})
+
+    def __init__(self) -> None:
+        self._pack = _Writer(None).pack
+        self._read_extension = partial(_read_extension, None, 1)
+
+    def __reduce__(self) -> tuple[type[MsgpackSerde], tuple[()]]:
+        return type(self), ()
+
+    def serialize(self, value: Any) -> bytes:
+        """Return `value` as MessagePack. Raises SerdeError that names the type that cannot be held."""
+        try:
+            return self._pack(value)
+        except UnicodeEncodeError:
+            # The strict writer is the faster one; lone surrogates are rare.
+            return _serialize(_Writer("surrogatepass"), value)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise _unwritable(value, error) from error
+
+    def deserialize(self, data: bytes) -> Any:
+        """Return the value. Raises SerdeError for bytes that are no MessagePack, or hold an unknown extension type."""
+        try:
+            return unpackb(data, ext_hook=self._read_extension, strict_map_key=False)
+        except UnicodeDecodeError:
+            return _deserialize(data)
+        except SerdeError:
+            raise
+        except Exception as error:
+            raise _unreadable(data, error) from error
+
+
+def _serialize(writer: _Writer, value: Any) -> bytes:
+    try:
+        return writer.pack(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise _unwritable(value, error) from error
+
+
+def _deserialize(data: bytes) -> Any:
+    try:
+        return unpackb(
+            data,
+            ext_hook=partial(_read_extension, "surrogatepass", 1),
+            strict_map_key=False,
+            unicode_errors="surrogatepass",
+        )
+    except SerdeError:
+        raise
+    except Exception as error:
+        raise _unreadable(data, error) from error
+
+
+# ---------------------------------------------------------------- writing
+
+
+class _Writer:
+    """Packers, one for each depth of nested extension types: a Packer's buffer serves one value at a time."""
+
+    def __init__(self, unicode_errors: str | None) -> None:
+        self._unicode_errors = unicode_errors
+        self._depth = 0
+        self._nested: list[Callable[[Any], bytes]] = []
+        self.pack = self._packer(256 * 1024)
+
+    def _packer(self, buffer_bytes: int) -> Callable[[Any], bytes]:
+        pack: Callable[[Any], bytes] = Packer(
+            default=self._extend, strict_types=True, unicode_errors=self._unicode_errors, buf_size=buffer_bytes
+        ).pack
+        return pack
+
+    def _extend(self, value: Any) -> ExtType:
+        write = _WRITERS.get(type(value))
+        if write is None:
+            raise SerdeError(_no_such_type(value))
+        # tuple.__new__: ExtType's own constructor checks in Python what is known to be right here.
+        return tuple.__new__(ExtType, write(self, value))
+
+    def inner(self, value: Any) -> bytes:
+        depth = self._depth
+        if depth == _DEPTH:
+            raise SerdeError(f"serde 'msgpack': tuples and sets nest more than {_DEPTH} deep; flatten the value")
+        if depth == len(self._nested):
+            self._nested.append(self._packer(1024))
+        self._depth = depth + 1
+        try:
+            return self._nested[depth](value)
+        finally:
+            self._depth = depth
+
+
+_Extension = tuple[int, bytes]
+
+
+def _write_tuple(writer: _Writer, value: tuple[Any, ...]) -> _Extension:
+    """Write the elements as a MessagePack array."""
+    return TUPLE, writer.inner(list(value))
+
+
+def _write_set(code: int, writer: _Writer, value: frozenset[Any]) -> _Extension:
+    """Write the elements as a MessagePack array, in order of their bytes."""
+    elements = sorted([writer.inner(element) for element in value])
+    return code, Packer(buf_size=64).pack_array_header(len(elements)) + b"".join(elements)
+
+
+def _write_int(writer: _Writer, value: int) -> _Extension:
+    """Write an integer beyond 64 bits: two's complement, big-endian, as short as it goes."""
+    return BIG_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
+
+
+_MOMENT = Struct(">QB")
+_OFFSET = Struct(">q")
+_ZERO = datetime(1, 1, 1)
+_DAY_US = 86_400_000_000
+_FOLD, _FIXED, _NAMED = 1, 2, 4
+
+
+def _write_datetime(writer: _Writer, value: datetime) -> _Extension:
+    """Write microseconds of wall time since year 1 (8 bytes), flags (1 byte), and the zone.
+
+    Flags: 1 the later of two equal wall times (fold), 2 a fixed offset follows (8 bytes of microseconds, and
+    the zone's name, if it has one of its own, in UTF-8), 4 an IANA key follows in UTF-8. All numbers big-endian.
+    """
+    past = value.replace(tzinfo=None, fold=0) - _ZERO
+    moment = past.days * _DAY_US + past.seconds * 1_000_000 + past.microseconds
+    zone = value.tzinfo
+    if zone is None:
+        return DATETIME, _MOMENT.pack(moment, value.fold)
+    if type(zone) is timezone:
+        offset = zone.utcoffset(None)
+        name = zone.tzname(None)
+        own = b"" if name == timezone(offset).tzname(None) else name.encode("utf-8", "surrogatepass")
+        return DATETIME, _MOMENT.pack(moment, value.fold | _FIXED) + _OFFSET.pack(offset // _MICROSECOND) + own
+    if type(zone) is ZoneInfo and zone.key:
+        return DATETIME, _MOMENT.pack(moment, value.fold | _NAMED) + zone.key.encode()
+    raise SerdeError(
+        f"serde 'msgpack': a datetime with the time zone {_name(zone)} {zone} cannot be kept as it is; "
+        "use datetime.timezone or zoneinfo.ZoneInfo (`value.astimezone(datetime.timezone.utc)`)"
+    )
+
+
+_MICROSECOND = timedelta(microseconds=1)
+_ORDINAL = Struct(">I")
+
+
+def _write_date(writer: _Writer, value: date) -> _Extension:
+    """Write the day's number, 1 January of year 1 being 1, in 4 bytes, big-endian."""
+    return DATE, _ORDINAL.pack(value.toordinal())
+
+
+_SPAN = Struct(">III")
+_SPAN_DAYS = 1_000_000_000
+
+
+def _write_timedelta(writer: _Writer, value: timedelta) -> _Extension:
+    """Write days + 1,000,000,000, seconds and microseconds, 4 bytes each, big-endian."""
+    return TIMEDELTA, _SPAN.pack(value.days + _SPAN_DAYS, value.seconds, value.microseconds)
+
+
+def _write_decimal(writer: _Writer, value: Decimal) -> _Extension:
+    """Write the number as text in ASCII, trailing zeros and sign of zero included."""
+    return DECIMAL, str(value).encode("ascii")
+
+
+def _write_uuid(writer: _Writer, value: UUID) -> _Extension:
+    """Write its 16 bytes."""
+    return UUID_, value.bytes
+
+
+_WRITERS: dict[type, Callable[[_Writer, Any], _Extension]] = {
+    tuple: _write_tuple,
+    set: partial(_write_set, SET),
+    frozenset: partial(_write_set, FROZENSET),
+    int: _write_int,
+    datetime: _write_datetime,
+    date: _write_date,
+    timedelta: _write_timedelta,
+    Decimal: _write_decimal,
+    UUID: _write_uuid,
+}
+
+
+# ---------------------------------------------------------------- reading
+
+
+def _read_extension(unicode_errors: str | None, depth: int, code: int, data: bytes) -> Any:
+    kind = _COLLECTIONS.get(code)
+    if kind is not None:
+        if depth > _DEPTH:
+            raise SerdeError(f"serde 'msgpack': tuples and sets nest more than {_DEPTH} deep")
+        elements = unpackb(
+            data,
+            ext_hook=partial(_read_extension, unicode_errors, depth + 1),
+            strict_map_key=False,
+            unicode_errors=unicode_errors,
+        )
+        if type(elements) is not list:
+            raise SerdeError(f"serde 'msgpack': extension type {code} holds no array")
+        return kind(elements)
+    read = _READERS.get(code)
+    if read is not None:
+        return read(data)
+    if code in _RESERVED:
+        raise SerdeError(f"serde 'msgpack': extension type {code} is not known to this version of penstock")
+    return ExtType(code, data)
+
+
+def _read_int(data: bytes) -> int:
+    return int.from_bytes(data, "big", signed=True)
+
+
+def _read_datetime(data: bytes) -> datetime:
+    moment, flags = _MOMENT.unpack_from(data)
+    rest = data[_MOMENT.size :]
+    zone: tzinfo | None = None
+    if flags & _FIXED:
+        offset = timedelta(microseconds=_OFFSET.unpack_from(rest)[0])
+        name = rest[_OFFSET.size :].decode("utf-8", "surrogatepass")
+        zone = timezone(offset, name) if name else timezone(offset)
+    elif flags & _NAMED:
+        zone = ZoneInfo(rest.decode())
+    return (_ZERO + timedelta(microseconds=moment)).replace(tzinfo=zone, fold=flags & _FOLD)
+
+
+def _read_date(data: bytes) -> date:
+    return date.fromordinal(_ORDINAL.unpack(data)[0])
+
+
+def _read_timedelta(data: bytes) -> timedelta:
+    days, seconds, microseconds = _SPAN.unpack(data)
+    return timedelta(days - _SPAN_DAYS, seconds, microseconds)
+
+
+def _read_decimal(data: bytes) -> Decimal:
+    return Decimal(data.decode("ascii"))
+
+
+def _read_uuid(data: bytes) -> UUID:
+    return UUID(bytes=data)
+
+
+_COLLECTIONS: dict[int, Callable[[list[Any]], Any]] = {TUPLE: tuple, SET: set, FROZENSET: frozenset}
+
+_READERS: dict[int, Callable[[bytes], Any]] = {
+    BIG_INT: _read_int,
+    DATETIME: _read_datetime,
+    DATE: _read_date,
+    TIMEDELTA: _read_timedelta,
+    DECIMAL: _read_decimal,
+    UUID_: _read_uuid,
+}
+
+
+# ---------------------------------------------------------------- what went wrong, and what to do
+
+
+def _name(value: object) -> str:
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _no_such_type(value: Any) -> str:
+    return (
+        f"serde 'msgpack': cannot hold a {_name(value)} so that it comes back the same; {_advice(value)}, "
+        "or give the store or topic another serde: one of your own (a subclass of penstock.Serde), "
+        "or 'pickle' where nobody else can write"
+    )
+
+
+def _advice(value: Any) -> str:
+    """Return how to turn `value` into something that can be held."""
+    if is_dataclass(value):
+        return "convert it (dataclasses.asdict(value))"
+    if isinstance(value, Enum):
+        return "keep its value (value.value)"
+    if isinstance(value, tuple):
+        return "convert it (tuple(value), or value._asdict() of a NamedTuple)"
+    if type(value).__module__.partition(".")[0] in ("numpy", "pandas"):
+        for method in ("to_pydatetime", "to_pytimedelta", "tolist", "item"):
+            if hasattr(value, method):
+                return f"convert it (value.{method}())"
+    for kind in (str, bool, int, float, bytes, list, dict, set, frozenset, datetime, date, timedelta, Decimal, UUID):
+        if isinstance(value, kind):
+            return f"convert it to {kind.__name__}, of which it is a subclass"
+    return "convert it to plain data (dict, list, tuple, str, numbers, datetime, Decimal, UUID)"
+
+
+def _unwritable(value: Any, error: Exception) -> SerdeError:
+    return SerdeError(
+        f"serde 'msgpack': cannot write a {_name(value)}: {type(error).__name__}: {error} "
+        "(does it contain itself, or nest hundreds deep?)"
+    )
+
+
+def _unreadable(data: bytes, error: Exception) -> SerdeError:
+    return SerdeError(
+        f"serde 'msgpack': cannot read {len(data)} bytes {bytes(data[:40])!r}: {type(error).__name__}: {error}; "
+        "name the serde they were written with"
+    )

@@ -1,0 +1,43 @@
+"""The `pickle` serde: any Python object, for those who name it and trust where the bytes come from."""
+
+from __future__ import annotations
+
+import pickle
+import reprlib
+from typing import Any
+
+from penstock.errors import SerdeError
+from penstock.serde import Serde
+
+
+class PickleSerde(Serde[Any]):
+    """Python's own pickle. Nothing uses it unless it is named.
+
+    **Reading a pickle runs whatever code it says.** Name this serde only where nobody else can write: never
+    for a topic that others produce to, nor for state in a location that others can write to. A pickle names classes
+    by module, so what was written can be read only while those classes keep their place and shape.
+    Equal values may have different bytes: do not use it for store keys.
+
+    >>> PickleSerde().deserialize(PickleSerde().serialize({1, 2}))
+    {1, 2}
+    """
+
+    def serialize(self, value: Any) -> bytes:
+        """Return `value` pickled. Raises SerdeError for what pickle cannot hold."""
+        try:
+            return pickle.dumps(value, protocol=5)
+        except Exception as error:
+            raise SerdeError(
+                f"serde 'pickle': cannot write {type(value).__module__}.{type(value).__qualname__} {reprlib.repr(value)}: "
+                f"{type(error).__name__}: {error}; keep only plain data in it"
+            ) from error
+
+    def deserialize(self, data: bytes) -> Any:
+        """Return the object. Raises SerdeError for what is no pickle, or names a class that is not there."""
+        try:
+            return pickle.loads(data)
+        except Exception as error:
+            raise SerdeError(
+                f"serde 'pickle': cannot read {len(data)} bytes {data[:40]!r}: {type(error).__name__}: {error}; "
+                "name the serde they were written with, and keep the classes where they were"
+            ) from error
