@@ -1,5 +1,6 @@
 """penstock: interfaces, Topology, Task and hooks. Imports the standard library and pluggy, and nothing else of ours."""
 
+from .assignment import Assignment
 from .changelog import Changelog, Restore, TaskChangelog
 from .clock import Clock, Duration, ManualClock, SystemClock, duration_ms
 from .config import Application, Settings
@@ -29,6 +30,7 @@ from .extractors import (
     use_partition_time_on_invalid_timestamp,
     wall_clock_timestamp,
 )
+from .fingerprint import check_compatible
 from .handlers import (
     DeadLetter,
     Decision,
@@ -59,7 +61,7 @@ from .nodes import (
     TopicChooser,
 )
 from .processor import Processor, ProcessorSupplier, ValueTransformer
-from .program import Assignment, Program
+from .program import Program
 from .punctuation import STREAM_TIME, WALL_CLOCK_TIME, Cancellable, PunctuationType, Punctuator
 from .record import Header, Headers, OutputBatch, Record, RecordBatch, RecordMetadata, TopicPartition
 from .serde import BoolSerde, BytesSerde, FloatSerde, IntSerde, Serde, StrSerde
@@ -172,6 +174,7 @@ __all__ = [
     "ValueAndTimestamp",
     "ValueTransformer",
     "ValueTransformerContext",
+    "check_compatible",
     "duration_ms",
     "fail",
     "fail_on_invalid_timestamp",

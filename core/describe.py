@@ -1,13 +1,17 @@
-"""Descriptions of a program: as text in Kafka Streams' format, and as mermaid, dot and JSON."""
+"""Descriptions of a program: as text in Kafka Streams' format, and as plain data for JSON."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from .nodes import GlobalStore, Node, ProcessorNode, SinkNode, SourceNode, Subtopology
-from .program import Program
+from .java_order import TreeSet, hash_set_order
+from .nodes import GlobalStore, Node, ProcessorNode, SerdeLike, SinkNode, SourceNode, Subtopology
+from .store import StoreBuilder
+
+if TYPE_CHECKING:
+    from .program import Program
 
 # ---------------------------------------------------------------- text
 
@@ -66,8 +70,8 @@ class _Layout:
     def __init__(self, subtopology: Subtopology) -> None:
         by_name = {node.name: node for node in subtopology.nodes}
         self._size = dict.fromkeys(by_name, 1)
-        before: dict[str, _TreeSet] = {name: _TreeSet(self._rank) for name in by_name}
-        after: dict[str, _TreeSet] = {name: _TreeSet(self._rank) for name in by_name}
+        before: dict[str, TreeSet] = {name: TreeSet(self._rank) for name in by_name}
+        after: dict[str, TreeSet] = {name: TreeSet(self._rank) for name in by_name}
         # Kafka Streams keeps names in a HashSet and fills a HashMap from it.
         for name in hash_set_order(hash_set_order(by_name)):
             for parent in by_name[name].parents:
@@ -82,113 +86,110 @@ class _Layout:
         # Java compares text by UTF-16 units.
         return -self._size[name], name.encode("utf-16-be")
 
-    def _grow(self, name: str, by: int, before: dict[str, _TreeSet]) -> None:
+    def _grow(self, name: str, by: int, before: dict[str, TreeSet]) -> None:
         self._size[name] += by
         for parent in before[name]:
             self._grow(parent, by, before)
 
 
-def hash_set_order(names: Iterable[str]) -> list[str]:
-    """Return names in the order in which a Java HashSet iterates over them.
-
-    Kafka Streams prints the topics of a source and the stores of a processor in that order, which is neither that of adding nor that of the
-    alphabet. A HashSet goes through its table of buckets, and through each bucket in the order of adding; the bucket is the name's hash with its
-    upper half folded in, modulo the table's size; the table starts at 16 and doubles when it is more than three
-    quarters full, which keeps the order within a bucket.
-
-    >>> hash_set_order(["orders", "payments", "returns"])
-    ['payments', 'orders', 'returns']
-    """
-    distinct = list(dict.fromkeys(names))
-    size = 16
-    while len(distinct) > size * 3 // 4:
-        size *= 2
-    return sorted(distinct, key=lambda name: _bucket(name, size))
+# ---------------------------------------------------------------- data
 
 
-def _bucket(name: str, size: int) -> int:
-    units = name.encode("utf-16-be")
-    code = 0
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
-    return (code ^ code >> 16) & (size - 1)
+def to_data(program: Program) -> dict[str, Any]:
+    """Return the program as plain data, whose form `Program.to_json` documents."""
+    everything = [
+        *((each.id, False, each.nodes) for each in program.subtopologies),
+        *((each.id, True, (each.source, each.processor)) for each in program.global_stores),
+    ]
+    home = {node.name: number for number, _, nodes in everything for node in nodes}
+    return {
+        "format": 1,
+        "subtopologies": [
+            {"id": number, "generates_tasks": not is_global, "nodes": [_node_data(program, node) for node in nodes]}
+            for number, is_global, nodes in sorted(everything, key=lambda each: each[0])
+        ],
+        "stores": [_store_data(program, home, store) for store in program.all_stores()],
+        "topics": _topics_data(program),
+    }
 
 
-class _TreeSet:
-    """Java's TreeSet, for a rank that changes while names are in the set.
-
-    Then where a new name goes depends on which of the others it is compared with, so on the shape of the tree: a red-black tree as in
-    Cormen et al., Introduction to Algorithms, chapter 13, without deletion. A sorted list would put some names elsewhere.
-    """
-
-    def __init__(self, rank: Callable[[str], tuple[int, bytes]]) -> None:
-        self._rank = rank
-        self._root: _Branch | None = None
-
-    def __iter__(self) -> Iterator[str]:
-        path: list[_Branch] = []
-        at = self._root
-        while path or at is not None:
-            while at is not None:
-                path.append(at)
-                at = at.child[0]
-            at = path.pop()
-            yield at.name
-            at = at.child[1]
-
-    def add(self, name: str) -> None:
-        """Put a name in, which must not be there."""
-        above: _Branch | None = None
-        at, side = self._root, 0
-        while at is not None:
-            above, side = at, int(self._rank(name) > self._rank(at.name))
-            at = at.child[side]
-        new = _Branch(name, above)
-        if above is None:
-            self._root = new
-        else:
-            above.child[side] = new
-        self._balance(new)
-
-    def _balance(self, at: _Branch) -> None:
-        while (above := at.above) is not None and above.red and (top := above.above) is not None:
-            side = int(above is top.child[1])
-            uncle = top.child[1 - side]
-            if uncle is not None and uncle.red:
-                above.red = uncle.red = False
-                top.red = True
-                at = top
-                continue
-            if at is above.child[1 - side]:
-                self._rotate(above, side)
-                at, above = above, at
-            above.red, top.red = False, True
-            self._rotate(top, 1 - side)
-        if self._root is not None:
-            self._root.red = False
-
-    def _rotate(self, down: _Branch, side: int) -> None:
-        """Move a branch down to its `side` (0: left), and its child of the other side into its place."""
-        up = down.child[1 - side]
-        assert up is not None
-        down.child[1 - side] = moved = up.child[side]
-        if moved is not None:
-            moved.above = down
-        up.above = down.above
-        if down.above is None:
-            self._root = up
-        else:
-            down.above.child[int(down is down.above.child[1])] = up
-        up.child[side] = down
-        down.above = up
+def _node_data(program: Program, node: Node) -> dict[str, Any]:
+    children = [each.name for each in program.nodes.values() if node.name in each.parents]
+    data: dict[str, Any] = {"name": node.name, "kind": type(node).__name__.removesuffix("Node").lower()}
+    match node:
+        case SourceNode():
+            data |= {
+                "topics": list(node.topics),
+                "pattern": node.pattern.pattern if node.pattern else None,
+                "children": children,
+                "key_serde": serde_name(node.key_serde),
+                "value_serde": serde_name(node.value_serde),
+                "timestamp_extractor": function_name(node.timestamp_extractor) if node.timestamp_extractor else None,
+                "offset_reset": node.offset_reset,
+            }
+        case ProcessorNode():
+            data |= {
+                "supplier": node.supplier if isinstance(node.supplier, str) else function_name(node.supplier),
+                "plugin": isinstance(node.supplier, str),
+                "stores": list(node.stores),
+                "parents": list(node.parents),
+                "children": children,
+            }
+        case SinkNode():
+            data |= {
+                "topic": node.topic if isinstance(node.topic, str) else None,
+                "topic_chooser": None if isinstance(node.topic, str) else function_name(node.topic),
+                "parents": list(node.parents),
+                "key_serde": serde_name(node.key_serde),
+                "value_serde": serde_name(node.value_serde),
+                "partitioner": function_name(node.partitioner) if node.partitioner else None,
+            }
+    return data
 
 
-class _Branch:
-    __slots__ = ("name", "above", "child", "red")
+def _store_data(program: Program, home: Mapping[str, int], store: StoreBuilder) -> dict[str, Any]:
+    users = [
+        each.name for each in program.nodes.values() if isinstance(each, ProcessorNode) and store.name in each.stores
+    ]
+    is_global = store.name not in program.stores
+    return {
+        "name": store.name,
+        "kind": type(store).__name__,
+        "global": is_global,
+        "subtopology": home[users[0]],
+        "processors": users,
+        "backend": store.backend,
+        "logged": store.logged and not is_global,
+        "key_serde": serde_name(getattr(store, "key_serde", None)),
+        "value_serde": serde_name(getattr(store, "value_serde", None)),
+    }
 
-    def __init__(self, name: str, above: _Branch | None) -> None:
-        self.name, self.above, self.red = name, above, True
-        self.child: list[_Branch | None] = [None, None]
+
+def _topics_data(program: Program) -> list[dict[str, Any]]:
+    topics: dict[str, dict[str, Any]] = {}
+    for node in program.nodes.values():
+        named = node.topics if isinstance(node, SourceNode) else ()
+        if isinstance(node, SinkNode) and isinstance(node.topic, str):
+            named = (node.topic,)
+        for name in named:
+            internal = program.internal_topics.get(name)
+            entry = {
+                "name": name,
+                "internal": internal is not None,
+                "partitions": internal.partitions if internal else None,
+                "sources": [],
+                "sinks": [],
+            }
+            topics.setdefault(name, entry)["sources" if isinstance(node, SourceNode) else "sinks"].append(node.name)
+    return list(topics.values())
+
+
+# ---------------------------------------------------------------- names
+
+
+def serde_name(serde: SerdeLike) -> str | None:
+    """Return the name of a serde: the one it was given by, or that of its class; None for the default."""
+    return serde if serde is None or isinstance(serde, str) else function_name(type(serde))
 
 
 def function_name(function: Any) -> str:
@@ -197,7 +198,7 @@ def function_name(function: Any) -> str:
         return f"partial({function_name(function.func)})"
     if hasattr(function, "__qualname__"):
         return f"{function.__module__}.{function.__qualname__}"
-    kind = type(function)
+    kind: Any = type(function)
     if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
         return f"{kind.__module__}.{kind.__qualname__}"
     return str(function)

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .extractors import TimestampExtractor
-from .hooks import registry
-from .processor import Processor, ProcessorSupplier, ValueTransformer
+from .processor import ProcessorSupplier
 from .record import Record, RecordMetadata
 from .serde import Serde
 from .store import StoreBuilder
@@ -64,12 +63,6 @@ class ProcessorNode:
     parents: tuple[str, ...]
     stores: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
-
-    def create(self) -> Processor | ValueTransformer:
-        """Return a new instance of the processor. Raises PluginError when it is a plugin's and cannot be loaded."""
-        supplier = registry().load("processor", self.supplier) if isinstance(self.supplier, str) else self.supplier
-        made: Processor | ValueTransformer = supplier(**self.options)
-        return made
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from .serde import Serde
 
 K = TypeVar("K")
 V = TypeVar("V")
+K_co = TypeVar("K_co", covariant=True)
+V_co = TypeVar("V_co", covariant=True)
 
 Change = tuple[bytes, bytes | None]
 """A key and its new value; None deletes the key."""
@@ -151,13 +153,17 @@ class ValueAndTimestamp(NamedTuple):
     timestamp: int
 
 
-class Entries(Protocol, Generic[K, V]):
+class Entries(Protocol[K_co, V_co]):
     """An iterator of (key, value) pairs that ends by itself, or with `close()` or a `with` block."""
 
-    def __iter__(self) -> Iterator[tuple[K, V]]: ...
-    def __next__(self) -> tuple[K, V]: ...
-    def close(self) -> None: ...
-    def __enter__(self) -> Iterator[tuple[K, V]]: ...
+    def __iter__(self) -> Iterator[tuple[K_co, V_co]]: ...
+    def __next__(self) -> tuple[K_co, V_co]: ...
+
+    def close(self) -> None:
+        """End here; idempotent."""
+        ...
+
+    def __enter__(self) -> Iterator[tuple[K_co, V_co]]: ...
     def __exit__(self, *error: object) -> None: ...
 
 
@@ -252,11 +258,19 @@ class StoreBuilder(Protocol):
     """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The store's name."""
+        ...
+
     @property
-    def backend(self) -> str | None: ...
+    def backend(self) -> str | None:
+        """The store backend that keeps it; None for the application's default."""
+        ...
+
     @property
-    def logged(self) -> bool: ...
+    def logged(self) -> bool:
+        """Whether it is in the changelog."""
+        ...
 
     def build(self, bytes_store: BytesStore, context: StoreContext) -> StateStore:
         """Return the store that a processor sees, on top of `bytes_store`."""

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any
 
-from .errors import PluginError, TopologyError
+from .checks import (
+    check_builder,
+    check_function,
+    check_name,
+    check_serdes,
+    check_supplier,
+    check_topic,
+    kind_of,
+    near,
+)
+from .errors import TopologyError
 from .extractors import TimestampExtractor
-from .hooks import registry
 from .nodes import (
     GlobalStore,
     InternalTopic,
@@ -27,7 +34,6 @@ from .nodes import (
 from .processor import Processor, ValueTransformer
 from .program import Program
 from .record import Record
-from .serde import Serde
 from .store import StoreBuilder
 
 Supplier = Callable[..., Processor | ValueTransformer]
@@ -115,7 +121,7 @@ class Topology:
         """
         where = f"processor {name!r}"
         parents_given = self._parents(where, name, parents)
-        _check_supplier(where, supplier, options)
+        check_supplier(where, supplier, options)
         if isinstance(stores, (str, StoreBuilder)):
             raise TopologyError(f"{where}: stores is a list of stores or names of stores; write stores=[{stores!r}]")
         names = []
@@ -140,11 +146,11 @@ class Topology:
         where = f"sink {name!r}"
         parents_given = self._parents(where, name, parents)
         if isinstance(topic, str):
-            _check_topic(where, topic)
+            check_topic(where, topic)
         elif not callable(topic):
             raise TopologyError(f"{where}: expected a topic's name or a function that chooses it, found {topic!r}")
-        _check_function(where, "partitioner", partitioner)
-        _check_serdes(where, key_serde, value_serde)
+        check_function(where, "partitioner", partitioner)
+        check_serdes(where, key_serde, value_serde)
         self._add(SinkNode(name, topic, parents_given, key_serde, value_serde, partitioner))
         return self
 
@@ -164,14 +170,14 @@ class Topology:
         node `NAME-filter`, which drops records without a key as Kafka Streams does (uncounted), and the sink `NAME-sink`. The topic
         has `partitions` partitions; None takes the largest count among the topics that lead to it.
         """
-        _check_name("repartition", name)
+        check_name("repartition", name)
         topic = f"{name}-repartition"
         where = f"repartition {name!r}"
         parents_given = self._parents(where, name, parents)
         for node in (f"{name}-filter", f"{name}-sink", name):
             self._check_new(node)
-        _check_function(where, "partitioner", partitioner)
-        _check_serdes(where, key_serde, value_serde)
+        check_function(where, "partitioner", partitioner)
+        check_serdes(where, key_serde, value_serde)
         self.add_internal_topic(topic, partitions)
         self.add_processor(f"{name}-filter", DropNullKeys, parents_given)
         self.add_sink(
@@ -201,11 +207,11 @@ class Topology:
         if node is None:
             raise TopologyError(
                 f"store {stores[0]!r} cannot be connected to {processor!r}: there is no such processor yet"
-                + _near(processor, (each.name for each in self._nodes.values() if isinstance(each, ProcessorNode)))
+                + near(processor, (each.name for each in self._nodes.values() if isinstance(each, ProcessorNode)))
             )
         if not isinstance(node, ProcessorNode):
             raise TopologyError(
-                f"store {stores[0]!r} cannot be connected to {processor!r}, which is a {_kind(node)}: only processors use stores"
+                f"store {stores[0]!r} cannot be connected to {processor!r}, which is a {kind_of(node)}: only processors use stores"
             )
         if processor in self._global_nodes():
             raise TopologyError(f"processor {processor!r} fills a global store and can have no other store")
@@ -233,12 +239,12 @@ class Topology:
         """
         where = f"global store {getattr(builder, 'name', builder)!r}"
         node = self._source(source, (topic,), None, key_serde, value_serde, timestamp_extractor, None)
-        _check_name("processor", processor)
+        check_name("processor", processor)
         self._check_new(processor)
         if source == processor:
             raise TopologyError(f"{where}: its source and its processor need different names, both are {source!r}")
-        _check_supplier(f"processor {processor!r}", supplier, options)
-        _check_builder(builder)
+        check_supplier(f"processor {processor!r}", supplier, options)
+        check_builder(builder)
         if builder.name in self._stores or builder.name in self._globals:
             raise TopologyError(f"{where}: there is already a store of that name; choose another")
         filler = ProcessorNode(processor, supplier, (source,), (builder.name,), options)
@@ -255,7 +261,7 @@ class Topology:
 
         Low level: `add_repartition` is what a program normally uses. `partitions` None takes the largest count among the topics that lead to it.
         """
-        _check_topic("internal topic", name)
+        check_topic("internal topic", name)
         if partitions is not None and (
             not isinstance(partitions, int) or isinstance(partitions, bool) or partitions < 1
         ):
@@ -275,13 +281,15 @@ class Topology:
         for source in sources:
             node = self._nodes.get(source)
             if not isinstance(node, SourceNode) or source in self._global_nodes():
-                found = "there is no such source yet" if node is None else f"it is the {_kind(node)} of something else"
+                found = (
+                    "there is no such source yet" if node is None else f"it is the {kind_of(node)} of something else"
+                )
                 if node is not None and source in self._global_nodes():
                     found = "it belongs to a global store, which every task reads whole"
                 raise TopologyError(
                     f"copartition: {source!r} cannot be co-partitioned: {found}"
                     + (
-                        _near(source, (n for n, each in self._nodes.items() if isinstance(each, SourceNode)))
+                        near(source, (n for n, each in self._nodes.items() if isinstance(each, SourceNode)))
                         if node is None
                         else ""
                     )
@@ -318,7 +326,7 @@ class Topology:
                     if store not in self._stores and store not in self._globals:
                         raise TopologyError(
                             f"processor {node.name!r} is connected to store {store!r}, which is not in the topology; "
-                            "declare it with add_store" + _near(store, self._stores)
+                            "declare it with add_store" + near(store, self._stores)
                         )
                     used.add(store)
         for store in self._stores:
@@ -352,10 +360,10 @@ class Topology:
         for topic in self._internal_topics:
             if topic not in written:
                 raise TopologyError(
-                    f"internal topic {topic!r} is written by no sink{_near(topic, [t for t in written if isinstance(t, str)])}"
+                    f"internal topic {topic!r} is written by no sink{near(topic, [t for t in written if isinstance(t, str)])}"
                 )
             if topic not in self._reader:
-                raise TopologyError(f"internal topic {topic!r} is read by no source{_near(topic, self._reader)}")
+                raise TopologyError(f"internal topic {topic!r} is read by no source{near(topic, self._reader)}")
         for store in self._globals.values():
             if store.source.topics[0] in self._internal_topics:
                 raise TopologyError(
@@ -398,14 +406,14 @@ class Topology:
     # ---------------------------------------------------------------- checks of one call
 
     def _add(self, node: Node) -> None:
-        _check_name(_kind(node), node.name)
+        check_name(kind_of(node), node.name)
         self._check_new(node.name)
         self._nodes[node.name] = node
 
     def _check_new(self, name: str) -> None:
         if name in self._nodes:
             raise TopologyError(
-                f"there is already a {_kind(self._nodes[name])} named {name!r} in the topology; choose another name"
+                f"there is already a {kind_of(self._nodes[name])} named {name!r} in the topology; choose another name"
             )
 
     def _global_nodes(self) -> set[str]:
@@ -425,7 +433,7 @@ class Topology:
             if node is None:
                 raise TopologyError(
                     f"{where}: its parent {parent!r} is not in the topology; parents are added before their children, "
-                    f"so that there are no cycles{_near(parent, self._nodes)}"
+                    f"so that there are no cycles{near(parent, self._nodes)}"
                 )
             if isinstance(node, SinkNode):
                 raise TopologyError(
@@ -452,7 +460,7 @@ class Topology:
         offset_reset: str | None,
     ) -> SourceNode:
         where = f"source {name!r}"
-        _check_name("source", name)
+        check_name("source", name)
         self._check_new(name)
         if bool(topics) == (pattern is not None):
             found = "both" if topics else "neither"
@@ -460,7 +468,7 @@ class Topology:
                 f"{where}: expected topics or a pattern, found {found}; write add_source({name!r}, TOPIC)"
             )
         for topic in topics:
-            _check_topic(where, topic)
+            check_topic(where, topic)
             if topic in self._reader:
                 raise TopologyError(
                     f"{where}: topic {topic!r} is already read by source {self._reader[topic]!r}; a topic belongs to one source: "
@@ -478,12 +486,12 @@ class Topology:
                 raise TopologyError(f"{where}: the pattern {pattern!r} is of bytes; topics have names of text")
         if offset_reset not in (None, "earliest", "latest"):
             raise TopologyError(f"{where}: offset_reset is 'earliest' or 'latest', found {offset_reset!r}")
-        _check_function(where, "timestamp_extractor", timestamp_extractor)
-        _check_serdes(where, key_serde, value_serde)
+        check_function(where, "timestamp_extractor", timestamp_extractor)
+        check_serdes(where, key_serde, value_serde)
         return SourceNode(name, topics, compiled, key_serde, value_serde, timestamp_extractor, offset_reset)
 
     def _declare(self, builder: StoreBuilder) -> None:
-        _check_builder(builder)
+        check_builder(builder)
         if builder.name in self._globals:
             raise TopologyError(f"store {builder.name!r}: there is already a global store of that name; choose another")
         other = self._stores.get(builder.name)
@@ -533,106 +541,3 @@ class Groups:
         for name in self._above:
             sets.setdefault(self.find(name), []).append(name)
         return list(sets.values())
-
-
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-
-
-def _kind(node: Node) -> str:
-    return {SourceNode: "source", ProcessorNode: "processor", SinkNode: "sink"}[type(node)]
-
-
-def _near(name: object, known: Iterable[str]) -> str:
-    names = list(known)
-    close = get_close_matches(str(name), names, 3)
-    if close:
-        return f"; did you mean {' or '.join(map(repr, close))}?"
-    return f"; there is: {', '.join(names)}" if names else ""
-
-
-def _check_name(kind: str, name: object) -> None:
-    if not isinstance(name, str) or not name:
-        raise TopologyError(f"{kind}: expected a name, found {name!r}")
-
-
-def _check_topic(where: str, topic: object) -> None:
-    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in (".", ".."):
-        raise TopologyError(f"{where}: a topic's name is 1 to 249 letters, digits, '.', '_' or '-', found {topic!r}")
-
-
-def _check_builder(builder: object) -> None:
-    if not isinstance(builder, StoreBuilder):
-        raise TopologyError(
-            f"expected a declared store, found {builder!r}; write for instance key_value_store(NAME), or name one that is in the topology"
-        )
-    if not isinstance(builder.name, str) or not _TOPIC.fullmatch(builder.name):
-        raise TopologyError(f"store {builder.name!r}: a store's name is 1 to 249 letters, digits, '.', '_' or '-'")
-    if builder.backend is not None:
-        _check_installed(f"store {builder.name!r}", "store backend", builder.backend)
-    _check_serdes(f"store {builder.name!r}", getattr(builder, "key_serde", None), getattr(builder, "value_serde", None))
-
-
-def _check_function(where: str, what: str, function: object) -> None:
-    if function is not None and not callable(function):
-        raise TopologyError(f"{where}: {what} is a function, found {function!r}")
-
-
-def _check_serdes(where: str, key_serde: object, value_serde: object) -> None:
-    for what, serde in (("key_serde", key_serde), ("value_serde", value_serde)):
-        if isinstance(serde, str):
-            _check_installed(f"{where}, {what}", "serde", serde)
-        elif serde is not None and not isinstance(serde, Serde):
-            raise TopologyError(f"{where}: {what} is a Serde or the name of an installed one, found {serde!r}")
-
-
-def _check_installed(where: str, kind: str, name: str) -> None:
-    try:
-        registry().find(kind, name)
-    except PluginError as error:
-        raise PluginError(f"{where}: {error}") from error
-
-
-def _check_supplier(where: str, supplier: object, options: Mapping[str, Any]) -> None:
-    """Refuse what cannot make processors, without making any where looking is enough."""
-    if isinstance(supplier, str):
-        _check_installed(where, "processor", supplier)
-        supplier = registry().load("processor", supplier)
-    if isinstance(supplier, (Processor, ValueTransformer)):
-        kind = type(supplier).__name__
-        raise TopologyError(
-            f"{where}: each task needs an instance of its own, found one instance of {kind}; pass the class, or a function that makes one"
-        )
-    if not callable(supplier):
-        raise TopologyError(
-            f"{where}: expected a class, a factory or the name of an installed processor, found {supplier!r}"
-        )
-    if isinstance(supplier, type):
-        if not issubclass(supplier, (Processor, ValueTransformer)):
-            raise TopologyError(
-                f"{where}: class {supplier.__name__} is neither a Processor nor a ValueTransformer; derive it from one"
-            )
-        if inspect.isabstract(supplier):
-            missing = ", ".join(sorted(supplier.__abstractmethods__))
-            raise TopologyError(f"{where}: class {supplier.__name__} lacks {missing}")
-    try:
-        inspect.signature(supplier).bind(**options)
-    except ValueError:
-        pass  # Some callables written in C do not tell their arguments.
-    except TypeError as error:
-        raise TopologyError(
-            f"{where}: its supplier cannot be called with the options {sorted(options) or 'none'}: {error}"
-        ) from error
-    # A class makes a new instance at each call unless it says otherwise in __new__, so it need not be tried: a constructor
-    # may be costly. What a factory makes shows only when it is called.
-    if isinstance(supplier, type) and supplier.__new__ is object.__new__:
-        return
-    try:
-        one, other = supplier(**options), supplier(**options)
-    except Exception as error:
-        raise TopologyError(f"{where}: its supplier raised {type(error).__name__}: {error}") from error
-    if not isinstance(one, (Processor, ValueTransformer)):
-        raise TopologyError(f"{where}: its supplier made {one!r}, which is neither a Processor nor a ValueTransformer")
-    if one is other:
-        raise TopologyError(
-            f"{where}: its supplier returned the same object twice; each task needs an instance of its own"
-        )

@@ -1,0 +1,235 @@
+"""Assignment: a program laid over the topics of a log, which gives its tasks their partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .errors import TopologyError
+from .nodes import ProcessorNode, SinkNode, SourceNode, TaskId, decorate
+from .record import TopicPartition
+
+if TYPE_CHECKING:
+    from .program import Program
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A program laid over the topics of a log. Topics have the names they have in the log.
+
+    `tasks`: the partitions each task reads, by topic in the order of the sources. `internal`: every internal topic and its number of
+    partitions; `missing` are those the log does not have yet, to be created. `globals`: the partitions of global stores' topics.
+    `sources`: for each sub-topology, which source node reads a topic.
+    """
+
+    tasks: Mapping[TaskId, tuple[TopicPartition, ...]]
+    internal: Mapping[str, int]
+    missing: Mapping[str, int]
+    globals: tuple[TopicPartition, ...]
+    sources: Mapping[int, Mapping[str, str]]
+
+    def partitions(self) -> Mapping[str, int]:
+        """Return the number of partitions of each topic that a task reads."""
+        counts: dict[str, int] = {}
+        for partitions in self.tasks.values():
+            for topic, partition in partitions:
+                counts[topic] = max(counts.get(topic, 0), partition + 1)
+        return counts
+
+
+class Resolution:
+    """One call of `Program.resolve`."""
+
+    def __init__(self, program: Program, partitions: Mapping[str, int], application_id: str) -> None:
+        self.program = program
+        self.log = partitions
+        self.application_id = application_id
+        self.own = {
+            decorate(application_id, name, program.internal_topics): each
+            for name, each in program.internal_topics.items()
+        }
+        self.sources: dict[int, dict[str, str]] = {}
+        self.topics: dict[str, list[str]] = {}
+        for subtopology in program.subtopologies:
+            for source in subtopology.sources:
+                self.topics[source.name] = self._topics(source)
+        self._check_existence()
+        self._check_one_reader()
+        self.groups = self._copartitioned()
+        self.counts: dict[str, int] = {}
+        for topics in self.topics.values():
+            for topic in topics:
+                if topic not in self.own:
+                    self.counts[topic] = self.log[topic]
+
+    def assignment(self) -> Assignment:
+        """Return the result. Raises TopologyError."""
+        self._count_internal_topics()
+        tasks: dict[TaskId, tuple[TopicPartition, ...]] = {}
+        for subtopology in self.program.subtopologies:
+            topics = [topic for source in subtopology.sources for topic in self.topics[source.name]]
+            for partition in range(max((self.counts[topic] for topic in topics), default=0)):
+                read = tuple(TopicPartition(topic, partition) for topic in topics if partition < self.counts[topic])
+                tasks[TaskId(subtopology.id, partition)] = read
+        return Assignment(
+            tasks,
+            {topic: self.counts[topic] for topic in self.own},
+            {topic: self.counts[topic] for topic in self.own if topic not in self.log},
+            tuple(
+                TopicPartition(topic, partition)
+                for each in self.program.global_stores
+                for topic in each.source.topics
+                for partition in range(self.log[topic])
+            ),
+            {
+                each.id: {topic: source.name for source in each.sources for topic in self.topics[source.name]}
+                for each in self.program.subtopologies
+            },
+        )
+
+    # ---------------------------------------------------------------- which topics
+
+    def _topics(self, source: SourceNode) -> list[str]:
+        """Return the topics of a source by their names in the log."""
+        if source.pattern is None:
+            return [decorate(self.application_id, topic, self.program.internal_topics) for topic in source.topics]
+        # An earlier form of the program may have left repartition topics behind: they have the form of ours, and are not input.
+        ours = (f"{self.application_id}-", ("-repartition", "-changelog"))
+        return sorted(
+            topic
+            for topic in self.log
+            if source.pattern.fullmatch(topic)
+            and topic not in self.own
+            and not (topic.startswith(ours[0]) and topic.endswith(ours[1]))
+        )
+
+    def _check_existence(self) -> None:
+        missing = [
+            f"{topic!r} (source {node.name!r})"
+            for node in self.program.nodes.values()
+            if isinstance(node, SourceNode)
+            for topic in node.topics
+            if topic not in self.program.internal_topics and topic not in self.log
+        ]
+        if missing:
+            several = len(missing) > 1
+            raise TopologyError(
+                f"the log has no topic{'s' if several else ''} {', '.join(missing)}; create {'them' if several else 'it'} "
+                "(`penstock topics create`) or correct the name"
+            )
+
+    def _check_one_reader(self) -> None:
+        reader: dict[str, str] = {each.source.topics[0]: each.source.name for each in self.program.global_stores}
+        for source, topics in self.topics.items():
+            for topic in topics:
+                other = reader.setdefault(topic, source)
+                if other != source:
+                    raise TopologyError(
+                        f"topic {topic!r} matches the pattern of source {source!r} and belongs to source {other!r} already; a topic "
+                        "belongs to one source: narrow the pattern"
+                    )
+
+    # ---------------------------------------------------------------- how many partitions
+
+    def _copartitioned(self) -> list[tuple[str, list[str]]]:
+        """Return groups of topics that must have equal counts, each with the reason."""
+        feeds: dict[str, set[str]] = {}
+        reasons: list[tuple[str, set[str]]] = []
+        for subtopology in self.program.subtopologies:
+            stored: dict[str, set[str]] = {each.name: set() for each in subtopology.stores}
+            for node in subtopology.nodes:
+                feeds[node.name] = {node.name} if isinstance(node, SourceNode) else set()
+                feeds[node.name].update(*(feeds[parent] for parent in node.parents))
+                if isinstance(node, ProcessorNode):
+                    for store in node.stores:
+                        stored[store] |= feeds[node.name]
+            reasons += [(f"their records meet in store {store!r}", sources) for store, sources in stored.items()]
+        reasons += [
+            (f"sources {', '.join(each)} are declared to be co-partitioned", set(each))
+            for each in self.program.copartitioned
+        ]
+        return [
+            (reason, [topic for source, topics in self.topics.items() if source in sources for topic in topics])
+            for reason, sources in reasons
+        ]
+
+    def _count_internal_topics(self) -> None:
+        for topic, internal in self.own.items():
+            if internal.partitions is not None:
+                self.counts[topic] = internal.partitions
+        # Counts spread inside co-partitioned groups until nothing changes; then the upstream decides, one topic at a time.
+        while True:
+            self._spread()
+            open_topics = [topic for topic in self.own if topic not in self.counts]
+            if not open_topics:
+                break
+            self._take_from_upstream(open_topics)
+        for reason, topics in self.groups:
+            if len({self.counts[topic] for topic in topics}) > 1:
+                counts = ", ".join(f"{topic!r} has {self.counts[topic]}" for topic in topics)
+                raise TopologyError(
+                    f"topics must have equal numbers of partitions because {reason}, but {counts}; create them alike, or put "
+                    "add_repartition between source and processor"
+                )
+        for topic, internal in self.own.items():
+            if topic in self.log and self.log[topic] != self.counts[topic]:
+                raise TopologyError(
+                    f"internal topic {topic!r} exists with {self.log[topic]} partitions and the program needs {self.counts[topic]}"
+                    + (
+                        " (its sources' topics have changed)"
+                        if internal.partitions is None
+                        else f" (partitions={internal.partitions} is given)"
+                    )
+                    + "; its records and the state behind it are divided by the old number: go back to it, or start under another application id"
+                )
+
+    def _spread(self) -> None:
+        changed = True
+        while changed:
+            changed = False
+            for _, topics in self.groups:
+                known = [self.counts[topic] for topic in topics if topic in self.counts]
+                for topic in topics:
+                    if known and topic not in self.counts:
+                        self.counts[topic] = known[0]
+                        changed = True
+
+    def _take_from_upstream(self, open_topics: list[str]) -> None:
+        """Give counts to a topic, or to a group of co-partitioned ones, whose upstream is known."""
+        upstream = {topic: self._upstream(topic) for topic in open_topics}
+        for topic in open_topics:
+            together = self._together(topic)
+            above = [each for member in together for each in upstream[member]]
+            if all(each in self.counts for each in above):
+                if not above:
+                    raise TopologyError(
+                        f"internal topic {topic!r} takes its number of partitions from the topics that lead to it, and the log has "
+                        "none of these yet; create one, or give partitions="
+                    )
+                for member in together:
+                    self.counts[member] = max(self.counts[each] for each in above)
+                return
+        raise TopologyError(
+            f"internal topics {', '.join(map(repr, open_topics))} take their numbers of partitions from one another in a loop; give one "
+            "of them with partitions="
+        )
+
+    def _together(self, topic: str) -> list[str]:
+        together = [topic]
+        for member in together:
+            for _, topics in self.groups:
+                if member in topics:
+                    together += [each for each in topics if each not in together]
+        return together
+
+    def _upstream(self, topic: str) -> list[str]:
+        """Return the topics of all sub-topologies that write to an internal topic."""
+        name = self.own[topic].name
+        return [
+            each
+            for subtopology in self.program.subtopologies
+            if any(isinstance(node, SinkNode) and node.topic == name for node in subtopology.sinks)
+            for source in subtopology.sources
+            for each in self.topics[source.name]
+        ]

@@ -1,0 +1,126 @@
+"""The checks of single arguments that `Topology` makes; each raises TopologyError, or PluginError for a name that is not installed."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from .errors import PluginError, TopologyError
+from .hooks import registry
+from .nodes import Node, ProcessorNode, SinkNode, SourceNode
+from .processor import Processor, ValueTransformer
+from .serde import Serde
+from .store import StoreBuilder
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+def kind_of(node: Node) -> str:
+    """Return what a node is called in messages."""
+    return {SourceNode: "source", ProcessorNode: "processor", SinkNode: "sink"}[type(node)]
+
+
+def near(name: object, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown name: the nearest known ones, or all."""
+    names = list(known)
+    close = get_close_matches(str(name), names, 3)
+    if close:
+        return f"; did you mean {' or '.join(map(repr, close))}?"
+    return f"; there is: {', '.join(names)}" if names else ""
+
+
+def check_name(kind: str, name: object) -> None:
+    """Refuse what is no node's name."""
+    if not isinstance(name, str) or not name:
+        raise TopologyError(f"{kind}: expected a name, found {name!r}")
+
+
+def check_topic(where: str, topic: object) -> None:
+    """Refuse what Kafka would not take as the name of a topic."""
+    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        raise TopologyError(f"{where}: a topic's name is 1 to 249 letters, digits, '.', '_' or '-', found {topic!r}")
+
+
+def check_builder(builder: object) -> None:
+    """Refuse what declares no store, or one whose backend or serdes are not installed."""
+    if not isinstance(builder, StoreBuilder):
+        raise TopologyError(
+            f"expected a declared store, found {builder!r}; write for instance key_value_store(NAME), or name one that is in the topology"
+        )
+    if not isinstance(builder.name, str) or not _TOPIC.fullmatch(builder.name):
+        raise TopologyError(f"store {builder.name!r}: a store's name is 1 to 249 letters, digits, '.', '_' or '-'")
+    if builder.backend is not None:
+        check_installed(f"store {builder.name!r}", "store backend", builder.backend)
+    check_serdes(f"store {builder.name!r}", getattr(builder, "key_serde", None), getattr(builder, "value_serde", None))
+
+
+def check_function(where: str, what: str, function: object) -> None:
+    """Refuse what is neither a function nor None."""
+    if function is not None and not callable(function):
+        raise TopologyError(f"{where}: {what} is a function, found {function!r}")
+
+
+def check_serdes(where: str, key_serde: object, value_serde: object) -> None:
+    """Refuse what is no serde, no name of an installed one and not None."""
+    for what, serde in (("key_serde", key_serde), ("value_serde", value_serde)):
+        if isinstance(serde, str):
+            check_installed(f"{where}, {what}", "serde", serde)
+        elif serde is not None and not isinstance(serde, Serde):
+            raise TopologyError(f"{where}: {what} is a Serde or the name of an installed one, found {serde!r}")
+
+
+def check_installed(where: str, kind: str, name: str) -> None:
+    """Refuse the name of a component that no installed plugin brings."""
+    try:
+        registry().find(kind, name)
+    except PluginError as error:
+        raise PluginError(f"{where}: {error}") from error
+
+
+def check_supplier(where: str, supplier: object, options: Mapping[str, Any]) -> None:
+    """Refuse what cannot make processors, without making any where looking is enough."""
+    if isinstance(supplier, str):
+        check_installed(where, "processor", supplier)
+        supplier = registry().load("processor", supplier)
+    if isinstance(supplier, (Processor, ValueTransformer)):
+        kind = type(supplier).__name__
+        raise TopologyError(
+            f"{where}: each task needs an instance of its own, found one instance of {kind}; pass the class, or a function that makes one"
+        )
+    if not callable(supplier):
+        raise TopologyError(
+            f"{where}: expected a class, a factory or the name of an installed processor, found {supplier!r}"
+        )
+    if isinstance(supplier, type):
+        if not issubclass(supplier, (Processor, ValueTransformer)):
+            raise TopologyError(
+                f"{where}: class {supplier.__name__} is neither a Processor nor a ValueTransformer; derive it from one"
+            )
+        if inspect.isabstract(supplier):
+            missing = ", ".join(sorted(supplier.__abstractmethods__))
+            raise TopologyError(f"{where}: class {supplier.__name__} lacks {missing}")
+    try:
+        inspect.signature(supplier).bind(**options)
+    except ValueError:
+        pass  # Some callables written in C do not tell their arguments.
+    except TypeError as error:
+        raise TopologyError(
+            f"{where}: its supplier cannot be called with the options {sorted(options) or 'none'}: {error}"
+        ) from error
+    # A class makes a new instance at each call unless it says otherwise in __new__, so it need not be tried: a constructor
+    # may be costly. What a factory makes shows only when it is called.
+    if isinstance(supplier, type) and supplier.__new__ is object.__new__:
+        return
+    try:
+        one, other = supplier(**options), supplier(**options)
+    except Exception as error:
+        raise TopologyError(f"{where}: its supplier raised {type(error).__name__}: {error}") from error
+    if not isinstance(one, (Processor, ValueTransformer)):
+        raise TopologyError(f"{where}: its supplier made {one!r}, which is neither a Processor nor a ValueTransformer")
+    if one is other:
+        raise TopologyError(
+            f"{where}: its supplier returned the same object twice; each task needs an instance of its own"
+        )
