@@ -166,3 +166,15 @@ def test_every_command_and_option_is_documented() -> None:
         for parameter in command.params:
             names = parameter.opts if isinstance(parameter, click.Option) else [parameter.human_readable_name]
             assert any(name in text for name in names), f"cli.md, {path}: {names} is not documented"
+
+
+def test_every_count_is_documented() -> None:
+    text = (DOCS / "metrics.md").read_text()
+    assert re.findall(r"^`(\w+)`\n: ", text, re.MULTILINE) == [field.name for field in fields(penstock.NodeMetrics)]
+    in_the_engine = {
+        reason
+        for source in (ROOT / "core").glob("*.py")
+        for reason in re.findall(r"\.drop\(\"(\w+)\"", source.read_text())
+    }
+    assert in_the_engine
+    assert not [reason for reason in in_the_engine if f"`{reason}`" not in text]
