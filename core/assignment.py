@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class Assignment:
     """A program laid over the topics of a log. Topics have the names they have in the log.
 
-    `tasks`: the partitions each task reads, by topic in the order of the sources. `internal`: every internal topic and its number of
-    partitions; `missing` are those the log does not have yet, to be created. `globals`: the partitions of global stores' topics.
-    `sources`: for each sub-topology, which source node reads a topic.
+    `tasks`: the partitions each task reads, by topic in the order of the sources. `internal`: every internal topic and
+    its number of partitions; `missing` are those the log does not have yet, to be created. `globals`: the partitions of
+    global stores' topics. `sources`: for each sub-topology, which source node reads a topic.
     """
 
     tasks: Mapping[TaskId, tuple[TopicPartition, ...]]
@@ -94,7 +94,8 @@ class Resolution:
         """Return the topics of a source by their names in the log."""
         if source.pattern is None:
             return [decorate(self.application_id, topic, self.program.internal_topics) for topic in source.topics]
-        # An earlier form of the program may have left repartition topics behind: they have the form of ours, and are not input.
+        # An earlier form of the program may have left repartition topics behind: they have the form of ours, and are
+        # not input.
         ours = (f"{self.application_id}-", ("-repartition", "-changelog"))
         return sorted(
             topic
@@ -115,7 +116,8 @@ class Resolution:
         if missing:
             several = len(missing) > 1
             raise TopologyError(
-                f"the log has no topic{'s' if several else ''} {', '.join(missing)}; create {'them' if several else 'it'} "
+                f"the log has no topic{'s' if several else ''} {', '.join(missing)}; create "
+                f"{'them' if several else 'it'} "
                 "(`penstock topics create`) or correct the name"
             )
 
@@ -126,7 +128,8 @@ class Resolution:
                 other = reader.setdefault(topic, source)
                 if other != source:
                     raise TopologyError(
-                        f"topic {topic!r} matches the pattern of source {source!r} and belongs to source {other!r} already; a topic "
+                        f"topic {topic!r} matches the pattern of source {source!r} and belongs to source {other!r} "
+                        "already; a topic "
                         "belongs to one source: narrow the pattern"
                     )
 
@@ -158,7 +161,8 @@ class Resolution:
         for topic, internal in self.own.items():
             if internal.partitions is not None:
                 self.counts[topic] = internal.partitions
-        # Counts spread inside co-partitioned groups until nothing changes; then the upstream decides, one topic at a time.
+        # Counts spread inside co-partitioned groups until nothing changes; then the upstream decides, one topic at a
+        # time.
         while True:
             self._spread()
             open_topics = [topic for topic in self.own if topic not in self.counts]
@@ -169,19 +173,22 @@ class Resolution:
             if len({self.counts[topic] for topic in topics}) > 1:
                 counts = ", ".join(f"{topic!r} has {self.counts[topic]}" for topic in topics)
                 raise TopologyError(
-                    f"topics must have equal numbers of partitions because {reason}, but {counts}; create them alike, or put "
+                    f"topics must have equal numbers of partitions because {reason}, but {counts}; create them alike, "
+                    "or put "
                     "add_repartition between source and processor"
                 )
         for topic, internal in self.own.items():
             if topic in self.log and self.log[topic] != self.counts[topic]:
                 raise TopologyError(
-                    f"internal topic {topic!r} exists with {self.log[topic]} partitions and the program needs {self.counts[topic]}"
+                    f"internal topic {topic!r} exists with {self.log[topic]} partitions and the program needs "
+                    f"{self.counts[topic]}"
                     + (
                         " (its sources' topics have changed)"
                         if internal.partitions is None
                         else f" (partitions={internal.partitions} is given)"
                     )
-                    + "; its records and the state behind it are divided by the old number: go back to it, or start under another application id"
+                    + "; its records and the state behind it are divided by the old number: go back to it, or start "
+                    "under another application id"
                 )
 
     def _spread(self) -> None:
@@ -204,14 +211,16 @@ class Resolution:
             if all(each in self.counts for each in above):
                 if not above:
                     raise TopologyError(
-                        f"internal topic {topic!r} takes its number of partitions from the topics that lead to it, and the log has "
+                        f"internal topic {topic!r} takes its number of partitions from the topics that lead to it, and "
+                        "the log has "
                         "none of these yet; create one, or give partitions="
                     )
                 for member in together:
                     self.counts[member] = max(self.counts[each] for each in above)
                 return
         raise TopologyError(
-            f"internal topics {', '.join(map(repr, open_topics))} take their numbers of partitions from one another in a loop; give one "
+            f"internal topics {', '.join(map(repr, open_topics))} take their numbers of partitions from one another in "
+            "a loop; give one "
             "of them with partitions="
         )
 

@@ -1,10 +1,14 @@
-"""The checks of single arguments that `Topology` makes; each raises TopologyError, or PluginError for a name that is not installed."""
+"""The checks of single arguments that `Topology` makes.
+
+Each raises TopologyError, or PluginError for a name that is not installed.
+"""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -48,7 +52,8 @@ def check_builder(builder: object) -> None:
     """Refuse what declares no store, or one whose backend or serdes are not installed."""
     if not isinstance(builder, StoreBuilder):
         raise TopologyError(
-            f"expected a declared store, found {builder!r}; write for instance key_value_store(NAME), or name one that is in the topology"
+            f"expected a declared store, found {builder!r}; write for instance key_value_store(NAME), or name one that "
+            "is in the topology"
         )
     if not isinstance(builder.name, str) or not _TOPIC.fullmatch(builder.name):
         raise TopologyError(f"store {builder.name!r}: a store's name is 1 to 249 letters, digits, '.', '_' or '-'")
@@ -86,22 +91,18 @@ def check_supplier(where: str, supplier: object, options: Mapping[str, Any]) -> 
         check_installed(where, "processor", supplier)
         supplier = registry().load("processor", supplier)
     if isinstance(supplier, (Processor, ValueTransformer)):
-        kind = type(supplier).__name__
         raise TopologyError(
-            f"{where}: each task needs an instance of its own, found one instance of {kind}; pass the class, or a function that makes one"
+            f"{where}: each task needs an instance of its own, found one instance of {type(supplier).__name__}; pass "
+            "the "
+            "class, or a function that makes one"
         )
     if not callable(supplier):
         raise TopologyError(
             f"{where}: expected a class, a factory or the name of an installed processor, found {supplier!r}"
         )
-    if isinstance(supplier, type):
-        if not issubclass(supplier, (Processor, ValueTransformer)):
-            raise TopologyError(
-                f"{where}: class {supplier.__name__} is neither a Processor nor a ValueTransformer; derive it from one"
-            )
-        if inspect.isabstract(supplier):
-            missing = ", ".join(sorted(supplier.__abstractmethods__))
-            raise TopologyError(f"{where}: class {supplier.__name__} lacks {missing}")
+    made = supplier.func if isinstance(supplier, functools.partial) else supplier
+    if isinstance(made, type):
+        _check_class(where, made)
     try:
         inspect.signature(supplier).bind(**options)
     except ValueError:
@@ -110,10 +111,30 @@ def check_supplier(where: str, supplier: object, options: Mapping[str, Any]) -> 
         raise TopologyError(
             f"{where}: its supplier cannot be called with the options {sorted(options) or 'none'}: {error}"
         ) from error
-    # A class makes a new instance at each call unless it says otherwise in __new__, so it need not be tried: a constructor
-    # may be costly. What a factory makes shows only when it is called.
-    if isinstance(supplier, type) and supplier.__new__ is object.__new__:
-        return
+    # A class makes a new instance at each call, so it need not be tried: a constructor may be costly. What a factory
+    # makes shows only when it is called.
+    if not isinstance(made, type) or _has_own_way_of_making(made):
+        _try(where, supplier, options)
+
+
+def _check_class(where: str, kind: type) -> None:
+    if not issubclass(kind, (Processor, ValueTransformer)):
+        raise TopologyError(
+            f"{where}: class {kind.__name__} is neither a Processor nor a ValueTransformer; derive it from one of them"
+        )
+    if inspect.isabstract(kind):
+        missing = ", ".join(sorted(kind.__abstractmethods__))
+        raise TopologyError(f"{where}: class {kind.__name__} is abstract; write its method {missing}")
+
+
+def _has_own_way_of_making(kind: type) -> bool:
+    """Return whether calling a class may do something else than make an instance (a singleton does)."""
+    maker: Any = type(kind)
+    new: Any = kind.__new__
+    return maker.__call__ is not type.__call__ or new is not object.__new__
+
+
+def _try(where: str, supplier: Callable[..., object], options: Mapping[str, Any]) -> None:
     try:
         one, other = supplier(**options), supplier(**options)
     except Exception as error:

@@ -61,10 +61,10 @@ def _entry(node: Node, successors: Sequence[str], predecessors: Sequence[str]) -
 class _Layout:
     """The order in which Kafka Streams prints nodes, their successors and their predecessors.
 
-    Nodes go by size, the largest first, then by name; a node's size is 1 and the sizes of its children, so that a node which two paths
-    reach counts twice. Successors and predecessors are kept in sorted sets by the same rule while sizes
-    still grow, so their order is that of the sizes at the moment a node was put in. It only comes out the same when
-    the nodes are gone through in the same order, which is that of Java's HashMap.
+    Nodes go by size, the largest first, then by name; a node's size is 1 and the sizes of its children, so that a node
+    which two paths reach counts twice. Successors and predecessors are kept in sorted sets by the same rule while sizes
+    still grow, so their order is that of the sizes at the moment a node was put in. It only comes out the same when the
+    nodes are gone through in the same order, which is that of Java's HashMap.
     """
 
     def __init__(self, subtopology: Subtopology) -> None:

@@ -43,7 +43,10 @@ def to_dot(program: Program) -> str:
 
 @dataclass(frozen=True)
 class _Shape:
-    """Something drawn: `id` is made up, since names may hold anything; `kind` is node, store, topic or open (not one topic)."""
+    """Something drawn.
+
+    `id` is made up, since names may hold anything; `kind` is node, store, topic or open (not one topic).
+    """
 
     id: str
     kind: str
@@ -52,7 +55,10 @@ class _Shape:
 
 @dataclass
 class _Drawing:
-    """What either language draws: shapes in groups, the topics outside of them, and edges of kind record, store or chosen."""
+    """What either language draws.
+
+    `groups` hold the shapes inside them, `topics` lie outside; `edges` are (record, store or chosen, from, to).
+    """
 
     program: Program
     groups: list[tuple[str, list[_Shape]]] = field(default_factory=list)
@@ -114,7 +120,7 @@ def _mermaid_shape(shape: _Shape) -> str:
 
 def _mermaid_text(text: str) -> str:
     # Labels are Markdown and then HTML. A dot or dash before a space starts a list there.
-    return re.sub(r"[^\w .-]|[.-](?= )", lambda found: f"#{ord(found[0])};", text)
+    return re.sub(r"[^\w .:-]|[.-](?= )", lambda found: f"#{ord(found[0])};", text)
 
 
 def _dot_shape(shape: _Shape) -> str:

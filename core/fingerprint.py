@@ -18,7 +18,8 @@ FORMAT = 1
 def fingerprint(program: Program, assignment: Assignment | None = None) -> dict[str, Any]:
     """Return what saved positions and state of `program` depend on, as data for JSON.
 
-    Topics go by their names in the program, patterns by their text in `patterns`. `tasks` and `partitions` are null without an assignment.
+    Topics go by their names in the program, patterns by their text in `patterns`. `tasks` and `partitions` are null
+    without an assignment.
     """
     return {
         "format": FORMAT,
@@ -48,9 +49,10 @@ def _subtopology(subtopology: Subtopology, assignment: Assignment | None) -> dic
 def check_compatible(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Return the reasons, in words, why positions and state saved under `old` do not fit `new`; none: they fit.
 
-    Both are fingerprints. Positions and state are kept by task, so what a task id stands for must stay: a sub-topology keeps its
-    number, its stores and, if it has any, its number of tasks. What fits: new sub-topologies behind the old ones, new stores (they start empty), topics that
-    come or go within a sub-topology, more partitions where there is no store, other processors and edges.
+    Both are fingerprints. Positions and state are kept by task, so what a task id stands for must stay: a sub-topology
+    keeps its number, its stores and, if it has any, its number of tasks. What fits: new sub-topologies behind the old
+    ones, new stores (they start empty), topics that come or go within a sub-topology, more partitions where there is no
+    store, other processors and edges.
     """
     if old.get("format") != FORMAT:
         return [
@@ -59,6 +61,7 @@ def check_compatible(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str
     return [
         *_moved(old, new, "store", "stores"),
         *_moved(old, new, "topic", "topics"),
+        *_moved(old, new, "pattern", "patterns"),
         *_changed_stores(old, new),
         *_replaced(old, new),
         *_repartitioned(old, new),
@@ -72,7 +75,8 @@ def _moved(old: Mapping[str, Any], new: Mapping[str, Any], what: str, field: str
         for name in each[field]:
             if name in now and now[name] != number:
                 yield (
-                    f"{what} {name!r} was in sub-topology {number} and is now in {now[name]}: sub-topologies are numbered in the order of "
+                    f"{what} {name!r} was in sub-topology {number} and is now in {now[name]}: sub-topologies are "
+                    "numbered in the order of "
                     "their first nodes, add new ones behind the old"
                 )
 
@@ -82,13 +86,19 @@ def _changed_stores(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[
     for number, each in old["subtopologies"].items():
         for name, store in each["stores"].items():
             if name not in now:
-                yield f"store {name!r} of sub-topology {number} is no longer in the program, and its content would be lost: put it back"
+                yield (
+                    f"store {name!r} of sub-topology {number} is no longer in the program, and its content would be "
+                    "lost: put it back"
+                )
                 continue
             for field, before in store.items():
                 after = now[name][field]
                 # A default is not known here: what it stands for may be what is now named.
                 if before != after and before is not None and after is not None:
-                    yield f"store {name!r} was written with {field} {before} and now has {after}: its content cannot be read"
+                    yield (
+                        f"store {name!r} was written with {field} {before} and now has {after}: its content cannot be "
+                        "read"
+                    )
 
 
 def _replaced(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[str]:
@@ -100,7 +110,8 @@ def _replaced(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[str]:
         if not any(read[field] & set(after[field]) for field in read):
             yield (
                 f"sub-topology {number} read {_listed(read['topics'] | read['patterns'])} and now reads "
-                f"{_listed({*after['topics'], *after['patterns']})}: it is another one, and would take over the old one's positions"
+                f"{_listed({*after['topics'], *after['patterns']})}: it is another one, and would take over the old "
+                "one's positions"
             )
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 def hash_set_order(names: Iterable[str]) -> list[str]:
     """Return names in the order in which a Java HashSet iterates over them.
 
-    Kafka Streams prints the topics of a source and the stores of a processor in that order, which is neither that of adding nor that of the
-    alphabet. A HashSet goes through its table of buckets, and through each bucket in the order of adding; the bucket is the name's hash with its
-    upper half folded in, modulo the table's size; the table starts at 16 and doubles when it is more than three
-    quarters full, which keeps the order within a bucket.
+    Kafka Streams prints the topics of a source and the stores of a processor in that order, which is neither that of
+    adding nor that of the alphabet. A HashSet goes through its table of buckets, and through each bucket in the order
+    of adding; the bucket is the name's hash with its upper half folded in, modulo the table's size; the table starts at
+    16 and doubles when it is more than three quarters full, which keeps the order within a bucket.
 
     >>> hash_set_order(["orders", "payments", "returns"])
     ['payments', 'orders', 'returns']
@@ -34,8 +34,9 @@ def _bucket(name: str, size: int) -> int:
 class TreeSet:
     """Java's TreeSet, for a rank that changes while names are in the set.
 
-    Then where a new name goes depends on which of the others it is compared with, so on the shape of the tree: a red-black tree as in
-    Cormen et al., Introduction to Algorithms, chapter 13, without deletion. A sorted list would put some names elsewhere.
+    Then where a new name goes depends on which of the others it is compared with, so on the shape of the tree: a
+    red-black tree as in Cormen et al., Introduction to Algorithms, chapter 13, without deletion. A sorted list would
+    put some names elsewhere.
     """
 
     def __init__(self, rank: Callable[[str], tuple[int, bytes]]) -> None:

@@ -21,7 +21,8 @@ TopicChooser = Callable[[Record, RecordMetadata | None], str]
 
 Partitioner = Callable[[str, Record, int], int | Sequence[int] | None]
 """(topic, record, number of partitions) -> the partition, several partitions (each gets a copy; empty: the record is
-dropped), or None for the default, which hashes the serialized key as Kafka's clients do (Kafka Streams: StreamPartitioner)."""
+dropped), or None for the default, which hashes the serialized key as Kafka's clients do (Kafka Streams:
+StreamPartitioner)."""
 
 
 class TaskId(NamedTuple):
@@ -95,7 +96,8 @@ class InternalTopic:
 class GlobalStore:
     """A store that every task can read, filled from all partitions of one topic by one processor.
 
-    It is not logged, whatever its builder says: the topic is its changelog. `id` is its number among the sub-topologies.
+    It is not logged, whatever its builder says: the topic is its changelog. `id` is its number among the
+    sub-topologies.
     """
 
     id: int

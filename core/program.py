@@ -12,7 +12,7 @@ from .describe import to_data, to_text
 from .drawing import to_dot, to_mermaid
 from .errors import TopologyError
 from .fingerprint import fingerprint
-from .nodes import GlobalStore, InternalTopic, Node, SourceNode, Subtopology
+from .nodes import GlobalStore, InternalTopic, Node, SinkNode, SourceNode, Subtopology
 from .store import StoreBuilder
 
 
@@ -20,8 +20,9 @@ from .store import StoreBuilder
 class Program:
     """A topology as inert data: what describing, drawing, shipping and running read. `Topology.build` makes it.
 
-    `nodes` has all nodes by name in the order of adding, those of global stores included; `subtopologies` are those that generate tasks.
-    `stores` leaves out the global ones. `copartitioned` are groups of sources whose topics must have equal numbers of partitions.
+    `nodes` has all nodes by name in the order of adding, those of global stores included; `subtopologies` are those
+    that generate tasks. `stores` leaves out the global ones. `copartitioned` are groups of sources whose topics must
+    have equal numbers of partitions.
     """
 
     nodes: Mapping[str, Node]
@@ -45,19 +46,26 @@ class Program:
         sources = (node for node in self.nodes.values() if isinstance(node, SourceNode))
         return tuple(topic for node in sources for topic in node.topics if topic not in self.internal_topics)
 
+    def sink_topics(self) -> tuple[str, ...]:
+        """Return the topics outside that sinks write to by name, in the order of adding."""
+        named = (
+            node.topic for node in self.nodes.values() if isinstance(node, SinkNode) and isinstance(node.topic, str)
+        )
+        return tuple(dict.fromkeys(topic for topic in named if topic not in self.internal_topics))
+
     # ---------------------------------------------------------------- on a log
 
     def resolve(self, partitions: Mapping[str, int], application_id: str) -> Assignment:
         """Lay the program over a log: tasks, their partitions, and the internal topics to create.
 
-        `partitions` has the number of partitions of every topic in the log (leave out the internal topics of other applications: a
-        pattern would match them; this application's it never matches). A sub-topology has as many tasks as the
-        largest of its topics has partitions, and task p reads partition p of each topic that has one. An internal topic
-        without a count of its own takes that of the topics it is co-partitioned with, else the
-        largest among the topics of the sub-topologies that write to it.
+        `partitions` has the number of partitions of every topic in the log (leave out the internal topics of other
+        applications: a pattern would match them; this application's it never matches). A sub-topology has as many tasks
+        as the largest of its topics has partitions, and task p reads partition p of each topic that has one. An
+        internal topic without a count of its own takes that of the topics it is co-partitioned with, else the largest
+        among the topics of the sub-topologies that write to it.
 
-        Raises TopologyError for missing topics, for topics that must be co-partitioned and are not, for a topic that two patterns
-        match, and for an internal topic that exists with another number of partitions.
+        Raises TopologyError for missing topics, for topics that must be co-partitioned and are not, for a topic that
+        two patterns match, and for an internal topic that exists with another number of partitions.
         """
         return Resolution(self, partitions, application_id).assignment()
 
@@ -89,12 +97,13 @@ class Program:
     def to_json(self) -> str:
         """Return the program as a JSON document. Keys are only ever added while `format` is 1.
 
-        `subtopologies`: `id`, `generates_tasks` (false for a global store's) and `nodes`, parents before children, each with `name` and
-        `kind`. A `source` has `topics`, `pattern`, `children`, `key_serde`, `value_serde`, `timestamp_extractor` and `offset_reset`; a
-        `processor` has `supplier` (`plugin`: whether that is the name of an installed one), `stores`, `parents` and `children`; a
-        `sink` has `topic` or `topic_chooser`, `parents`, `key_serde`, `value_serde` and `partitioner`. `stores`: `name`, `kind`, `global`,
-        `subtopology`, `processors`, `backend`, `logged`, `key_serde` and `value_serde`. `topics`, those that are named:
-        `name`, `internal`, `partitions` (of an internal one that says so), `sources` and `sinks`. Functions and classes
-        are given by their full names; null is the application's default.
+        `subtopologies`: `id`, `generates_tasks` (false for a global store's) and `nodes`, parents before children, each
+        with `name` and `kind`. A `source` has `topics`, `pattern`, `children`, `key_serde`, `value_serde`,
+        `timestamp_extractor` and `offset_reset`; a `processor` has `supplier` (`plugin`: whether that is the name of an
+        installed one), `stores`, `parents` and `children`; a `sink` has `topic` or `topic_chooser`, `parents`,
+        `key_serde`, `value_serde` and `partitioner`. `stores`: `name`, `kind`, `global`, `subtopology`, `processors`,
+        `backend`, `logged`, `key_serde` and `value_serde`. `topics`, those that are named: `name`, `internal`,
+        `partitions` (of an internal one that says so), `sources` and `sinks`. Functions and classes are given by their
+        full names; null is the application's default.
         """
         return json.dumps(to_data(self), indent=2, ensure_ascii=False)

@@ -316,10 +316,10 @@ def key_value_store(
 ) -> KeyValueStoreSpec:
     """Declare a key-value store, for `Topology.add_processor(..., stores=[...])` or `Topology.add_store`.
 
-    Serdes are those of the state (None: the application's `state_serde`). A `timestamped` store holds `ValueAndTimestamp`. `ttl`
-    is a duration of stream time after which an entry is gone, counted from when it was put. `backend` names an installed
-    store backend (None: the application's). A store that is not `logged` is lost with this host. Raises StoreError for a
-    name that is none, and ConfigError for a `ttl` that is not a duration above 0.
+    Serdes are those of the state (None: the application's `state_serde`). A `timestamped` store holds
+    `ValueAndTimestamp`. `ttl` is a duration of stream time after which an entry is gone, counted from when it was put.
+    `backend` names an installed store backend (None: the application's). A store that is not `logged` is lost with this
+    host. Raises StoreError for a name that is none, and ConfigError for a `ttl` that is not a duration above 0.
 
     >>> key_value_store("visits", ttl="1h").ttl_ms
     3600000
@@ -328,5 +328,7 @@ def key_value_store(
         raise StoreError(f"key_value_store: expected a name, found {name!r}")
     ttl_ms = None if ttl is None else duration_ms(ttl, f"ttl of store {name!r}")
     if ttl_ms is not None and ttl_ms < 1:
-        raise ConfigError(f"ttl of store {name!r}: expected a duration of at least 1ms, found {ttl!r}; None keeps entries for ever")
+        raise ConfigError(
+            f"ttl of store {name!r}: expected a duration of at least 1ms, found {ttl!r}; None keeps entries for ever"
+        )
     return KeyValueStoreSpec(name, key_serde, value_serde, timestamped, ttl_ms, backend, logged)

@@ -43,10 +43,10 @@ Supplier = Callable[..., Processor | ValueTransformer]
 class Topology:
     """A program under construction: sources, processors, stores and sinks by name, and their edges.
 
-    A parent is added before its children, so a topology has no cycles by construction. Every method returns the topology. Each mistake
-    raises TopologyError, naming the node and the fix, at the call that makes it or, if later calls could still mend
-    it, in `build`. A plugin that is named and not installed raises PluginError.
-    Semantics: Kafka Streams' Topology.
+    A parent is added before its children, so a topology has no cycles by construction. Every method returns the
+    topology. Each mistake raises TopologyError, naming the node and the fix, at the call that makes it or, if later
+    calls could still mend it, in `build`. A plugin that is named and not installed raises PluginError. Semantics: Kafka
+    Streams' Topology.
 
     >>> class Count(Processor):
     ...     def init(self, context):
@@ -96,8 +96,8 @@ class Topology:
     ) -> Topology:
         """Add a node that reads `topics`, or all topics of the log whose whole name matches `pattern`.
 
-        What is not given is the application's default. `offset_reset` is "earliest" or "latest": where a new application
-        starts. A topic belongs to one source: two readers of a topic are two children of its source.
+        What is not given is the application's default. `offset_reset` is "earliest" or "latest": where a new
+        application starts. A topic belongs to one source: two readers of a topic are two children of its source.
         """
         self._add(self._source(name, topics, pattern, key_serde, value_serde, timestamp_extractor, offset_reset))
         for topic in topics:
@@ -116,10 +116,12 @@ class Topology:
         """Add a node that runs the processor `supplier` makes: a class, a factory, or the name of an installed one.
 
         `stores` connects it to stores by name, or declares and connects them; global stores need no connection.
-        `options` are the arguments of the supplier. Each task calls the supplier anew; a factory is also called twice here, to see what
-        it makes, a class is only looked at.
+        `options` are the arguments of the supplier. Each task calls the supplier anew; a factory is also called twice
+        here, to see what it makes, a class is only looked at.
         """
         where = f"processor {name!r}"
+        check_name("processor", name)
+        self._check_new(name)
         parents_given = self._parents(where, name, parents)
         check_supplier(where, supplier, options)
         if isinstance(stores, (str, StoreBuilder)):
@@ -166,9 +168,10 @@ class Topology:
     ) -> Topology:
         """Send records through a topic of the application's own, so that each key's records meet in one task.
 
-        Children name `name` as their parent: it is the source that reads the topic `NAME-repartition`. Before it are the
-        node `NAME-filter`, which drops records without a key as Kafka Streams does (uncounted), and the sink `NAME-sink`. The topic
-        has `partitions` partitions; None takes the largest count among the topics that lead to it.
+        Children name `name` as their parent: it is the source that reads the topic `NAME-repartition`. Before it are
+        the node `NAME-filter`, which drops records without a key as Kafka Streams does (uncounted), and the sink
+        `NAME-sink`. The topic has `partitions` partitions; None takes the largest count among the topics that lead to
+        it.
         """
         check_name("repartition", name)
         topic = f"{name}-repartition"
@@ -178,6 +181,7 @@ class Topology:
             self._check_new(node)
         check_function(where, "partitioner", partitioner)
         check_serdes(where, key_serde, value_serde)
+        source = self._source(name, (topic,), None, key_serde, value_serde, None, None)
         self.add_internal_topic(topic, partitions)
         self.add_processor(f"{name}-filter", DropNullKeys, parents_given)
         self.add_sink(
@@ -188,7 +192,9 @@ class Topology:
             value_serde=value_serde,
             partitioner=partitioner,
         )
-        return self.add_source(name, topic, key_serde=key_serde, value_serde=value_serde)
+        self._add(source)
+        self._reader[topic] = name
+        return self
 
     # ---------------------------------------------------------------- stores
 
@@ -211,7 +217,8 @@ class Topology:
             )
         if not isinstance(node, ProcessorNode):
             raise TopologyError(
-                f"store {stores[0]!r} cannot be connected to {processor!r}, which is a {kind_of(node)}: only processors use stores"
+                f"store {stores[0]!r} cannot be connected to {processor!r}, which is a {kind_of(node)}: only "
+                "processors use stores"
             )
         if processor in self._global_nodes():
             raise TopologyError(f"processor {processor!r} fills a global store and can have no other store")
@@ -234,8 +241,8 @@ class Topology:
     ) -> Topology:
         """Declare a store that every task can read: all partitions of `topic`, put there by one processor.
 
-        `source` and `processor` name its two nodes, which have no other parents and children. The topic is its changelog, so it
-        is not logged whatever the builder says.
+        `source` and `processor` name its two nodes, which have no other parents and children. The topic is its
+        changelog, so it is not logged whatever the builder says.
         """
         where = f"global store {getattr(builder, 'name', builder)!r}"
         node = self._source(source, (topic,), None, key_serde, value_serde, timestamp_extractor, None)
@@ -257,9 +264,10 @@ class Topology:
     # ---------------------------------------------------------------- topics
 
     def add_internal_topic(self, name: str, partitions: int | None = None) -> Topology:
-        """Declare a topic of the application's own, which sinks and sources name; in the log it carries the application's id.
+        """Declare a topic of the application's own, which sinks and sources then name.
 
-        Low level: `add_repartition` is what a program normally uses. `partitions` None takes the largest count among the topics that lead to it.
+        In the log it carries the application's id. Low level: `add_repartition` is what a program normally uses.
+        `partitions` None takes the largest count among the topics that lead to it.
         """
         check_topic("internal topic", name)
         if partitions is not None and (
@@ -302,7 +310,10 @@ class Topology:
     # ---------------------------------------------------------------- the program
 
     def build(self) -> Program:
-        """Return the program as inert data. Raises TopologyError for what only the whole shows; the builder can be used further."""
+        """Return the program as inert data; the topology can be added to and built again.
+
+        Raises TopologyError for what only the whole shows.
+        """
         if not self._nodes:
             raise TopologyError("the topology is empty: add_source is the first step")
         self._check_stores()
@@ -344,14 +355,16 @@ class Topology:
             other = patterns.setdefault(node.pattern.pattern, node.name)
             if other != node.name:
                 raise TopologyError(
-                    f"sources {other!r} and {node.name!r} have the same pattern {node.pattern.pattern!r}: a topic belongs to one "
+                    f"sources {other!r} and {node.name!r} have the same pattern {node.pattern.pattern!r}: a topic "
+                    "belongs to one "
                     f"source; make {other!r} a parent of both readers"
                 )
             for topic, reader in self._reader.items():
                 # Patterns never match internal topics, see Program.resolve.
                 if topic not in self._internal_topics and node.pattern.fullmatch(topic):
                     raise TopologyError(
-                        f"topic {topic!r} of source {reader!r} also matches the pattern {node.pattern.pattern!r} of source "
+                        f"topic {topic!r} of source {reader!r} also matches the pattern {node.pattern.pattern!r} of "
+                        "source "
                         f"{node.name!r}: a topic belongs to one source; narrow the pattern"
                     )
 
@@ -360,18 +373,20 @@ class Topology:
         for topic in self._internal_topics:
             if topic not in written:
                 raise TopologyError(
-                    f"internal topic {topic!r} is written by no sink{near(topic, [t for t in written if isinstance(t, str)])}"
+                    f"internal topic {topic!r} is written by no "
+                    f"sink{near(topic, [t for t in written if isinstance(t, str)])}"
                 )
             if topic not in self._reader:
                 raise TopologyError(f"internal topic {topic!r} is read by no source{near(topic, self._reader)}")
         for store in self._globals.values():
             if store.source.topics[0] in self._internal_topics:
                 raise TopologyError(
-                    f"global store {store.store.name!r}: topic {store.source.topics[0]!r} is internal; a global store reads a topic of its own"
+                    f"global store {store.store.name!r}: topic {store.source.topics[0]!r} is internal; a global store "
+                    "reads a topic of its own"
                 )
 
     def _divide(self) -> tuple[tuple[Subtopology, ...], tuple[GlobalStore, ...]]:
-        """Group nodes that are connected by edges or stores; number the groups by their first node, as Kafka Streams does."""
+        """Group nodes that edges or stores connect; number the groups by their first node, as Kafka Streams does."""
         groups = Groups(self._nodes)
         user: dict[str, str] = {}
         for node in self._nodes.values():
@@ -420,13 +435,16 @@ class Topology:
         return {name for each in self._globals.values() for name in (each.source.name, each.processor.name)}
 
     def _parents(self, where: str, name: str, parents: str | Sequence[str]) -> tuple[str, ...]:
+        if not isinstance(parents, Iterable):
+            raise TopologyError(f"{where}: expected the name of its parent, or names, found {parents!r}")
         given = (parents,) if isinstance(parents, str) else tuple(parents)
         if not given:
             raise TopologyError(f"{where} has no parent; name the nodes whose records it gets")
         for parent in given:
             if parent == name:
                 raise TopologyError(
-                    f"{where} is its own parent, and a topology has no cycles; to feed records back, write them to a topic with add_sink "
+                    f"{where} is its own parent, and a topology has no cycles; to feed records back, write them to a "
+                    "topic with add_sink "
                     "and read that topic with add_source"
                 )
             node = self._nodes.get(parent)
@@ -437,12 +455,14 @@ class Topology:
                 )
             if isinstance(node, SinkNode):
                 raise TopologyError(
-                    f"{where}: its parent {parent!r} is a sink, and sinks have no children; name the sink's own parents "
+                    f"{where}: its parent {parent!r} is a sink, and sinks have no children; name the sink's own "
+                    "parents "
                     f"({', '.join(node.parents)}), or read the sink's topic with add_source"
                 )
             if parent in self._global_nodes():
                 raise TopologyError(
-                    f"{where}: its parent {parent!r} belongs to a global store and has no other children; read the store with "
+                    f"{where}: its parent {parent!r} belongs to a global store and has no other children; read the "
+                    "store with "
                     "context.get_store"
                 )
         if len(set(given)) < len(given):
@@ -471,7 +491,8 @@ class Topology:
             check_topic(where, topic)
             if topic in self._reader:
                 raise TopologyError(
-                    f"{where}: topic {topic!r} is already read by source {self._reader[topic]!r}; a topic belongs to one source: "
+                    f"{where}: topic {topic!r} is already read by source {self._reader[topic]!r}; a topic belongs to "
+                    "one source: "
                     "make that one the parent of both readers"
                 )
         if len(set(topics)) < len(topics):
@@ -497,7 +518,8 @@ class Topology:
         other = self._stores.get(builder.name)
         if other is not None and other is not builder and other != builder:
             raise TopologyError(
-                f"store {builder.name!r} is already in the topology, declared differently; choose another name, or connect the one there is "
+                f"store {builder.name!r} is already in the topology, declared differently; choose another name, or "
+                "connect the one there is "
                 f"by its name"
             )
         self._stores[builder.name] = builder
@@ -505,7 +527,8 @@ class Topology:
     def _connectable(self, where: str, store: str) -> str:
         if store in self._globals:
             raise TopologyError(
-                f"{where}: store {store!r} is global and needs no connection; context.get_store({store!r}) works in every processor"
+                f"{where}: store {store!r} is global and needs no connection; context.get_store({store!r}) works in "
+                "every processor"
             )
         return store
 
