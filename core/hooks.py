@@ -109,6 +109,7 @@ class Registry:
         """Take (entry point name, package, version, plugin module) of each plugin, and why others could not be loaded."""
         self.broken = dict(broken)
         self.components: dict[tuple[str, str], Component] = {}
+        self._ambiguous: dict[tuple[str, str], str] = {}
         manager = pluggy.PluginManager(GROUP)
         manager.add_hookspecs(Hooks)
         origin: dict[str, tuple[str, str]] = {}
@@ -125,20 +126,36 @@ class Registry:
         for kind, hook in KINDS.items():
             for impl in getattr(manager.hook, hook).get_hookimpls():
                 package, version = origin[impl.plugin_name]
-                for name, target in impl.function().items():
-                    other = self.components.get((kind, name))
-                    if other is not None:
-                        raise PluginError(
-                            f"{kind} {name!r} comes from two packages, {other.package} and {package}: uninstall one of them"
-                        )
-                    self.components[kind, name] = Component(kind, name, target, impl.plugin_name, package, version)
+                try:
+                    given = dict(impl.function())
+                except Exception as error:
+                    self.broken[f"{package} {version} ({impl.plugin_name}: {hook})"] = f"{type(error).__name__}: {error}"
+                    continue
+                for name, target in given.items():
+                    self._add(Component(kind, name, target, impl.plugin_name, package, version))
+
+    def _add(self, component: Component) -> None:
+        """Add a component; when two bring the same name, none of them is guessed to be meant."""
+        key = component.kind, component.name
+        other = self.components.get(key)
+        if other is not None:
+            why = (
+                f"{component.kind} {component.name!r} comes from two packages, {other.package} and {component.package}: "
+                "uninstall one of them"
+            )
+            self._ambiguous[key] = why
+            self.broken[f"{component.package} {component.package_version} ({component.plugin}: {component.name})"] = why
+            return
+        self.components[key] = component
 
     def names(self, kind: str) -> list[str]:
         """Return the names of all components of a kind, sorted."""
         return sorted(name for of, name in self.components if of == kind)
 
     def find(self, kind: str, name: str) -> Component:
-        """Return a component. Raises PluginError that lists what there is, when it is not installed."""
+        """Return a component. Raises PluginError when it is not installed, and lists what is, or when two packages bring it."""
+        if (kind, name) in self._ambiguous:
+            raise PluginError(self._ambiguous[kind, name])
         component = self.components.get((kind, name))
         if component is not None:
             return component
