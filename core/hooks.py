@@ -129,7 +129,9 @@ class Registry:
                 try:
                     given = dict(impl.function())
                 except Exception as error:
-                    self.broken[f"{package} {version} ({impl.plugin_name}: {hook})"] = f"{type(error).__name__}: {error}"
+                    self.broken[f"{package} {version} ({impl.plugin_name}: {hook})"] = (
+                        f"{type(error).__name__}: {error}"
+                    )
                     continue
                 for name, target in given.items():
                     self._add(Component(kind, name, target, impl.plugin_name, package, version))
@@ -165,7 +167,11 @@ class Registry:
         raise PluginError(
             f"no {kind} named {name!r} is installed; installed: {', '.join(names) or 'none'}."
             + (f" Did you mean {' or '.join(map(repr, close))}?" if close else "")
-            + (f" pip install {hint}" if hint else f" Install the package that brings it (`penstock plugins` lists them).")
+            + (
+                f" pip install {hint}"
+                if hint
+                else " Install the package that brings it (`penstock plugins` lists them)."
+            )
             + "".join(f" Note: plugin {which} could not be loaded: {why}" for which, why in self.broken.items())
         )
 
