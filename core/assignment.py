@@ -117,8 +117,7 @@ class Resolution:
             several = len(missing) > 1
             raise TopologyError(
                 f"the log has no topic{'s' if several else ''} {', '.join(missing)}; create "
-                f"{'them' if several else 'it'} "
-                "(`penstock topics create`) or correct the name"
+                f"{'them' if several else 'it'} (`penstock topics create`) or correct the name"
             )
 
     def _check_one_reader(self) -> None:
@@ -129,8 +128,7 @@ class Resolution:
                 if other != source:
                     raise TopologyError(
                         f"topic {topic!r} matches the pattern of source {source!r} and belongs to source {other!r} "
-                        "already; a topic "
-                        "belongs to one source: narrow the pattern"
+                        "already; a topic belongs to one source: narrow the pattern"
                     )
 
     # ---------------------------------------------------------------- how many partitions
@@ -174,8 +172,7 @@ class Resolution:
                 counts = ", ".join(f"{topic!r} has {self.counts[topic]}" for topic in topics)
                 raise TopologyError(
                     f"topics must have equal numbers of partitions because {reason}, but {counts}; create them alike, "
-                    "or put "
-                    "add_repartition between source and processor"
+                    "or put add_repartition between source and processor"
                 )
         for topic, internal in self.own.items():
             if topic in self.log and self.log[topic] != self.counts[topic]:
@@ -212,16 +209,14 @@ class Resolution:
                 if not above:
                     raise TopologyError(
                         f"internal topic {topic!r} takes its number of partitions from the topics that lead to it, and "
-                        "the log has "
-                        "none of these yet; create one, or give partitions="
+                        "the log has none of these yet; create one, or give partitions="
                     )
                 for member in together:
                     self.counts[member] = max(self.counts[each] for each in above)
                 return
         raise TopologyError(
             f"internal topics {', '.join(map(repr, open_topics))} take their numbers of partitions from one another in "
-            "a loop; give one "
-            "of them with partitions="
+            "a loop; give one of them with partitions="
         )
 
     def _together(self, topic: str) -> list[str]:

@@ -93,8 +93,7 @@ def check_supplier(where: str, supplier: object, options: Mapping[str, Any]) -> 
     if isinstance(supplier, (Processor, ValueTransformer)):
         raise TopologyError(
             f"{where}: each task needs an instance of its own, found one instance of {type(supplier).__name__}; pass "
-            "the "
-            "class, or a function that makes one"
+            "the class, or a function that makes one"
         )
     if not callable(supplier):
         raise TopologyError(

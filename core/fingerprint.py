@@ -76,8 +76,7 @@ def _moved(old: Mapping[str, Any], new: Mapping[str, Any], what: str, field: str
             if name in now and now[name] != number:
                 yield (
                     f"{what} {name!r} was in sub-topology {number} and is now in {now[name]}: sub-topologies are "
-                    "numbered in the order of "
-                    "their first nodes, add new ones behind the old"
+                    "numbered in the order of their first nodes, add new ones behind the old"
                 )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from .assembly import assemble
 from .checks import (
     check_builder,
     check_function,
@@ -28,7 +29,6 @@ from .nodes import (
     SerdeLike,
     SinkNode,
     SourceNode,
-    Subtopology,
     TopicChooser,
 )
 from .processor import Processor, ValueTransformer
@@ -126,12 +126,13 @@ class Topology:
         check_supplier(where, supplier, options)
         if isinstance(stores, (str, StoreBuilder)):
             raise TopologyError(f"{where}: stores is a list of stores or names of stores; write stores=[{stores!r}]")
-        names = []
+        names: dict[str, None] = {}
         for store in stores:
             if not isinstance(store, str):
-                self._declare(store)
-            names.append(self._connectable(where, store if isinstance(store, str) else store.name))
-        self._add(ProcessorNode(name, supplier, parents_given, tuple(dict.fromkeys(names)), options))
+                self._check_declared(store)
+            names[self._connectable(where, store if isinstance(store, str) else store.name)] = None
+        self._stores |= {store.name: store for store in stores if not isinstance(store, str)}
+        self._add(ProcessorNode(name, supplier, parents_given, tuple(names), options))
         return self
 
     def add_sink(
@@ -200,9 +201,10 @@ class Topology:
 
     def add_store(self, builder: StoreBuilder, *processors: str) -> Topology:
         """Declare a store and connect it to `processors`. All processors of a store end up in one sub-topology."""
-        self._declare(builder)
+        self._check_declared(builder)
         for processor in processors:
             self.connect(processor, builder.name)
+        self._stores[builder.name] = builder
         return self
 
     def connect(self, processor: str, *stores: str) -> Topology:
@@ -286,22 +288,12 @@ class Topology:
 
         Sources whose records reach the same store are held to this without being named. `Program.resolve` checks it.
         """
+        known = [name for name, node in self._nodes.items() if isinstance(node, SourceNode)]
         for source in sources:
-            node = self._nodes.get(source)
-            if not isinstance(node, SourceNode) or source in self._global_nodes():
-                found = (
-                    "there is no such source yet" if node is None else f"it is the {kind_of(node)} of something else"
-                )
-                if node is not None and source in self._global_nodes():
-                    found = "it belongs to a global store, which every task reads whole"
-                raise TopologyError(
-                    f"copartition: {source!r} cannot be co-partitioned: {found}"
-                    + (
-                        near(source, (n for n, each in self._nodes.items() if isinstance(each, SourceNode)))
-                        if node is None
-                        else ""
-                    )
-                )
+            if source in self._global_nodes():
+                raise TopologyError(f"copartition: {source!r} belongs to a global store, which every task reads whole")
+            if source not in known:
+                raise TopologyError(f"copartition: there is no source named {source!r} yet{near(source, known)}")
         if len(set(sources)) < 2:
             raise TopologyError(f"copartition: expected the names of at least two sources, found {list(sources)}")
         self._copartitioned.append(sources)
@@ -314,109 +306,9 @@ class Topology:
 
         Raises TopologyError for what only the whole shows.
         """
-        if not self._nodes:
-            raise TopologyError("the topology is empty: add_source is the first step")
-        self._check_stores()
-        self._check_patterns()
-        self._check_internal_topics()
-        subtopologies, globals_ = self._divide()
-        return Program(
-            dict(self._nodes),
-            subtopologies,
-            globals_,
-            dict(self._stores),
-            dict(self._internal_topics),
-            tuple(self._copartitioned),
+        return assemble(
+            self._nodes, self._stores, self._globals, self._internal_topics, self._copartitioned, self._reader
         )
-
-    def _check_stores(self) -> None:
-        used = set()
-        for node in self._nodes.values():
-            if isinstance(node, ProcessorNode):
-                for store in node.stores:
-                    if store not in self._stores and store not in self._globals:
-                        raise TopologyError(
-                            f"processor {node.name!r} is connected to store {store!r}, which is not in the topology; "
-                            "declare it with add_store" + near(store, self._stores)
-                        )
-                    used.add(store)
-        for store in self._stores:
-            if store not in used:
-                raise TopologyError(
-                    f"store {store!r} is connected to no processor; name it in add_processor(..., stores=[{store!r}]), "
-                    f"in connect(PROCESSOR, {store!r}), or leave it out"
-                )
-
-    def _check_patterns(self) -> None:
-        patterns: dict[str, str] = {}
-        for node in self._nodes.values():
-            if not isinstance(node, SourceNode) or node.pattern is None:
-                continue
-            other = patterns.setdefault(node.pattern.pattern, node.name)
-            if other != node.name:
-                raise TopologyError(
-                    f"sources {other!r} and {node.name!r} have the same pattern {node.pattern.pattern!r}: a topic "
-                    "belongs to one "
-                    f"source; make {other!r} a parent of both readers"
-                )
-            for topic, reader in self._reader.items():
-                # Patterns never match internal topics, see Program.resolve.
-                if topic not in self._internal_topics and node.pattern.fullmatch(topic):
-                    raise TopologyError(
-                        f"topic {topic!r} of source {reader!r} also matches the pattern {node.pattern.pattern!r} of "
-                        "source "
-                        f"{node.name!r}: a topic belongs to one source; narrow the pattern"
-                    )
-
-    def _check_internal_topics(self) -> None:
-        written = {node.topic for node in self._nodes.values() if isinstance(node, SinkNode)}
-        for topic in self._internal_topics:
-            if topic not in written:
-                raise TopologyError(
-                    f"internal topic {topic!r} is written by no "
-                    f"sink{near(topic, [t for t in written if isinstance(t, str)])}"
-                )
-            if topic not in self._reader:
-                raise TopologyError(f"internal topic {topic!r} is read by no source{near(topic, self._reader)}")
-        for store in self._globals.values():
-            if store.source.topics[0] in self._internal_topics:
-                raise TopologyError(
-                    f"global store {store.store.name!r}: topic {store.source.topics[0]!r} is internal; a global store "
-                    "reads a topic of its own"
-                )
-
-    def _divide(self) -> tuple[tuple[Subtopology, ...], tuple[GlobalStore, ...]]:
-        """Group nodes that edges or stores connect; number the groups by their first node, as Kafka Streams does."""
-        groups = Groups(self._nodes)
-        user: dict[str, str] = {}
-        for node in self._nodes.values():
-            for parent in node.parents:
-                groups.unite(node.name, parent)
-            if isinstance(node, ProcessorNode):
-                for store in node.stores:
-                    groups.unite(node.name, user.setdefault(store, node.name))
-        filled_by = {each.source.name: each for each in self._globals.values()}
-        subtopologies: list[Subtopology] = []
-        globals_: list[GlobalStore] = []
-        for number, names in enumerate(groups.members()):
-            if names[0] in filled_by:
-                globals_.append(replace(filled_by[names[0]], id=number))
-                continue
-            nodes = tuple(self._nodes[name] for name in names)
-            children: dict[str, list[str]] = {name: [] for name in names}
-            for node in nodes:
-                for parent in node.parents:
-                    children[parent].append(node.name)
-            used = {store for node in nodes if isinstance(node, ProcessorNode) for store in node.stores}
-            subtopologies.append(
-                Subtopology(
-                    number,
-                    nodes,
-                    {name: tuple(each) for name, each in children.items()},
-                    tuple(builder for store, builder in self._stores.items() if store in used),
-                )
-            )
-        return tuple(subtopologies), tuple(globals_)
 
     # ---------------------------------------------------------------- checks of one call
 
@@ -444,8 +336,7 @@ class Topology:
             if parent == name:
                 raise TopologyError(
                     f"{where} is its own parent, and a topology has no cycles; to feed records back, write them to a "
-                    "topic with add_sink "
-                    "and read that topic with add_source"
+                    "topic with add_sink and read that topic with add_source"
                 )
             node = self._nodes.get(parent)
             if node is None:
@@ -456,14 +347,12 @@ class Topology:
             if isinstance(node, SinkNode):
                 raise TopologyError(
                     f"{where}: its parent {parent!r} is a sink, and sinks have no children; name the sink's own "
-                    "parents "
-                    f"({', '.join(node.parents)}), or read the sink's topic with add_source"
+                    f"parents ({', '.join(node.parents)}), or read the sink's topic with add_source"
                 )
             if parent in self._global_nodes():
                 raise TopologyError(
                     f"{where}: its parent {parent!r} belongs to a global store and has no other children; read the "
-                    "store with "
-                    "context.get_store"
+                    "store with context.get_store"
                 )
         if len(set(given)) < len(given):
             raise TopologyError(f"{where} names a parent twice: {', '.join(given)}")
@@ -492,8 +381,7 @@ class Topology:
             if topic in self._reader:
                 raise TopologyError(
                     f"{where}: topic {topic!r} is already read by source {self._reader[topic]!r}; a topic belongs to "
-                    "one source: "
-                    "make that one the parent of both readers"
+                    "one source: make that one the parent of both readers"
                 )
         if len(set(topics)) < len(topics):
             raise TopologyError(f"{where} names a topic twice: {', '.join(topics)}")
@@ -511,7 +399,7 @@ class Topology:
         check_serdes(where, key_serde, value_serde)
         return SourceNode(name, topics, compiled, key_serde, value_serde, timestamp_extractor, offset_reset)
 
-    def _declare(self, builder: StoreBuilder) -> None:
+    def _check_declared(self, builder: StoreBuilder) -> None:
         check_builder(builder)
         if builder.name in self._globals:
             raise TopologyError(f"store {builder.name!r}: there is already a global store of that name; choose another")
@@ -519,10 +407,8 @@ class Topology:
         if other is not None and other is not builder and other != builder:
             raise TopologyError(
                 f"store {builder.name!r} is already in the topology, declared differently; choose another name, or "
-                "connect the one there is "
-                f"by its name"
+                "connect the one there is by its name"
             )
-        self._stores[builder.name] = builder
 
     def _connectable(self, where: str, store: str) -> str:
         if store in self._globals:
@@ -540,27 +426,3 @@ class DropNullKeys(Processor):
         """Handle one record."""
         if record.key is not None:
             self.context.forward(record)
-
-
-class Groups:
-    """Disjoint sets of names (union-find)."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._above = {name: name for name in names}
-
-    def find(self, name: str) -> str:
-        """Return the name that stands for the set `name` is in."""
-        while self._above[name] != name:
-            self._above[name] = name = self._above[self._above[name]]
-        return name
-
-    def unite(self, one: str, other: str) -> None:
-        """Make the sets of two names one."""
-        self._above[self.find(one)] = self.find(other)
-
-    def members(self) -> list[list[str]]:
-        """Return the sets, by their first name and each in the order in which the names were given."""
-        sets: dict[str, list[str]] = {}
-        for name in self._above:
-            sets.setdefault(self.find(name), []).append(name)
-        return list(sets.values())

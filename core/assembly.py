@@ -1,0 +1,164 @@
+"""Assembly: from what a Topology collected to a Program; the checks that need the whole, and the sub-topologies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from .checks import near
+from .errors import TopologyError
+from .nodes import GlobalStore, InternalTopic, Node, ProcessorNode, SinkNode, SourceNode, Subtopology
+from .program import Program
+from .store import StoreBuilder
+
+
+def assemble(
+    nodes: Mapping[str, Node],
+    stores: Mapping[str, StoreBuilder],
+    global_stores: Mapping[str, GlobalStore],
+    internal_topics: Mapping[str, InternalTopic],
+    copartitioned: Sequence[tuple[str, ...]],
+    readers: Mapping[str, str],
+) -> Program:
+    """Return the program. `readers` gives for each topic that is read by name its source. Raises TopologyError."""
+    if not nodes:
+        raise TopologyError("the topology is empty: add_source is the first step")
+    _check_stores(nodes, stores, global_stores)
+    _check_patterns(nodes, internal_topics, readers)
+    _check_internal_topics(nodes, global_stores, internal_topics, readers)
+    subtopologies, numbered = _divide(nodes, stores, global_stores)
+    return Program(
+        dict(nodes), subtopologies, numbered, dict(stores), dict(internal_topics), tuple(map(tuple, copartitioned))
+    )
+
+
+def _check_stores(
+    nodes: Mapping[str, Node], stores: Mapping[str, StoreBuilder], global_stores: Mapping[str, GlobalStore]
+) -> None:
+    used = set()
+    fillers = {each.processor.name for each in global_stores.values()}
+    for node in nodes.values():
+        if not isinstance(node, ProcessorNode) or node.name in fillers:
+            continue
+        for store in node.stores:
+            if store in global_stores:
+                raise TopologyError(
+                    f"processor {node.name!r} is connected to store {store!r}, which is global and needs no "
+                    f"connection: leave it out, context.get_store({store!r}) works in every processor"
+                )
+            if store not in stores:
+                raise TopologyError(
+                    f"processor {node.name!r} is connected to store {store!r}, which is not in the topology; declare "
+                    f"it with add_store{near(store, stores)}"
+                )
+            used.add(store)
+    for store in stores:
+        if store not in used:
+            raise TopologyError(
+                f"store {store!r} is connected to no processor; name it in add_processor(..., stores=[{store!r}]) or "
+                f"in connect(PROCESSOR, {store!r}), or leave it out"
+            )
+
+
+def _check_patterns(
+    nodes: Mapping[str, Node], internal_topics: Mapping[str, InternalTopic], readers: Mapping[str, str]
+) -> None:
+    owners: dict[str, str] = {}
+    for node in nodes.values():
+        if not isinstance(node, SourceNode) or node.pattern is None:
+            continue
+        pattern = node.pattern.pattern
+        other = owners.setdefault(pattern, node.name)
+        if other != node.name:
+            raise TopologyError(
+                f"sources {other!r} and {node.name!r} have the same pattern {pattern!r}: a topic belongs to one "
+                f"source; make {other!r} the parent of both readers"
+            )
+        for topic, reader in readers.items():
+            # Patterns never match internal topics, see Program.resolve.
+            if topic not in internal_topics and node.pattern.fullmatch(topic):
+                raise TopologyError(
+                    f"topic {topic!r} of source {reader!r} also matches the pattern {pattern!r} of source "
+                    f"{node.name!r}: a topic belongs to one source; narrow the pattern"
+                )
+
+
+def _check_internal_topics(
+    nodes: Mapping[str, Node],
+    global_stores: Mapping[str, GlobalStore],
+    internal_topics: Mapping[str, InternalTopic],
+    readers: Mapping[str, str],
+) -> None:
+    written = [node.topic for node in nodes.values() if isinstance(node, SinkNode) and isinstance(node.topic, str)]
+    for topic in internal_topics:
+        if topic not in written:
+            raise TopologyError(f"internal topic {topic!r} is written by no sink{near(topic, written)}")
+        if topic not in readers:
+            raise TopologyError(f"internal topic {topic!r} is read by no source{near(topic, readers)}")
+    for store, each in global_stores.items():
+        if each.source.topics[0] in internal_topics:
+            raise TopologyError(
+                f"global store {store!r} reads the internal topic {each.source.topics[0]!r}, which is emptied as it is "
+                "processed; write to a topic of your own with add_sink, and let the store read that"
+            )
+
+
+def _divide(
+    nodes: Mapping[str, Node], stores: Mapping[str, StoreBuilder], global_stores: Mapping[str, GlobalStore]
+) -> tuple[tuple[Subtopology, ...], tuple[GlobalStore, ...]]:
+    """Group nodes that edges or stores connect; number the groups by their first node, as Kafka Streams does."""
+    groups = Groups(nodes)
+    user: dict[str, str] = {}
+    for node in nodes.values():
+        for parent in node.parents:
+            groups.unite(node.name, parent)
+        if isinstance(node, ProcessorNode):
+            for store in node.stores:
+                groups.unite(node.name, user.setdefault(store, node.name))
+    filled_by = {each.source.name: each for each in global_stores.values()}
+    subtopologies: list[Subtopology] = []
+    numbered: list[GlobalStore] = []
+    for number, names in enumerate(groups.members()):
+        if names[0] in filled_by:
+            numbered.append(replace(filled_by[names[0]], id=number))
+        else:
+            subtopologies.append(_subtopology(number, [nodes[name] for name in names], stores))
+    return tuple(subtopologies), tuple(numbered)
+
+
+def _subtopology(number: int, nodes: Sequence[Node], stores: Mapping[str, StoreBuilder]) -> Subtopology:
+    children: dict[str, list[str]] = {node.name: [] for node in nodes}
+    for node in nodes:
+        for parent in node.parents:
+            children[parent].append(node.name)
+    used = {store for node in nodes if isinstance(node, ProcessorNode) for store in node.stores}
+    return Subtopology(
+        number,
+        tuple(nodes),
+        {name: tuple(each) for name, each in children.items()},
+        tuple(builder for store, builder in stores.items() if store in used),
+    )
+
+
+class Groups:
+    """Disjoint sets of names (union-find)."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._above = {name: name for name in names}
+
+    def find(self, name: str) -> str:
+        """Return the name that stands for the set `name` is in."""
+        while self._above[name] != name:
+            self._above[name] = name = self._above[self._above[name]]
+        return name
+
+    def unite(self, one: str, other: str) -> None:
+        """Make the sets of two names one."""
+        self._above[self.find(one)] = self.find(other)
+
+    def members(self) -> list[list[str]]:
+        """Return the sets, by their first name and each in the order in which the names were given."""
+        sets: dict[str, list[str]] = {}
+        for name in self._above:
+            sets.setdefault(self.find(name), []).append(name)
+        return list(sets.values())
