@@ -83,10 +83,10 @@ class BytesSerde(Serde[bytes]):
 
 
 class StrSerde(Serde[str]):
-    """Text as UTF-8, as Kafka's StringSerializer writes it.
+    r"""Text as UTF-8, as Kafka's StringSerializer writes it.
 
     >>> StrSerde().serialize("ä")
-    b'\\xc3\\xa4'
+    b'\xc3\xa4'
     """
 
     checked_types = frozenset({str})
@@ -116,7 +116,7 @@ class _StructSerde(Serde[Any]):
     types: tuple[type, ...]
 
     def serialize(self, value: Any) -> bytes:
-        """Return `value` in a fixed number of bytes, big-endian. Raises SerdeError for another type, or one that does not fit."""
+        """Return `value`, big-endian. Raises SerdeError for another type, or what does not fit."""
         if not isinstance(value, self.types) or (isinstance(value, bool) and bool not in self.types):
             raise _wrong(self.name, self.types[0].__name__, value)
         try:
@@ -143,10 +143,10 @@ class _StructSerde(Serde[Any]):
 
 
 class IntSerde(_StructSerde):
-    """Integers of 64 bits, as Kafka's LongSerializer writes them.
+    r"""Integers of 64 bits, as Kafka's LongSerializer writes them.
 
     >>> IntSerde().serialize(258)
-    b'\\x00\\x00\\x00\\x00\\x00\\x00\\x01\\x02'
+    b'\x00\x00\x00\x00\x00\x00\x01\x02'
     """
 
     name, layout, types = "int", struct.Struct(">q"), (int,)
@@ -165,10 +165,10 @@ class FloatSerde(_StructSerde):
 
 
 class BoolSerde(_StructSerde):
-    """Booleans as one byte, 0 or 1, as Kafka's BooleanSerializer writes them.
+    r"""Booleans as one byte, 0 or 1, as Kafka's BooleanSerializer writes them.
 
     >>> BoolSerde().serialize(True)
-    b'\\x01'
+    b'\x01'
     """
 
     name, layout, types = "bool", struct.Struct(">?"), (bool,)

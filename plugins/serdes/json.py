@@ -26,6 +26,7 @@ class JsonSerde(Serde[Any]):
     """
 
     immutable_types = frozenset({bool})
+    checked_types = frozenset({str, int})
 
     def serialize(self, value: Any) -> bytes:
         """Return `value` as JSON. Raises SerdeError that says what JSON cannot hold."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import is_dataclass
-from datetime import date, datetime, timedelta, timezone, tzinfo
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import Enum
 from functools import partial
@@ -50,8 +50,9 @@ class MsgpackSerde(Serde[Any]):
     immutable_types = frozenset({str, int, float, bool, bytes})
 
     def __init__(self) -> None:
-        self._pack = _Writer(None).pack
-        self._read_extension = partial(_read_extension, None, 1)
+        self._writer = _Writer(1, None)
+        self._pack = self._writer.pack
+        self._read_extension = _reader(1, None)
 
     def __reduce__(self) -> tuple[type[MsgpackSerde], tuple[()]]:
         return type(self), ()
@@ -59,10 +60,16 @@ class MsgpackSerde(Serde[Any]):
     def serialize(self, value: Any) -> bytes:
         """Return `value` as MessagePack. Raises SerdeError that names the type that cannot be held."""
         try:
+            if type(value) is tuple:  # the commonest extension type by far, so it skips a call or two
+                return self._writer.extension(TUPLE, self._writer.inside(list(value)))
             return self._pack(value)
         except UnicodeEncodeError:
-            # The strict writer is the faster one; lone surrogates are rare.
-            return _serialize(_Writer("surrogatepass"), value)
+            # Lone surrogates are rare, and a packer that lets them through is half as fast for all text.
+            pass
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise _unwritable(value, error) from error
+        try:
+            return _Writer(1, _SURROGATES).pack(value)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise _unwritable(value, error) from error
 
@@ -71,84 +78,70 @@ class MsgpackSerde(Serde[Any]):
         try:
             return unpackb(data, ext_hook=self._read_extension, strict_map_key=False)
         except UnicodeDecodeError:
-            return _deserialize(data)
+            pass
+        except SerdeError:
+            raise
+        except Exception as error:
+            raise _unreadable(data, error) from error
+        try:
+            hook = _reader(1, _SURROGATES)
+            return unpackb(data, ext_hook=hook, strict_map_key=False, unicode_errors=_SURROGATES)
         except SerdeError:
             raise
         except Exception as error:
             raise _unreadable(data, error) from error
 
 
-def _serialize(writer: _Writer, value: Any) -> bytes:
-    try:
-        return writer.pack(value)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise _unwritable(value, error) from error
-
-
-def _deserialize(data: bytes) -> Any:
-    try:
-        return unpackb(
-            data,
-            ext_hook=partial(_read_extension, "surrogatepass", 1),
-            strict_map_key=False,
-            unicode_errors="surrogatepass",
-        )
-    except SerdeError:
-        raise
-    except Exception as error:
-        raise _unreadable(data, error) from error
+_SURROGATES = "surrogatepass"
 
 
 # ---------------------------------------------------------------- writing
 
 
 class _Writer:
-    """Packers, one for each depth of nested extension types: a Packer's buffer serves one value at a time."""
+    """A packer for one depth of nesting; what is inside of extension types goes to that of the next depth.
 
-    def __init__(self, unicode_errors: str | None) -> None:
+    One packer for all depths would not do: its buffer holds one value at a time.
+    """
+
+    def __init__(self, depth: int, unicode_errors: str | None) -> None:
+        self._depth = depth
         self._unicode_errors = unicode_errors
-        self._depth = 0
-        self._nested: list[Callable[[Any], bytes]] = []
-        self.pack = self._packer(256 * 1024)
-
-    def _packer(self, buffer_bytes: int) -> Callable[[Any], bytes]:
-        pack: Callable[[Any], bytes] = Packer(
-            default=self._extend, strict_types=True, unicode_errors=self._unicode_errors, buf_size=buffer_bytes
+        self.pack: Callable[[Any], bytes] = Packer(
+            default=self._extend,
+            strict_types=True,
+            unicode_errors=unicode_errors,
+            buf_size=256 * 1024 if depth == 1 else 1024,
         ).pack
-        return pack
+        self.inside: Callable[[Any], bytes] = self._first_inside
+        plain = Packer(buf_size=64)
+        self.extension: Callable[[int, bytes], bytes] = plain.pack_ext_type
+        self.array_header: Callable[[int], bytes] = plain.pack_array_header
+
+    def _first_inside(self, value: Any) -> bytes:
+        if self._depth > _DEPTH:
+            raise SerdeError(f"serde 'msgpack': tuples and sets nest more than {_DEPTH} deep; flatten the value")
+        self.inside = _Writer(self._depth + 1, self._unicode_errors).pack
+        return self.inside(value)
 
     def _extend(self, value: Any) -> ExtType:
+        # tuple.__new__: ExtType's own constructor checks in Python what is known to be right here.
+        if type(value) is tuple:
+            return _new(ExtType, (TUPLE, self.inside(list(value))))
         write = _WRITERS.get(type(value))
         if write is None:
             raise SerdeError(_no_such_type(value))
-        # tuple.__new__: ExtType's own constructor checks in Python what is known to be right here.
-        return tuple.__new__(ExtType, write(self, value))
-
-    def inner(self, value: Any) -> bytes:
-        depth = self._depth
-        if depth == _DEPTH:
-            raise SerdeError(f"serde 'msgpack': tuples and sets nest more than {_DEPTH} deep; flatten the value")
-        if depth == len(self._nested):
-            self._nested.append(self._packer(1024))
-        self._depth = depth + 1
-        try:
-            return self._nested[depth](value)
-        finally:
-            self._depth = depth
+        return _new(ExtType, write(self, value))
 
 
+_new = tuple.__new__
 _Extension = tuple[int, bytes]
 
 
-def _write_tuple(writer: _Writer, value: tuple[Any, ...]) -> _Extension:
-    """Write the elements as a MessagePack array."""
-    return TUPLE, writer.inner(list(value))
-
-
 def _write_set(code: int, writer: _Writer, value: frozenset[Any]) -> _Extension:
-    """Write the elements as a MessagePack array, in order of their bytes."""
-    elements = sorted([writer.inner(element) for element in value])
-    return code, Packer(buf_size=64).pack_array_header(len(elements)) + b"".join(elements)
+    """Write the elements as a MessagePack array (as for a tuple), in order of their bytes."""
+    elements = sorted([writer.inside(element) for element in value])
+    return code, writer.array_header(len(elements)) + b"".join(elements)
 
 
 def _write_int(writer: _Writer, value: int) -> _Extension:
@@ -156,35 +149,36 @@ def _write_int(writer: _Writer, value: int) -> _Extension:
     return BIG_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
 
 
-_MOMENT = Struct(">QB")
+_MOMENT = Struct(">HBBBBBIB")
 _OFFSET = Struct(">q")
-_ZERO = datetime(1, 1, 1)
-_DAY_US = 86_400_000_000
 _FOLD, _FIXED, _NAMED = 1, 2, 4
 
 
 def _write_datetime(writer: _Writer, value: datetime) -> _Extension:
-    """Write microseconds of wall time since year 1 (8 bytes), flags (1 byte), and the zone.
+    """Write year (2 bytes), month, day, hour, minute, second (1 each), microsecond (4), flags (1), and the zone.
 
     Flags: 1 the later of two equal wall times (fold), 2 a fixed offset follows (8 bytes of microseconds, and
     the zone's name, if it has one of its own, in UTF-8), 4 an IANA key follows in UTF-8. All numbers big-endian.
     """
-    past = value.replace(tzinfo=None, fold=0) - _ZERO
-    moment = past.days * _DAY_US + past.seconds * 1_000_000 + past.microseconds
     zone = value.tzinfo
     if zone is None:
-        return DATETIME, _MOMENT.pack(moment, value.fold)
-    if type(zone) is timezone:
-        offset = zone.utcoffset(None)
-        name = zone.tzname(None)
-        own = b"" if name == timezone(offset).tzname(None) else name.encode("utf-8", "surrogatepass")
-        return DATETIME, _MOMENT.pack(moment, value.fold | _FIXED) + _OFFSET.pack(offset // _MICROSECOND) + own
-    if type(zone) is ZoneInfo and zone.key:
-        return DATETIME, _MOMENT.pack(moment, value.fold | _NAMED) + zone.key.encode()
-    raise SerdeError(
-        f"serde 'msgpack': a datetime with the time zone {_name(zone)} {zone} cannot be kept as it is; "
-        "use datetime.timezone or zoneinfo.ZoneInfo (`value.astimezone(datetime.timezone.utc)`)"
+        flags, written = value.fold, b""
+    elif type(zone) is timezone:
+        offset, name = zone.utcoffset(None), zone.tzname(None)
+        flags, written = value.fold | _FIXED, _OFFSET.pack(offset // _MICROSECOND)
+        if zone is not UTC and name != timezone(offset).tzname(None):
+            written += name.encode("utf-8", _SURROGATES)
+    elif type(zone) is ZoneInfo and zone.key:
+        flags, written = value.fold | _NAMED, zone.key.encode()
+    else:
+        raise SerdeError(
+            f"serde 'msgpack': a datetime with the time zone {_name(zone)} {zone} cannot be kept as it is; "
+            "use datetime.timezone or zoneinfo.ZoneInfo (`value.astimezone(datetime.timezone.utc)`)"
+        )
+    moment = _MOMENT.pack(
+        value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond, flags
     )
+    return DATETIME, moment + written
 
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -216,7 +210,6 @@ def _write_uuid(writer: _Writer, value: UUID) -> _Extension:
 
 
 _WRITERS: dict[type, Callable[[_Writer, Any], _Extension]] = {
-    tuple: _write_tuple,
     set: partial(_write_set, SET),
     frozenset: partial(_write_set, FROZENSET),
     int: _write_int,
@@ -231,26 +224,30 @@ _WRITERS: dict[type, Callable[[_Writer, Any], _Extension]] = {
 # ---------------------------------------------------------------- reading
 
 
-def _read_extension(unicode_errors: str | None, depth: int, code: int, data: bytes) -> Any:
-    kind = _COLLECTIONS.get(code)
-    if kind is not None:
-        if depth > _DEPTH:
-            raise SerdeError(f"serde 'msgpack': tuples and sets nest more than {_DEPTH} deep")
-        elements = unpackb(
-            data,
-            ext_hook=partial(_read_extension, unicode_errors, depth + 1),
-            strict_map_key=False,
-            unicode_errors=unicode_errors,
-        )
-        if type(elements) is not list:
-            raise SerdeError(f"serde 'msgpack': extension type {code} holds no array")
-        return kind(elements)
-    read = _READERS.get(code)
-    if read is not None:
-        return read(data)
-    if code in _RESERVED:
-        raise SerdeError(f"serde 'msgpack': extension type {code} is not known to this version of penstock")
-    return ExtType(code, data)
+def _reader(depth: int, unicode_errors: str | None) -> Callable[[int, bytes], Any]:
+    """Return the reader of extension types at one depth of nesting."""
+    inside: Callable[[int, bytes], Any] | None = None
+
+    def read_extension(code: int, data: bytes) -> Any:
+        nonlocal inside
+        kind = _COLLECTIONS.get(code)
+        if kind is not None:
+            if inside is None:
+                if depth > _DEPTH:
+                    raise SerdeError(f"serde 'msgpack': tuples and sets nest more than {_DEPTH} deep")
+                inside = _reader(depth + 1, unicode_errors)
+            elements = unpackb(data, ext_hook=inside, strict_map_key=False, unicode_errors=unicode_errors)
+            if type(elements) is not list:
+                raise SerdeError(f"serde 'msgpack': extension type {code} holds no array")
+            return kind(elements)
+        read = _READERS.get(code)
+        if read is not None:
+            return read(data)
+        if code in _RESERVED:
+            raise SerdeError(f"serde 'msgpack': extension type {code} is not known to this version of penstock")
+        return ExtType(code, data)
+
+    return read_extension
 
 
 def _read_int(data: bytes) -> int:
@@ -258,16 +255,18 @@ def _read_int(data: bytes) -> int:
 
 
 def _read_datetime(data: bytes) -> datetime:
-    moment, flags = _MOMENT.unpack_from(data)
-    rest = data[_MOMENT.size :]
+    year, month, day, hour, minute, second, microsecond, flags = _MOMENT.unpack_from(data)
     zone: tzinfo | None = None
     if flags & _FIXED:
-        offset = timedelta(microseconds=_OFFSET.unpack_from(rest)[0])
-        name = rest[_OFFSET.size :].decode("utf-8", "surrogatepass")
-        zone = timezone(offset, name) if name else timezone(offset)
+        offset = _OFFSET.unpack_from(data, _MOMENT.size)[0]
+        name = data[_MOMENT.size + _OFFSET.size :]
+        if name:
+            zone = timezone(timedelta(microseconds=offset), name.decode("utf-8", _SURROGATES))
+        else:
+            zone = timezone(timedelta(microseconds=offset)) if offset else UTC
     elif flags & _NAMED:
-        zone = ZoneInfo(rest.decode())
-    return (_ZERO + timedelta(microseconds=moment)).replace(tzinfo=zone, fold=flags & _FOLD)
+        zone = ZoneInfo(data[_MOMENT.size :].decode())
+    return datetime(year, month, day, hour, minute, second, microsecond, zone, fold=flags & _FOLD)
 
 
 def _read_date(data: bytes) -> date:
