@@ -60,8 +60,9 @@ class MemoryLog(Log):
     ) -> None:
         """Create a topic."""
         with self._lock:
-            info = check_new_topic(name, partitions, config or {}, self._topics)
-            self._topics[name] = _Topic(TopicInfo(info.name, partitions, info.config, internal))
+            self._topics[name] = _Topic(
+                check_new_topic(name, partitions, config or {}, self._topics, internal=internal)
+            )
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, its records and every position in it."""

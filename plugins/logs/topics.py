@@ -123,7 +123,9 @@ def parse_config(name: str, config: Mapping[str, str]) -> TopicSettings:
     )
 
 
-def check_new_topic(name: str, partitions: int, config: Mapping[str, str], existing: Iterable[str]) -> TopicInfo:
+def check_new_topic(
+    name: str, partitions: int, config: Mapping[str, str], existing: Iterable[str], *, internal: bool
+) -> TopicInfo:
     """Return the description of a topic about to be made. Raises LogError for what Kafka would refuse too."""
     if not _NAME.fullmatch(name) or name in (".", ".."):
         raise LogError(
@@ -141,4 +143,4 @@ def check_new_topic(name: str, partitions: int, config: Mapping[str, str], exist
                 f"topic {name!r} differs from topic {other!r} only in '.' and '_', which Kafka refuses: choose another name"
             )
     parse_config(name, config)
-    return TopicInfo(name, partitions, dict(config))
+    return TopicInfo(name, partitions, dict(config), internal)

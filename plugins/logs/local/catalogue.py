@@ -1,0 +1,110 @@
+"""The topics of a local log, kept in this process until somebody changes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgpack
+
+from penstock.log import TopicInfo
+from penstock.record import TopicPartition
+
+from ..messages import check_partition, unknown_topic
+from ..partitioner import Partitioner
+from ..topics import TopicSettings, parse_config
+from .environment import Environment, Transaction
+from .layout import number, number_row
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic; `id` is never given to another one, so what belonged to a deleted topic is not taken for its successor's."""
+
+    id: int
+    info: TopicInfo
+    settings: TopicSettings
+    partitioner: Partitioner
+
+    def to_bytes(self) -> bytes:
+        """Return the topic's row."""
+        row: bytes = msgpack.packb([self.id, self.info.partitions, dict(self.info.config), self.info.internal])
+        return row
+
+    @classmethod
+    def make(cls, topic_id: int, info: TopicInfo) -> Topic:
+        """Return a topic with its settings parsed."""
+        return cls(topic_id, info, parse_config(info.name, info.config), Partitioner(info.partitions))
+
+
+class Topics(dict[str, Topic]):
+    """Topics by name, as of one generation of the log's catalogue; not to be changed."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self._where = where
+
+    def named(self, name: str) -> Topic:
+        """Return a topic. Raises UnknownTopicError."""
+        topic = self.get(name)
+        if topic is None:
+            raise unknown_topic(name, self, f"the local log {self._where}")
+        return topic
+
+    def of(self, partition: TopicPartition) -> Topic:
+        """Return the topic of a partition. Raises UnknownTopicError, or LogError when it has no such partition."""
+        topic = self.named(partition.topic)
+        check_partition(partition.topic, partition.partition, topic.info.partitions)
+        return topic
+
+
+class Catalogue:
+    """Reads the topics when their generation has moved, which costs one small look-up otherwise. Thread-safe."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._read = -1, Topics(environment.directory)
+
+    def topics(self, transaction: Transaction) -> Topics:
+        """Return the topics as a transaction sees them."""
+        system = self._environment.database("system")
+        generation = number(transaction.get(b"generation", db=system))
+        known, topics = self._read
+        if generation != known:
+            topics = self._load(transaction, topics)
+            self._read = generation, topics
+        return topics
+
+    def put(self, transaction: Transaction, topic: Topic) -> None:
+        """Add a topic."""
+        transaction.put(topic.info.name.encode(), topic.to_bytes(), db=self._environment.database("topics"))
+        self._next(transaction, b"generation")
+
+    def delete(self, transaction: Transaction, topic: Topic) -> None:
+        """Remove a topic."""
+        transaction.delete(topic.info.name.encode(), db=self._environment.database("topics"))
+        self._next(transaction, b"generation")
+
+    def next_id(self, transaction: Transaction) -> int:
+        """Return a number that no topic and no committer of this log ever had."""
+        return self._next(transaction, b"next_id")
+
+    def _next(self, transaction: Transaction, counter: bytes) -> int:
+        system = self._environment.database("system")
+        following = number(transaction.get(counter, db=system)) + 1
+        transaction.put(counter, number_row(following), db=system)
+        return following
+
+    def _load(self, transaction: Transaction, before: Topics) -> Topics:
+        loaded = Topics(self._environment.directory)
+        with transaction.cursor(db=self._environment.database("topics")) as cursor:
+            for key, row in cursor:
+                name = bytes(key).decode()
+                topic_id, partitions, config, internal = msgpack.unpackb(row)
+                old = before.get(name)
+                # A topic that stayed keeps its object, for its partitioner remembers keys.
+                loaded[name] = (
+                    old
+                    if old is not None and old.id == topic_id
+                    else Topic.make(topic_id, TopicInfo(name, partitions, config, internal))
+                )
+        return loaded

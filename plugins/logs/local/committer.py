@@ -1,0 +1,132 @@
+"""The commit point of a task in a local log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgpack
+
+from penstock.errors import FencedError, LogError, ProductionError, UnknownTopicError
+from penstock.log import Commit, TaskCommitter
+from penstock.record import OutputBatch, TopicPartition
+
+from ..messages import fenced, unknown_topics_as_production_errors
+from .catalogue import Topics
+from .environment import Environment, Transaction
+from .layout import named_key, number, number_row, partition_key
+from .producing import append_packed, is_stale, pack_outputs
+from .storage import Storage
+
+
+class LocalCommitter(TaskCommitter):
+    """The row of a task holds the epoch of whoever opened it last; a commit compares the whole row with what it left there."""
+
+    def __init__(
+        self, storage: Storage, application_id: str, task_id: str, partitions: Sequence[TopicPartition]
+    ) -> None:
+        self._storage = storage
+        self._application_id = application_id
+        self._task_id = task_id
+        self._key = named_key(application_id, task_id.encode())
+        with storage.write(f"open task {task_id} of {application_id!r}") as (transaction, topics):
+            environment = storage.environment
+            self._epoch = number_row(storage.catalogue.next_id(transaction))
+            positions = read_positions(environment, transaction, topics, application_id, partitions)
+            old = transaction.get(self._key, db=environment.database("commits"))
+            state = None if old is None else bytes(old[8:])
+            row = self._epoch + (state or b"")
+            transaction.put(self._key, row, db=environment.database("commits"))
+        self._row: bytes | None = row
+        self._committed: Commit | None = None
+        if state:
+            version, engine_state = msgpack.unpackb(state)
+            self._committed = Commit(
+                {each: position for each, position in positions.items() if position is not None}, version, engine_state
+            )
+
+    @property
+    def committed(self) -> Commit | None:
+        """The last commit."""
+        return self._committed
+
+    def is_current(self) -> bool:
+        """Return whether the task's row is as this object left it: one read transaction."""
+        row = self._row
+        if row is None:
+            return False
+        with self._storage.environment.read() as transaction:
+            return self._is_at(row, transaction)
+
+    def commit(self, commit: Commit, outputs: Sequence[OutputBatch]) -> None:
+        """Make outputs, positions and version visible in one LMDB transaction, fsynced."""
+        if self._row is None:
+            raise LogError(
+                f"task {self._task_id} of application {self._application_id!r}: this committer was closed, or the outcome of "
+                "its last commit is unknown: open another and read `committed`"
+            )
+        state: bytes = msgpack.packb((commit.version, commit.engine_state))
+        while not self._try_commit(commit, outputs, self._row, self._epoch + state):
+            # An output's topic was deleted and made again since its records were packed for it.
+            pass
+        self._committed = commit
+
+    def close(self) -> None:
+        """Release everything."""
+        self._row = None
+
+    def _try_commit(self, commit: Commit, outputs: Sequence[OutputBatch], before: bytes, after: bytes) -> bool:
+        storage = self._storage
+        with unknown_topics_as_production_errors():
+            packed = pack_outputs(storage, outputs)
+        self._row = None
+        try:
+            with storage.write(f"commit task {self._task_id} of {self._application_id!r}") as (transaction, topics):
+                if not self._is_at(before, transaction):
+                    raise fenced(self._application_id, self._task_id)
+                with unknown_topics_as_production_errors():
+                    stale = is_stale(packed, topics)
+                if not stale:
+                    put_positions(storage.environment, transaction, topics, self._application_id, commit.positions)
+                    append_packed(storage, transaction, packed)
+                    transaction.put(self._key, after, db=storage.environment.database("commits"))
+        except (FencedError, ProductionError, UnknownTopicError):
+            # These are raised before anything is committed.
+            self._row = before
+            raise
+        self._row = before if stale else after
+        return not stale
+
+    def _is_at(self, row: bytes, transaction: Transaction) -> bool:
+        found = transaction.get(self._key, db=self._storage.environment.database("commits"))
+        return found is not None and bytes(found) == row
+
+
+def read_positions(
+    environment: Environment,
+    transaction: Transaction,
+    topics: Topics,
+    application_id: str,
+    partitions: Sequence[TopicPartition],
+) -> dict[TopicPartition, int | None]:
+    """Return an application's positions, None where there is none."""
+    database = environment.database("positions")
+    found: dict[TopicPartition, int | None] = {}
+    for each in partitions:
+        key = partition_key(topics.of(each).id, each.partition)
+        row = transaction.get(named_key(application_id, key), db=database)
+        found[each] = None if row is None else number(row)
+    return found
+
+
+def put_positions(
+    environment: Environment,
+    transaction: Transaction,
+    topics: Topics,
+    application_id: str,
+    positions: Mapping[TopicPartition, int],
+) -> None:
+    """Set an application's positions."""
+    database = environment.database("positions")
+    for each, position in positions.items():
+        key = partition_key(topics.of(each).id, each.partition)
+        transaction.put(named_key(application_id, key), number_row(position), db=database)

@@ -1,0 +1,315 @@
+"""The LMDB environment of a local log: one per process and directory, its transactions, and what can go wrong with it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import lmdb
+
+from penstock.clock import duration_ms
+from penstock.errors import LogError
+
+from .write_lock import WriteLock
+
+DATABASES = ("system", "topics", "ends", "batches", "positions", "commits", "meta", "leases", "cleaned")
+_FORMAT = b"1"
+_MAX_READERS = 1022
+_SETTINGS = {"map_size": str(1 << 40), "lock_timeout": "30s"}
+_LOOSE_PAGES = 32
+
+Transaction = Any
+"""An LMDB transaction whose values are memoryviews, good until it ends; its type arguments differ between py-lmdb's versions."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """`map_size`: the most bytes the log may take, sparse until used. `lock_timeout_ms`: how long to wait for a writer."""
+
+    map_size: int
+    lock_timeout_ms: int
+
+    @classmethod
+    def parse(cls, settings: Mapping[str, str]) -> Options:
+        """Return options from a log's settings. Raises LogError for an unknown or a bad one."""
+        for name in settings:
+            if name not in _SETTINGS:
+                raise LogError(f"local log: unknown setting {name!r}; known: {', '.join(_SETTINGS)}")
+        given = {**_SETTINGS, **settings}
+        if not given["map_size"].isdigit() or int(given["map_size"]) < 1 << 16:
+            raise LogError(
+                f"local log: setting 'map_size' is {given['map_size']!r}, expected a number of bytes, 65536 or more"
+            )
+        return cls(int(given["map_size"]), duration_ms(given["lock_timeout"], "local log: setting 'lock_timeout'"))
+
+
+class Environment:
+    """The environment in one directory. Thread-safe; after a fork the child opens it anew.
+
+    Use `acquire` and `release`: LMDB forbids a process to open a directory twice.
+    """
+
+    def __init__(self, directory: str, options: Options) -> None:
+        self.directory = directory
+        self._options = options
+        self._users = 0
+        self._open_lock = threading.Lock()
+        self._active: set[Any] = set()
+        self._databases: dict[str, Any] = {}
+        self._lmdb: Any = None
+        self._inherited: Any = None
+        self._inherited_busy = False
+        self._write_lock = WriteLock(directory, options.lock_timeout_ms)
+        self._open()
+
+    # -- transactions
+
+    @contextmanager
+    def read(self) -> Iterator[Transaction]:
+        """Open a read transaction; it sees what was committed when it began and waits for nobody."""
+        with self._errors("read"):
+            transaction = self._begin(write=False)
+            self._active.add(transaction)
+            try:
+                yield transaction
+            finally:
+                self._active.discard(transaction)
+                transaction.abort()
+
+    @contextmanager
+    def write(self, what: str) -> Iterator[Transaction]:
+        """Open the one write transaction of this directory and commit it durably at the end of the block.
+
+        Raises LogError when another process does not give it up in time. If the block raises, nothing was changed.
+        """
+        with self._errors(what):
+            self._environment()
+            with self._write_lock.held():
+                transaction = self._begin(write=True)
+                self._active.add(transaction)
+                try:
+                    yield transaction
+                except BaseException:
+                    transaction.abort()
+                    raise
+                else:
+                    transaction.commit()
+                finally:
+                    self._active.discard(transaction)
+
+    def database(self, name: str) -> Any:
+        """Return the handle of a named database, one of DATABASES."""
+        return self._databases[name]
+
+    def check_readers(self) -> None:
+        """Free the reader slots of killed processes, which would keep deleted records' space in use."""
+        with self._errors("check readers"):
+            self._environment().reader_check()
+
+    @property
+    def map_size(self) -> int:
+        """The most bytes that the log may take."""
+        return self._options.map_size
+
+    # -- life
+
+    def close(self) -> None:
+        """Close the environment; it opens again when used again."""
+        with self._open_lock:
+            if self._lmdb is not None:
+                self._lmdb.close()
+                self._lmdb = None
+            self._write_lock.close()
+
+    def after_fork(self) -> None:
+        """Drop what a child process inherited: LMDB's handles and locks belong to the parent."""
+        if self._lmdb is not None:
+            self._inherited, self._inherited_busy = self._lmdb, bool(self._active)
+        self._open_lock = threading.Lock()
+        self._active = set()
+        self._lmdb = None
+        self._write_lock = WriteLock(self.directory, self._options.lock_timeout_ms)
+
+    def _environment(self) -> Any:
+        return self._lmdb if self._lmdb is not None else self._open()
+
+    def _open(self) -> Any:
+        with self._open_lock, self._errors("open"):
+            if self._lmdb is not None:
+                return self._lmdb
+            self._drop_inherited()
+            os.makedirs(self.directory, exist_ok=True)
+            # Values that are written are never uninitialised memory here, so clearing it first (meminit) only costs time.
+            # No spare transactions: a forked child that closes its copy would give the parent's reader slots away.
+            environment: Any = lmdb.open(
+                self.directory,
+                map_size=self._options.map_size,
+                max_dbs=len(DATABASES),
+                max_readers=_MAX_READERS,
+                max_spare_txns=0,
+                meminit=False,
+                mode=0o644,
+            )
+            try:
+                self._check_complete(environment)
+                environment.reader_check()
+                self._databases = self._open_databases(environment)
+            except BaseException:
+                environment.close()
+                raise
+            self._lmdb = environment
+            return environment
+
+    def _drop_inherited(self) -> None:
+        if self._inherited is None:
+            return
+        if self._inherited_busy:
+            raise LogError(
+                f"local log {self.directory}: this process was forked while another thread of its parent was using the log, "
+                "and so cannot use it itself: fork earlier, or start processes with the 'spawn' method"
+            )
+        self._inherited.close()
+        self._inherited = None
+
+    def _check_complete(self, environment: Any) -> None:
+        pages, page_size = environment.info()["last_pgno"] + 1, environment.stat()["psize"]
+        found = os.path.getsize(os.path.join(self.directory, "data.mdb"))
+        # A few pages that were allocated and given back in one transaction may never have been written.
+        if found < (pages - _LOOSE_PAGES) * page_size:
+            raise LogError(
+                f"local log {self.directory}: data.mdb is damaged: it has {found} bytes, and should have {pages * page_size}. "
+                "Restore it from a copy, or move the directory away to start with an empty log"
+            )
+
+    def _open_databases(self, environment: Any) -> dict[str, Any]:
+        transaction = environment.begin()
+        try:
+            found: dict[str, Any] = {
+                name: environment.open_db(name.encode(), transaction, create=False) for name in DATABASES
+            }
+            form = transaction.get(b"format", db=found["system"])
+        except lmdb.NotFoundError:
+            transaction.abort()
+            with self._write_lock.held():
+                transaction = environment.begin(write=True)
+                try:
+                    found = {name: environment.open_db(name.encode(), transaction) for name in DATABASES}
+                    form = transaction.get(b"format", db=found["system"])
+                    if form is None:
+                        form = _FORMAT
+                        transaction.put(b"format", form, db=found["system"])
+                except BaseException:
+                    transaction.abort()
+                    raise
+                transaction.commit()
+        else:
+            transaction.commit()
+        if form != _FORMAT:
+            raise LogError(
+                f"local log {self.directory}: its format is {form!r}, and this version of penstock reads {_FORMAT!r}: "
+                "use the version that wrote it"
+            )
+        return found
+
+    def _begin(self, *, write: bool) -> Transaction:
+        environment = self._environment()
+        try:
+            return environment.begin(write=write, buffers=True)
+        except lmdb.ReadersFullError:
+            environment.reader_check()
+        except lmdb.MapResizedError:
+            # Another process was given a larger map_size. Adopting it is allowed only while no transaction is open here.
+            if self._active:
+                raise
+            environment.set_mapsize(0)
+        except lmdb.PanicError:
+            # A write of LMDB's own first pages failed (disk full): only opening it anew helps.
+            if self._active:
+                raise
+            self.close()
+            environment = self._environment()
+        return environment.begin(write=write, buffers=True)
+
+    @contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except lmdb.Error as error:
+            raise LogError(f"local log {self.directory}: cannot {what}: {self._explain(error)}") from error
+        except OSError as error:
+            raise LogError(
+                f"local log {self.directory}: cannot {what}: {error.strerror or error} ({error.filename}): "
+                "give the log a directory on a local disk that this user can write"
+            ) from error
+
+    def _explain(self, error: lmdb.Error) -> str:
+        reason = str(error)
+        code = getattr(error, "code", 0)
+        if isinstance(error, lmdb.MapFullError):
+            return (
+                f"the log is full: it has reached its 'map_size' of {self._options.map_size} bytes. Raise that setting, delete "
+                "topics, or give topics a 'retention.ms' or 'retention.bytes'. Nothing was changed"
+            )
+        if isinstance(error, lmdb.DiskError) or code in (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT):
+            return (
+                f"{reason}; the disk has {_free_bytes(self.directory)} bytes free. Free space there, or raise this user's quota or "
+                "file size limit. What was being written is not half done: it is there completely or not at all"
+            )
+        if isinstance(error, lmdb.ReadersFullError):
+            return f"more than {_MAX_READERS} processes read it at once: stop some"
+        if isinstance(
+            error, (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
+        ):
+            return f"data.mdb is damaged ({reason}): restore it from a copy, or move the directory away to start with an empty log"
+        if isinstance(error, lmdb.ReadonlyError) or code in (errno.EACCES, errno.EROFS, errno.EPERM):
+            return f"{reason}: this user cannot write there: change the directory's permissions, or choose another directory"
+        if isinstance(error, lmdb.MemoryError) or code == errno.ENOMEM:
+            return f"{reason}: this process may not map {self._options.map_size} bytes: lower the setting 'map_size'"
+        return reason
+
+
+_environments: dict[str, Environment] = {}
+_environments_lock = threading.Lock()
+
+
+def acquire(directory: str, options: Options) -> Environment:
+    """Return this process's environment in `directory`; `release` it when done."""
+    real = os.path.realpath(directory)
+    with _environments_lock:
+        environment = _environments.get(real)
+        if environment is None:
+            environment = _environments[real] = Environment(real, options)
+        environment._users += 1
+        return environment
+
+
+def release(environment: Environment) -> None:
+    """Give an environment back; the last user closes it."""
+    with _environments_lock:
+        environment._users -= 1
+        if environment._users == 0:
+            _environments.pop(environment.directory, None)
+            environment.close()
+
+
+def _after_fork() -> None:
+    global _environments_lock
+    _environments_lock = threading.Lock()
+    for environment in _environments.values():
+        environment.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _free_bytes(directory: str) -> int:
+    try:
+        found = os.statvfs(directory)
+    except OSError:
+        return 0
+    return found.f_bavail * found.f_frsize

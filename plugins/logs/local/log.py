@@ -1,0 +1,166 @@
+"""The local log itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from penstock.clock import Clock, SystemClock
+from penstock.errors import LogError
+from penstock.log import Lease, Log, TaskCommitter, TopicInfo
+from penstock.record import OutputBatch, RecordBatch, TopicPartition
+
+from ..messages import out_of_range
+from ..topics import check_new_topic
+from . import rows
+from .catalogue import Topic
+from .committer import LocalCommitter, read_positions
+from .environment import Options
+from .fetching import fetch
+from .layout import DamagedBatchError, Extent, named_key, partition_key
+from .leases import LocalLease
+from .maintenance import maintain
+from .producing import append_packed, is_stale, pack_outputs
+from .storage import Storage
+
+
+class LocalLog(Log):
+    """Topics, positions and commits in a directory of this host; any number of processes may use it at once.
+
+    `location` is the directory, made when it does not exist. It must be on a local disk: LMDB maps its file, and its locks
+    are the kernel's. Commits and appends are durable when they return (fsync); a process that is killed at any moment leaves
+    nothing half done.
+
+    `settings`: `map_size`, the most bytes that the log may take (default 1 TiB; disk space is taken as it is used);
+    `lock_timeout`, how long to wait for another process's write ("30s").
+    """
+
+    def __init__(self, location: str, settings: Mapping[str, str] | None = None, *, clock: Clock | None = None) -> None:
+        if not location:
+            raise LogError("local log: no directory given; write `local:DIRECTORY`")
+        self._storage = Storage(location, Options.parse(settings or {}), clock or SystemClock())
+
+    # -- topics
+
+    def topics(self) -> Mapping[str, TopicInfo]:
+        """Return all topics by name."""
+        with self._storage.read() as (_, topics):
+            return {name: topic.info for name, topic in topics.items()}
+
+    def create_topic(
+        self, name: str, partitions: int, config: Mapping[str, str] | None = None, *, internal: bool = False
+    ) -> None:
+        """Create a topic."""
+        storage = self._storage
+        with storage.write(f"create topic {name!r}") as (transaction, topics):
+            info = check_new_topic(name, partitions, config or {}, topics, internal=internal)
+            topic = Topic.make(storage.catalogue.next_id(transaction), info)
+            storage.catalogue.put(transaction, topic)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, its records and every position in it."""
+        storage = self._storage
+        with storage.write(f"delete topic {name!r}") as (transaction, topics):
+            topic = topics.named(name)
+            storage.catalogue.delete(transaction, topic)
+            prefix = partition_key(topic.id, 0)[:4]
+            for database in ("ends", "batches", "cleaned"):
+                rows.delete_prefix(storage.environment, transaction, database, prefix)
+            rows.delete_positions_of_topic(storage.environment, transaction, topic.id)
+
+    def start_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the first offset that can still be read, for each."""
+        return {each: found.start for each, found in self._extents(partitions).items()}
+
+    def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the offset after the last committed record, for each; waits for no writer and costs microseconds."""
+        return {each: found.end for each, found in self._extents(partitions).items()}
+
+    def _extents(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Extent]:
+        storage = self._storage
+        with storage.read() as (transaction, topics):
+            return {
+                each: rows.extent(storage.environment, transaction, topics.of(each).id, each.partition)
+                for each in partitions
+            }
+
+    # -- records
+
+    def fetch(self, partition: TopicPartition, offset: int, end: int, max_bytes: int) -> list[RecordBatch]:
+        """Return records from `offset` up to, not including, `end`; `max_bytes` may be passed by one stored batch."""
+        storage = self._storage
+        with storage.read() as (transaction, topics):
+            topic_id = topics.of(partition).id
+            has = rows.extent(storage.environment, transaction, topic_id, partition.partition)
+            if not has.start <= offset <= has.end:
+                raise out_of_range(partition, offset, has.start, has.end)
+            end = min(end, has.end)
+            try:
+                return fetch(storage.environment, transaction, topic_id, partition, offset, end, max_bytes)
+            except DamagedBatchError as error:
+                raise LogError(
+                    f"local log {storage.directory}: topic {partition.topic!r} partition {partition.partition} is damaged at or "
+                    f"after offset {offset}: {error}. Restore data.mdb from a copy, or purge the partition up to a later offset"
+                ) from error
+
+    def append(self, batch: OutputBatch) -> None:
+        """Produce outside any task; durable when it returns."""
+        storage, stale = self._storage, True
+        while stale:
+            packed = pack_outputs(storage, [batch])
+            with storage.write(f"append to topic {batch.topic!r}") as (transaction, topics):
+                # Stale: the topic was deleted and made again meanwhile, maybe with other partitions.
+                stale = is_stale(packed, topics)
+                if not stale:
+                    append_packed(storage, transaction, packed)
+
+    def purge(self, partition: TopicPartition, before: int) -> None:
+        """Delete records below offset `before` with this process's next write, with `maintain` or with `close`."""
+        with self._storage.read() as (_, topics):
+            topic_id = topics.of(partition).id
+        self._storage.purge_later(topic_id, partition.partition, before)
+
+    def maintain(self, now_ms: int) -> None:
+        """Purge, and apply retention and compaction as of `now_ms`; leaves it to another process that is at it already."""
+        self._storage.purge_now()
+        maintain(self._storage, now_ms)
+
+    # -- commits
+
+    def committed(
+        self, application_id: str, partitions: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, int | None]:
+        """Return the application's committed positions."""
+        with self._storage.read() as (transaction, topics):
+            return read_positions(self._storage.environment, transaction, topics, application_id, partitions)
+
+    def open_committer(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> TaskCommitter:
+        """Take the task's fence, then read its last commit."""
+        return LocalCommitter(self._storage, application_id, task_id, partitions)
+
+    def delete_commits(self, application_id: str) -> None:
+        """Forget every commit of an application, and what `put_meta` kept for it."""
+        storage = self._storage
+        with storage.write(f"delete the commits of {application_id!r}") as (transaction, _):
+            for database in ("positions", "commits", "meta"):
+                rows.delete_prefix(storage.environment, transaction, database, named_key(application_id))
+
+    def get_meta(self, application_id: str, key: str) -> bytes | None:
+        """Return what `put_meta` kept."""
+        storage = self._storage
+        with storage.read() as (transaction, _):
+            row = transaction.get(named_key(application_id, key.encode()), db=storage.environment.database("meta"))
+            return None if row is None else bytes(row)
+
+    def put_meta(self, application_id: str, key: str, value: bytes) -> None:
+        """Keep a few bytes for an application; durable when it returns."""
+        storage = self._storage
+        with storage.write(f"keep {key!r} of {application_id!r}") as (transaction, _):
+            transaction.put(named_key(application_id, key.encode()), value, db=storage.environment.database("meta"))
+
+    def lease(self, application_id: str, owner: str, ttl_ms: int) -> Lease:
+        """Take the application's driver lease."""
+        return LocalLease(self._storage, application_id, owner, ttl_ms)
+
+    def close(self) -> None:
+        """Release everything; idempotent."""
+        self._storage.close()

@@ -1,0 +1,76 @@
+"""Producing in two halves: what takes long is done before the write transaction, what needs its offsets inside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.record import OutputBatch
+
+from ..messages import no_key, too_large
+from . import rows
+from .catalogue import Topic, Topics
+from .environment import Transaction
+from .layout import PackedBatch, pack_share
+from .storage import Storage
+
+
+@dataclass(frozen=True)
+class PackedOutput:
+    """An output batch, split by partition and packed; stale if its topic has been made anew since."""
+
+    topic: Topic
+    batches: dict[int, list[PackedBatch]]
+
+
+def pack_outputs(storage: Storage, outputs: Sequence[OutputBatch]) -> list[PackedOutput]:
+    """Partition and pack. Raises UnknownTopicError, and ProductionError for what a topic does not take."""
+    if not outputs:
+        return []
+    with storage.read() as (_, topics):
+        targets = [topics.named(batch.topic) for batch in outputs]
+    appended_ms = storage.clock.now_ms()
+    return [
+        PackedOutput(topic, _pack(storage, topic, batch, appended_ms))
+        for topic, batch in zip(targets, outputs, strict=True)
+    ]
+
+
+def is_stale(packed: Sequence[PackedOutput], topics: Topics) -> bool:
+    """Return whether a topic was deleted or made again since packing."""
+    return any(topics.named(each.topic.info.name).id != each.topic.id for each in packed)
+
+
+def append_packed(storage: Storage, transaction: Transaction, packed: Sequence[PackedOutput]) -> None:
+    """Give the packed batches their offsets and put them at the ends of their partitions."""
+    for output in packed:
+        for partition, batches in output.batches.items():
+            rows.append(storage.environment, transaction, output.topic.id, partition, batches)
+
+
+def _pack(storage: Storage, topic: Topic, batch: OutputBatch, appended_ms: int) -> dict[int, list[PackedBatch]]:
+    if topic.settings.compact and None in batch.keys:
+        raise no_key(topic.info.name)
+
+    def appended() -> int:
+        with storage.read() as (transaction, _):
+            return sum(
+                rows.extent(storage.environment, transaction, topic.id, partition).end
+                for partition in range(topic.info.partitions)
+            )
+
+    packed: dict[int, list[PackedBatch]] = {}
+    for share in topic.partitioner.split(batch, appended):
+        batches = list(pack_share(share, appended_ms, use_append_time=topic.settings.log_append_time))
+        packed[share.partition] = batches
+        # Only a batch that is larger than the limit can hold a record that is.
+        if any(len(each.data) > topic.settings.max_message_bytes for each in batches):
+            _check_sizes(topic, batch)
+    return packed
+
+
+def _check_sizes(topic: Topic, batch: OutputBatch) -> None:
+    limit = topic.settings.max_message_bytes
+    largest = max(len(key or b"") + len(value or b"") for key, value in zip(batch.keys, batch.values, strict=True))
+    if largest > limit:
+        raise too_large(topic.info.name, largest, limit)

@@ -1,0 +1,79 @@
+"""A local log's transactions with its topics at hand; what the log, its committers and its leases share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from penstock.clock import Clock
+from penstock.errors import LogError
+
+from . import rows
+from .catalogue import Catalogue, Topics
+from .environment import Environment, Options, Transaction, acquire, release
+
+
+class Storage:
+    """One log's use of the environment in its directory. Thread-safe."""
+
+    def __init__(self, directory: str, options: Options, clock: Clock) -> None:
+        self.clock = clock
+        self._environment: Environment | None = acquire(directory, options)
+        self.directory = self._environment.directory
+        self.catalogue = Catalogue(self._environment)
+        self._purges: dict[tuple[int, int], int] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def environment(self) -> Environment:
+        """The environment. Raises LogError after `close`."""
+        if self._environment is None:
+            raise LogError(f"local log {self.directory}: this object was closed; open the log again")
+        return self._environment
+
+    @contextmanager
+    def read(self) -> Iterator[tuple[Transaction, Topics]]:
+        """Open a read transaction; gives it, and the topics as it sees them."""
+        with self.environment.read() as transaction:
+            yield transaction, self.catalogue.topics(transaction)
+
+    @contextmanager
+    def write(self, what: str) -> Iterator[tuple[Transaction, Topics]]:
+        """Open the write transaction, do the purges that were asked for, and commit durably at the end of the block."""
+        environment = self.environment
+        with environment.write(what) as transaction:
+            purges = dict(self._purges)
+            for (topic_id, partition), before in purges.items():
+                rows.drop_before(environment, transaction, topic_id, partition, before)
+            yield transaction, self.catalogue.topics(transaction)
+        for key, before in purges.items():
+            with self._lock:
+                if self._purges.get(key) == before:
+                    del self._purges[key]
+
+    def purge_later(self, topic_id: int, partition: int, before: int) -> None:
+        """Purge with the next write: an fsync is too much for a purge alone."""
+        with self._lock:
+            self._purges[topic_id, partition] = max(before, self._purges.get((topic_id, partition), 0))
+
+    def purge_now(self) -> None:
+        """Do the purges that were asked for."""
+        if self._purges:
+            with self.write("purge"):
+                pass
+
+    def close(self) -> None:
+        """Give the environment back; idempotent."""
+        with self._lock:
+            environment, purges = self._environment, bool(self._purges)
+        if environment is None:
+            return
+        if purges:
+            # A purge that fails is asked for again by whoever runs the application next.
+            with suppress(LogError):
+                self.purge_now()
+        with self._lock:
+            environment, self._environment = self._environment, None
+        if environment is not None:
+            release(environment)
