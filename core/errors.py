@@ -39,6 +39,10 @@ class StaleStoreError(StoreError):
     """A store on this host is not at the version that the caller expected."""
 
 
+class StoreLockedError(StoreError):
+    """Another process holds the write lock of a store on this host and does not let go: restore into a new directory."""
+
+
 class ChangelogError(PenstockError):
     """A changelog cannot be read or written, or its chain is broken."""
 

@@ -1,1 +1,11 @@
-"""State store backends, and the layers around them. Imports core."""
+"""State stores: backends that keep bytes on this host, and the layers around them. May import core only."""
+
+from __future__ import annotations
+
+from penstock.hooks import Components, hookimpl
+
+
+@hookimpl
+def penstock_store_backends() -> Components:
+    """Return the store backends that come with penstock."""
+    return {"memory": "penstock.stores.memory:MemoryBackend", "lmdb": "penstock.stores.lmdb:LmdbBackend"}

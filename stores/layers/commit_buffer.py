@@ -1,0 +1,121 @@
+"""The commit buffer: what a task changed in one store since its last commit, read through to the backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from penstock.store import Change, StoreBackend
+
+from ..sorted_keys import SortedKeys
+
+_MISSING: Any = object()
+
+_ENTRY_BYTES = 120
+"""What a pending change costs beside its key and value (two bytes objects and a place in a dict)."""
+
+
+class CommitBuffer:
+    """A BytesStore: one store of a backend, with the changes of the running commit on top.
+
+    A commit takes `changes()`, writes them to the changelog and the backend, and then calls `clear()`. A commit
+    that failed calls `clear()` as well: the backend never saw the changes, so there is nothing to undo.
+    """
+
+    def __init__(self, backend: StoreBackend, name: str) -> None:
+        self.name = name
+        self._backend = backend
+        self._read = backend.get
+        self._changes: dict[bytes, bytes | None] = {}
+        self._size_bytes = 0
+        # The first `len(_order)` keys of `_changes` in order: keys leave `_changes` only by `clear`,
+        # so those that came later are the last ones of the dict, and `put` need not note them.
+        self._order = SortedKeys()
+        self._in_backend: dict[bytes, bool] = {}
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of `key`, or None."""
+        value: bytes | None = self._changes.get(key, _MISSING)
+        return self._read(self.name, key) if value is _MISSING else value
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """Set the value of `key`; None deletes it."""
+        old = self._changes.get(key, _MISSING)
+        self._changes[key] = value
+        size = 0 if value is None else len(value)
+        if old is _MISSING:
+            size += len(key) + _ENTRY_BYTES
+        elif old is not None:
+            size -= len(old)
+        self._size_bytes += size
+
+    def range(
+        self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (key, value) for start <= key < end in key order, or reversed; changing the store meanwhile is fine."""
+        stored = self._backend.range(self.name, start, end, reverse=reverse)
+        if not self._changes:
+            return stored
+        self._sort()
+        return self._merge(self._order.range(start, end, reverse=reverse), stored, reverse)
+
+    def approximate_count(self) -> int:
+        """Return how many keys there are; as exact as the backend's count."""
+        known = self._in_backend
+        count = self._backend.approximate_count(self.name)
+        for key, value in self._changes.items():
+            stored = known.get(key)
+            if stored is None:
+                stored = known[key] = self._read(self.name, key) is not None
+            count += (value is not None) - stored
+        return count
+
+    def __len__(self) -> int:
+        """Return how many keys have a pending change."""
+        return len(self._changes)
+
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes of memory the pending changes hold."""
+        return self._size_bytes
+
+    def changes(self) -> list[Change]:
+        """Return the pending changes sorted by key; they stay pending."""
+        return sorted(self._changes.items())
+
+    def clear(self) -> None:
+        """Forget the pending changes: the backend has them, or the commit failed."""
+        self._changes.clear()
+        self._order = SortedKeys()
+        self._in_backend.clear()
+        self._size_bytes = 0
+
+    def _sort(self) -> None:
+        new = len(self._changes) - len(self._order)
+        if new:
+            self._order.update(list(islice(reversed(self._changes), new)))
+
+    def _merge(
+        self, pending: Iterator[bytes], stored: Iterator[tuple[bytes, bytes]], reverse: bool
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield from both in order. Values come from `_changes` as it is when they are yielded."""
+        changes = self._changes
+        key = next(pending, None)
+        entry = next(stored, None)
+        while key is not None or entry is not None:
+            if entry is not None and (key is None or (entry[0] > key if reverse else entry[0] < key)):
+                which, value = entry
+                entry = next(stored, None)
+            else:
+                assert key is not None
+                which, value = key, _MISSING
+                if entry is not None and entry[0] == key:
+                    value = entry[1]
+                    entry = next(stored, None)
+                key = next(pending, None)
+            current = changes.get(which, value)
+            if current is _MISSING:  # it was pending when the scan came to it, and a commit wrote it since
+                current = self._read(self.name, which)
+            if current is not None:
+                yield which, current

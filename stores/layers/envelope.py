@@ -1,0 +1,116 @@
+"""The envelope around a stored value: the value, and optionally its timestamp, headers and expiry.
+
+A byte of flags, then what the flags say is there, in this order: expiry (8 bytes), timestamp (8 bytes), headers (a length
+of 4 bytes and as many bytes), and the value to the end. A plain value costs one byte. All numbers are big-endian.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as struct_error
+from typing import NamedTuple
+
+from penstock.errors import StoreError
+from penstock.record import Headers
+
+PLAIN = b"\x00"
+"""The envelope of a value alone: put it in front."""
+
+_EXPIRY, _TIMESTAMP, _HEADERS = 1, 2, 4
+_LONG = Struct(">q")
+_LENGTH = Struct(">i")
+_STAMPED = Struct(">Bq")
+
+
+class Envelope(NamedTuple):
+    """What an envelope holds. Times are milliseconds; a `timestamp` or `expiry` of None is not there."""
+
+    value: bytes
+    timestamp: int | None = None
+    headers: Headers = ()
+    expiry: int | None = None
+
+
+def wrap(value: bytes, timestamp: int | None = None, headers: Headers = (), expiry: int | None = None) -> bytes:
+    """Return an envelope.
+
+    >>> unwrap(wrap(b"v", timestamp=5, headers=(("h", None),)))
+    Envelope(value=b'v', timestamp=5, headers=(('h', None),), expiry=None)
+    """
+    flags, parts = 0, []
+    if expiry is not None:
+        flags |= _EXPIRY
+        parts.append(_LONG.pack(expiry))
+    if timestamp is not None:
+        flags |= _TIMESTAMP
+        parts.append(_LONG.pack(timestamp))
+    if headers:
+        flags |= _HEADERS
+        packed = _pack_headers(headers)
+        parts += _LENGTH.pack(len(packed)), packed
+    return b"".join((bytes((flags,)), *parts, value))
+
+
+def unwrap(data: bytes) -> Envelope:
+    """Return what an envelope holds. Raises StoreError for anything that is none."""
+    try:
+        flags, at = data[0], 1
+        if flags & ~(_EXPIRY | _TIMESTAMP | _HEADERS):
+            raise StoreError(f"a stored value was written by a newer version of penstock (flags {flags}): upgrade")
+        expiry = timestamp = None
+        headers: Headers = ()
+        if flags & _EXPIRY:
+            (expiry,) = _LONG.unpack_from(data, at)
+            at += 8
+        if flags & _TIMESTAMP:
+            (timestamp,) = _LONG.unpack_from(data, at)
+            at += 8
+        if flags & _HEADERS:
+            (length,) = _LENGTH.unpack_from(data, at)
+            headers = _unpack_headers(data[at + 4 : at + 4 + length])
+            at += 4 + length
+    except (IndexError, ValueError, struct_error) as error:
+        raise StoreError(f"a stored value is damaged: {data[:40]!r}") from error
+    return Envelope(data[at:], timestamp, headers, expiry)
+
+
+def wrap_stamped(value: bytes, timestamp: int) -> bytes:
+    """Return what `wrap(value, timestamp)` does, sooner."""
+    return _STAMPED.pack(_TIMESTAMP, timestamp) + value
+
+
+def value_of(data: bytes) -> bytes:
+    """Return the value in an envelope."""
+    return data[1:] if data[:1] == PLAIN else unwrap(data).value
+
+
+def expiry_of(data: bytes) -> int | None:
+    """Return the expiry in an envelope, or None."""
+    return int(_LONG.unpack_from(data, 1)[0]) if data[0] & _EXPIRY else None
+
+
+def with_expiry(data: bytes, expiry: int) -> bytes:
+    """Return an envelope without expiry as one with it."""
+    return bytes((data[0] | _EXPIRY,)) + _LONG.pack(expiry) + data[1:]
+
+
+def _pack_headers(headers: Headers) -> bytes:
+    parts: list[bytes] = []
+    for name, value in headers:
+        encoded = name.encode()
+        parts += _LENGTH.pack(len(encoded)), encoded, _LENGTH.pack(-1 if value is None else len(value)), value or b""
+    return b"".join(parts)
+
+
+def _unpack_headers(data: bytes) -> Headers:
+    headers, at = [], 0
+    while at < len(data):
+        (length,) = _LENGTH.unpack_from(data, at)
+        name = data[at + 4 : at + 4 + length].decode()
+        at += 4 + length
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += 4
+        value = None if length < 0 else data[at : at + length]
+        at += max(length, 0)
+        headers.append((name, value))
+    return tuple(headers)

@@ -1,0 +1,351 @@
+"""Key-value stores as a processor sees them: keys and values of the user's types over a BytesStore."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from penstock.errors import PenstockError, SerdeError, StoreError
+from penstock.serde import Serde
+from penstock.store import (
+    BytesStore,
+    Entries,
+    KeyValueStore,
+    KeyValueStoreSpec,
+    StateStore,
+    StoreContext,
+    TimestampedKeyValueStore,
+    ValueAndTimestamp,
+)
+
+from .envelope import PLAIN, unwrap, value_of, wrap_stamped
+from .ttl import TtlStore
+
+_MISSING: Any = object()
+
+HELD_ENTRIES = 131_072
+"""How many entries a store holds as objects at most; some 30 MB of small ones."""
+_LONGEST_HELD = 256
+"""Longer texts and bytes (as keys in bytes, as values) are not held as objects."""
+_KEY_TYPES = frozenset({str, bytes, int})
+
+
+def build_key_value_store(spec: KeyValueStoreSpec, bytes_store: BytesStore, context: StoreContext) -> StateStore:
+    """Return the store that `spec` declares, on top of `bytes_store`."""
+    key_serde = context.serde(spec.key_serde, spec.name)
+    value_serde = context.serde(spec.value_serde, spec.name)
+    kind = StampedStore if spec.timestamped else PlainStore
+    if spec.ttl_ms is None:
+        return kind(bytes_store, key_serde, value_serde)
+    return kind(TtlStore(bytes_store, spec.ttl_ms, context.stream_time), key_serde, value_serde)
+
+
+class PlainStore(KeyValueStore[Any, Any]):
+    """A KeyValueStore: serdes, the value's envelope, and the entries in use as objects.
+
+    `_held` has the current values of keys that were read or written, as objects, and None for keys that have no value.
+    Only what cannot be changed from outside is held: values of the serde's `immutable_types` and
+    `checked_types`, when they are small. `_dirty` has those of its keys that `flush` has yet to serialize. Keys are held when
+    they are exactly a str, bytes or int that the key serde gives back as such, so that no two held keys have
+    the same bytes, and 1, 1.0 and True never meet in the dict. A key of any other type is turned into bytes and
+    back first: if that makes it a held type, it is the same key.
+    """
+
+    def __init__(self, below: BytesStore, key_serde: Serde[Any], value_serde: Serde[Any]) -> None:
+        self.name = below.name
+        self._below = below
+        self._key_serde = key_serde
+        self._value_serde = value_serde
+        self._serialize_value = value_serde.serialize
+        self._deserialize_value = value_serde.deserialize
+        self._held: dict[Any, Any] = {}
+        self._dirty: dict[Any, None] = {}
+        holds = not isinstance(below, TtlStore)  # a held entry would not notice that it expired
+        sized = frozenset({str, bytes})
+        faithful = value_serde.immutable_types | value_serde.checked_types
+        self._key_types = _KEY_TYPES & (key_serde.immutable_types | key_serde.checked_types) if holds else frozenset()
+        self._free_types = value_serde.immutable_types - sized
+        """Values of these types are held without a look at them."""
+        self._late_types = value_serde.immutable_types
+        """Values of these types may be serialized later."""
+        self._plain_types = faithful - sized
+        self._sized_types = faithful & sized
+
+    # ------------------------------------------------------------------ single entries
+
+    def get(self, key: Any) -> Any:
+        """Return the value of `key`, or None."""
+        if type(key) in self._key_types:
+            value = self._held.get(key, _MISSING)
+            if value is not _MISSING:
+                return value
+        return self._get(key)
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set the value of `key`; None deletes it."""
+        # Only an entry that is held already takes the short way, so what is held grows, and is bounded, in one place.
+        if type(value) in self._free_types and type(key) in self._key_types and key in self._held:
+            self._held[key] = value
+            self._dirty[key] = None
+        else:
+            self._put(key, value)
+
+    def put_if_absent(self, key: Any, value: Any) -> Any:
+        """Set the value of `key` unless it has one; return the one it had."""
+        old = self.get(key)
+        if old is None:
+            self.put(key, value)
+        return old
+
+    def put_all(self, entries: Iterable[tuple[Any, Any]]) -> None:
+        """Set the values of several keys."""
+        for key, value in entries:
+            self.put(key, value)
+
+    def delete(self, key: Any) -> Any:
+        """Delete `key`; return the value it had."""
+        old = self.get(key)
+        if old is not None:
+            self.put(key, None)
+        return old
+
+    # ------------------------------------------------------------------ scans
+
+    def range(self, start: Any = None, end: Any = None) -> Entries[Any, Any]:
+        """Iterate over start <= key <= end in the order of the serialized keys."""
+        return self._scan(start, end, reverse=False)
+
+    def reverse_range(self, start: Any = None, end: Any = None) -> Entries[Any, Any]:
+        """Iterate as `range` does, from the highest key down."""
+        return self._scan(start, end, reverse=True)
+
+    def prefix_scan(self, prefix: Any, serde: Serde[Any] | None = None) -> Entries[Any, Any]:
+        """Iterate over keys whose bytes start with `prefix`, serialized with `serde` (default: the key's)."""
+        self.flush_held()
+        low = self._key_bytes(prefix, serde)
+        return _Entries(self._decoded(self._below.range(low, after_prefix(low))))
+
+    def approximate_count(self) -> int:
+        """Return about how many keys there are."""
+        self.flush_held()
+        return self._below.approximate_count()
+
+    # ------------------------------------------------------------------ the commit
+
+    def flush(self) -> None:
+        """Serialize what is held as objects into the BytesStore below."""
+        self.flush_held()
+        if isinstance(self._below, TtlStore):
+            self._below.sweep()
+
+    def flush_held(self) -> None:
+        """Serialize what was put since the last flush; it stays held for reading."""
+        if self._dirty:
+            held, put, serialize, encode = self._held, self._below.put, self._key_serde.serialize, self._encode
+            for key in self._dirty:
+                value = held[key]
+                put(serialize(key), None if value is None else encode(value))
+            self._dirty.clear()
+
+    def discard(self) -> None:
+        """Forget everything that is held as objects."""
+        self._held.clear()
+        self._dirty.clear()
+
+    def close(self) -> None:
+        """Release what is held."""
+        self.discard()
+
+    # ------------------------------------------------------------------ values: what a timestamped store does otherwise
+
+    def _encode(self, value: Any) -> bytes:
+        """Return the envelope of `value`."""
+        return PLAIN + self._serialize_value(value)
+
+    def _decode(self, data: bytes) -> Any:
+        """Return the value in an envelope."""
+        return self._deserialize_value(value_of(data))
+
+    def _check(self, key: Any, value: Any) -> Any:
+        """Return `value`, or None when it stands for none. Raises StoreError when it does not fit this kind of store."""
+        return value
+
+    def _content(self, value: Any) -> Any:
+        """Return the user's own part of `value`."""
+        return value
+
+    # ------------------------------------------------------------------ off the hot path
+
+    def _get(self, key: Any) -> Any:
+        raw, key = self._locate(key)
+        value = self._held.get(key, _MISSING) if key is not _MISSING else _MISSING
+        if value is not _MISSING:
+            return value
+        data = self._below.get(raw)
+        if data is None:
+            value = None
+        else:
+            try:
+                value = self._decode(data)
+            except Exception as error:
+                raise self._wrong("the value of", raw, "read", error) from error
+        if key is not _MISSING and (value is None or self._is_small(self._content(value))):
+            self._hold(key, value)
+        return value
+
+    def _put(self, key: Any, value: Any) -> None:
+        raw, key = self._locate(key)
+        if value is not None:
+            value = self._check(key, value)
+        holdable = key is not _MISSING and (value is None or self._is_small(self._content(value)))
+        if holdable and (value is None or type(self._content(value)) in self._late_types):
+            self._hold(key, value)
+            self._dirty[key] = None
+            return
+        if value is None:
+            data = None
+        else:
+            try:
+                data = self._encode(value)
+            except Exception as error:
+                raise self._wrong("the value of", raw, "write", error) from error
+        self._below.put(raw, data)
+        if key is not _MISSING:
+            self._dirty.pop(key, None)
+            if holdable:
+                self._hold(key, value)
+            else:
+                self._held.pop(key, None)
+
+    def _hold(self, key: Any, value: Any) -> None:
+        held = self._held
+        if len(held) >= HELD_ENTRIES and key not in held:
+            self.flush_held()
+            for old in list(islice(held, HELD_ENTRIES // 2)):  # the half that came first
+                del held[old]
+        held[key] = value
+
+    def _is_small(self, content: Any) -> bool:
+        kind = type(content)
+        return kind in self._plain_types or (kind in self._sized_types and len(content) <= _LONGEST_HELD)
+
+    def _locate(self, key: Any) -> tuple[bytes, Any]:
+        """Return the bytes of `key`, and the key under which its entry may be held (_MISSING: not at all)."""
+        raw = self._key_bytes(key)
+        if not self._key_types or len(raw) > _LONGEST_HELD:
+            return raw, _MISSING
+        if type(key) not in self._key_types:
+            key = self._key_object(raw)
+            if type(key) not in self._key_types:
+                key = _MISSING
+        return raw, key
+
+    def _key_bytes(self, key: Any, serde: Serde[Any] | None = None) -> bytes:
+        if key is None:
+            raise StoreError(f"store {self.name!r}: a key of None; drop records without a key, or give them one")
+        try:
+            return (serde or self._key_serde).serialize(key)
+        except Exception as error:
+            raise self._wrong("the key", key, "write", error) from error
+
+    def _key_object(self, raw: bytes) -> Any:
+        try:
+            return self._key_serde.deserialize(raw)
+        except Exception as error:
+            raise self._wrong("the key", raw, "read", error) from error
+
+    def _scan(self, start: Any, end: Any, *, reverse: bool) -> Entries[Any, Any]:
+        self.flush_held()
+        low = None if start is None else self._key_bytes(start)
+        high = None if end is None else self._key_bytes(end) + b"\x00"
+        return _Entries(self._decoded(self._below.range(low, high, reverse=reverse)))
+
+    def _decoded(self, entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[Any, Any]]:
+        for raw, data in entries:
+            key = self._key_object(raw)
+            try:
+                value = self._decode(data)
+            except Exception as error:
+                raise self._wrong("the value of", raw, "read", error) from error
+            yield key, value
+
+    def _wrong(self, what: str, which: object, verb: str, error: Exception) -> PenstockError:
+        kind = type(error) if isinstance(error, PenstockError) else SerdeError
+        cause = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+        return kind(f"store {self.name!r}: cannot {verb} {what} {str(which)[:60]!r}: {cause}")
+
+
+class StampedStore(PlainStore, TimestampedKeyValueStore[Any]):
+    """A TimestampedKeyValueStore: values are ValueAndTimestamp."""
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set the value of `key` to a ValueAndTimestamp; None deletes it."""
+        if (
+            type(value) is ValueAndTimestamp
+            and type(value[0]) in self._free_types
+            and type(value[1]) is int
+            and -0x8000_0000_0000_0000 <= value[1] <= 0x7FFF_FFFF_FFFF_FFFF
+            and type(key) in self._key_types
+            and key in self._held
+        ):
+            self._held[key] = value
+            self._dirty[key] = None
+        else:
+            self._put(key, value)
+
+    def _encode(self, value: Any) -> bytes:
+        return wrap_stamped(self._serialize_value(value[0]), value[1])
+
+    def _decode(self, data: bytes) -> Any:
+        envelope = unwrap(data)
+        timestamp = -1 if envelope.timestamp is None else envelope.timestamp
+        return ValueAndTimestamp(self._deserialize_value(envelope.value), timestamp)
+
+    def _check(self, key: Any, value: Any) -> Any:
+        if type(value) is not ValueAndTimestamp:
+            raise StoreError(
+                f"store {self.name!r} is timestamped: expected ValueAndTimestamp(value, timestamp), "
+                f"found {type(value).__name__} {str(value)[:40]!r}"
+            )
+        if type(value[1]) is not int or not -0x8000_0000_0000_0000 <= value[1] <= 0x7FFF_FFFF_FFFF_FFFF:
+            raise StoreError(f"store {self.name!r}: expected a timestamp in milliseconds (64 bits), found {value[1]!r}")
+        return None if value[0] is None else value
+
+    def _content(self, value: Any) -> Any:
+        return value[0]
+
+
+def after_prefix(prefix: bytes) -> bytes | None:
+    """Return the least bytes above all that start with `prefix`; None when there are none.
+
+    >>> after_prefix(b"ab"), after_prefix(b"a" + bytes([255])), after_prefix(b"")
+    (b'ac', b'b', None)
+    """
+    stem = prefix.rstrip(b"\xff")
+    return stem[:-1] + bytes((stem[-1] + 1,)) if stem else None
+
+
+class _Entries:
+    """An iterator that a `with` block or `close()` ends early; at its end it closes itself."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self, entries: Iterator[tuple[Any, Any]]) -> None:
+        self._entries = entries
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        return self
+
+    def __next__(self) -> tuple[Any, Any]:
+        return next(self._entries)
+
+    def __enter__(self) -> Iterator[tuple[Any, Any]]:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the iteration and let go of what it holds."""
+        self._entries = iter(())

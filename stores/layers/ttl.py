@@ -1,0 +1,77 @@
+"""The TTL layer: entries vanish a given stretch of stream time after they were put."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from penstock.store import BytesStore
+
+from .envelope import expiry_of, with_expiry
+
+_PUTS_PER_SWEEP = 64
+_ENTRIES_PER_SWEEP = 128
+
+
+class TtlStore:
+    """A BytesStore of envelopes that hides entries once stream time has reached their expiry, and deletes them bit by bit.
+
+    An entry put at stream time t is gone at t + `ttl_ms`. What was put before the first record, or before the store had a
+    TTL, has no expiry until it is put again. Every 64 puts, and every commit, look at the next 128 entries and
+    delete the expired ones, so that expired entries never outnumber the others by much and no single call has to pay for
+    all. A pass starts at a key that was just put, since a task that is re-opened for every few records would otherwise
+    look at the first keys for ever.
+    """
+
+    def __init__(self, below: BytesStore, ttl_ms: int, stream_time: Callable[[], int]) -> None:
+        self.name = below.name
+        self._below = below
+        self._ttl_ms = ttl_ms
+        self._stream_time = stream_time
+        self._puts = 0
+        self._sweep_from: bytes | None = None
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of `key`, or None."""
+        data = self._below.get(key)
+        if data is not None:
+            expiry = expiry_of(data)
+            if expiry is not None and expiry <= self._stream_time():
+                return None
+        return data
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """Set the value of `key`; None deletes it."""
+        if value is not None:
+            now = self._stream_time()
+            if now >= 0:
+                value = with_expiry(value, now + self._ttl_ms)
+        self._below.put(key, value)
+        self._puts += 1
+        if self._puts == 1:
+            self._sweep_from = key
+        if self._puts % _PUTS_PER_SWEEP == 0:
+            self.sweep()
+
+    def range(
+        self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (key, value) for start <= key < end in key order, or reversed."""
+        for key, data in self._below.range(start, end, reverse=reverse):
+            expiry = expiry_of(data)
+            if expiry is None or expiry > self._stream_time():
+                yield key, data
+
+    def approximate_count(self) -> int:
+        """Return about how many keys there are; expired ones count until they are swept."""
+        return self._below.approximate_count()
+
+    def sweep(self) -> None:
+        """Look at the next entries, and delete those that expired."""
+        now = self._stream_time()
+        seen = list(islice(self._below.range(self._sweep_from), _ENTRIES_PER_SWEEP))
+        self._sweep_from = seen[-1][0] + b"\x00" if len(seen) == _ENTRIES_PER_SWEEP else None
+        for key, data in seen:
+            expiry = expiry_of(data)
+            if expiry is not None and expiry <= now:
+                self._below.put(key, None)

@@ -1,0 +1,189 @@
+"""The `lmdb` store backend: state in memory-mapped files, which any process of this host may read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from penstock.clock import Duration, duration_ms
+from penstock.errors import StoreError
+from penstock.store import Change, Changes, StoreBackend
+
+from . import lmdb_environment, lmdb_keys
+from .lmdb_keys import HEAD, SHORT
+
+_FIRST_CHUNK, _CHUNK, _CHUNK_BYTES = 32, 1024, 1 << 20
+
+
+class LmdbBackend(StoreBackend):
+    """All stores of one task in one LMDB environment, one named database each.
+
+    `map_size` (bytes of address space, not of disk) is doubled when it is full, up to `largest_map_size`. `lock_timeout` bounds
+    the wait for another process that writes; after it StoreLockedError tells the engine to restore elsewhere.
+    A commit is not fsynced: a process that is killed loses nothing, and after the machine went down
+    `trusted` is False. Reads of a writing backend see what it wrote last; those of a `read_only` one the last commit of any
+    process, and a range scan one commit throughout.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        stores: Sequence[str],
+        *,
+        read_only: bool = False,
+        map_size: int = 64 << 30,
+        largest_map_size: int = 4 << 40,
+        lock_timeout: Duration = "10s",
+    ) -> None:
+        self._directory = directory
+        self._stores = tuple(stores)
+        self._read_only = read_only
+        self._timeout = duration_ms(lock_timeout, "lock_timeout") / 1000
+        self._transaction: Any = None
+        self._snapshots: dict[object, Any] = {}
+        self._shared: lmdb_environment.SharedEnvironment | None = lmdb_environment.acquire(
+            directory, stores, map_size, largest_map_size, read_only, self._timeout
+        )
+        self._shared.readers.add(self)
+        self._databases = self._shared.databases
+
+    def version(self) -> str | None:  # noqa: D102
+        # The engine asks between batches, when nothing may pin old pages: another process may be writing them by now.
+        self.release()
+        return self._open().version()
+
+    def get(self, store: str, key: bytes) -> bytes | None:  # noqa: D102
+        try:
+            transaction = self._transaction or self._begin()
+            if len(key) < SHORT:
+                value: bytes | None = transaction.get(HEAD + key, None, self._databases[store])
+                return value
+            return lmdb_keys.get(transaction, self._databases[store], key)
+        except (KeyError, lmdb.Error):
+            return self._get_again(store, key)
+
+    def range(  # noqa: D102
+        self, store: str, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        if self._database(store) is None:
+            return iter(())
+        return self._scan(store, start, end, reverse)
+
+    def approximate_count(self, store: str) -> int:  # noqa: D102
+        database = self._database(store)
+        return 0 if database is None else lmdb_keys.count(self._transaction or self._begin(), database)
+
+    def write(self, changes: Changes, previous: str | None, version: str) -> None:  # noqa: D102
+        if self._read_only:
+            raise StoreError(f"store directory {self._directory}: opened for reading only; open it without read_only")
+        databases = {store: self._database(store) for store in changes}
+
+        def change(transaction: Any) -> None:
+            for store, database in databases.items():
+                self._apply(transaction, store, database, changes[store])
+
+        self._open().write(change, previous, version, self._timeout)
+
+    def close(self) -> None:  # noqa: D102
+        shared, self._shared = self._shared, None
+        self.release()
+        if shared is not None:
+            shared.readers.discard(self)
+            lmdb_environment.release(shared)
+
+    def destroy(self) -> None:  # noqa: D102
+        if self._shared is not None:
+            lmdb_environment.destroy(self._shared)
+        self.close()
+
+    def trusted(self) -> bool:  # noqa: D102
+        return self._open().trusted
+
+    def release(self) -> None:
+        """Let go of read transactions: they pin the pages of the commit they see."""
+        self._transaction = None
+        self._snapshots.clear()
+
+    # ------------------------------------------------------------------ helpers
+
+    def _open(self) -> lmdb_environment.SharedEnvironment:
+        if self._shared is None:
+            raise StoreError(f"store directory {self._directory}: used after it was closed")
+        return self._shared
+
+    def _begin(self) -> Any:
+        """Begin a read transaction, and keep it until the next write: beginning one costs as much as a read."""
+        transaction = self._open().begin()
+        if not self._read_only:
+            self._transaction = transaction
+        return transaction
+
+    def _database(self, store: str) -> Any:
+        """Return the handle of a store; None when this is a reader and no writer has made it yet."""
+        shared = self._open()
+        if store not in self._stores:
+            raise StoreError(
+                f"store {store!r} was not opened in {self._directory}; opened: {', '.join(sorted(self._stores)) or 'none'}"
+            )
+        if store not in self._databases:
+            shared.open(self._stores, self._timeout)
+        return self._databases.get(store)
+
+    def _get_again(self, store: str, key: bytes) -> bytes | None:
+        """Get after a failure: the store was not there yet, or the transaction ended when the map was resized."""
+        database = self._database(store)
+        if database is None:
+            return None
+        self.release()
+        try:
+            return lmdb_keys.get(self._begin(), database, key)
+        except lmdb.Error as error:
+            raise self._open()._explain(error) from error
+
+    def _scan(self, store: str, start: bytes | None, end: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+        """Yield in chunks that are read at once: no cursor lives between two steps, where anything may happen."""
+        size = _FIRST_CHUNK
+        token = object()
+        try:
+            while True:
+                if self._read_only:
+                    transaction = self._snapshots.get(token) or self._begin()
+                    self._snapshots[token] = transaction
+                else:
+                    transaction = self._transaction or self._begin()
+                entries = lmdb_keys.scan(transaction, self._database(store), start, end, reverse)
+                chunk = list(islice(entries, size))
+                yield from chunk
+                if len(chunk) < size:
+                    return
+                average = sum(len(value) for _, value in chunk) // size + 1
+                size = max(1, min(4 * size, _CHUNK, _CHUNK_BYTES // average))
+                if reverse:
+                    end = chunk[-1][0]
+                else:
+                    start = chunk[-1][0] + b"\x00"
+        finally:
+            self._snapshots.pop(token, None)
+
+    def _apply(self, transaction: Any, store: str, database: Any, changes: Sequence[Change]) -> None:
+        puts = [(HEAD + key, value) for key, value in changes if value is not None and len(key) < SHORT]
+        cursor = transaction.cursor(database)
+        if puts:
+            # Keys above all others, as in a restore, are appended: faster, and the pages get full.
+            append = not cursor.last() or cursor.key() < puts[0][0]
+            consumed, added = cursor.putmulti(puts, append=append)
+            if added != consumed:
+                raise StoreError(f"store {store!r}: the changes to write are not sorted by key, each key once")
+        if len(puts) < len(changes):
+            for key, value in changes:
+                if value is None:
+                    if len(key) < SHORT:
+                        transaction.delete(HEAD + key, db=database)
+                    else:
+                        lmdb_keys.delete(transaction, database, key)
+                elif len(key) >= SHORT:
+                    lmdb_keys.put(transaction, database, key, value)

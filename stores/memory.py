@@ -1,0 +1,137 @@
+"""The `memory` store backend: state in this process, for tests and for stores that fit and may be restored at any start."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from penstock.errors import StaleStoreError, StoreError
+from penstock.store import Changes, StoreBackend
+
+from .sorted_keys import SortedKeys
+
+
+class MemoryBackend(StoreBackend):
+    """Stores in the memory of this process.
+
+    Who opens a directory again in this process finds what was there when it was closed. Other processes, and
+    the next one, find an empty store, which the engine restores from the changelog.
+    """
+
+    def __init__(self, directory: Path, stores: Sequence[str], *, read_only: bool = False) -> None:
+        self._directory = os.path.realpath(directory)
+        self._read_only = read_only
+        contents = _contents.get(self._directory)
+        if contents is None:
+            contents = _Contents()
+            if not read_only:
+                _contents[self._directory] = contents
+        for name in stores:
+            contents.tables.setdefault(name, _Table())
+        self._contents: _Contents | None = contents
+        self._values = {name: contents.tables[name].values for name in stores}
+
+    def version(self) -> str | None:  # noqa: D102
+        return self._open().version
+
+    def get(self, store: str, key: bytes) -> bytes | None:  # noqa: D102
+        try:
+            return self._values[store].get(key)
+        except KeyError:
+            self._table(store)
+            raise
+
+    def range(  # noqa: D102
+        self, store: str, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        table = self._table(store)
+        values = table.values
+        for key in table.order().range(start, end, reverse=reverse):
+            value = values.get(key)
+            if value is not None:
+                yield key, value
+
+    def approximate_count(self, store: str) -> int:  # noqa: D102
+        return len(self._table(store).values)
+
+    def write(self, changes: Changes, previous: str | None, version: str) -> None:  # noqa: D102
+        contents = self._open()
+        if self._read_only:
+            raise StoreError(f"store directory {self._directory}: opened for reading only; open it without read_only")
+        if contents.version != previous:
+            raise StaleStoreError(
+                f"store directory {self._directory}: expected version {previous}, found {contents.version}; "
+                "another process wrote it: re-open the task"
+            )
+        tables = {name: self._table(name) for name in changes}
+        for name, table in tables.items():
+            table.apply(changes[name])
+        contents.version = version
+
+    def close(self) -> None:  # noqa: D102
+        self._contents = None
+        self._values = {}
+
+    def destroy(self) -> None:  # noqa: D102
+        _contents.pop(self._directory, None)
+        if self._contents is not None:
+            self._contents.version = None
+            for table in self._contents.tables.values():
+                table.clear()
+        self.close()
+
+    def _open(self) -> _Contents:
+        if self._contents is None:
+            raise StoreError(f"store directory {self._directory}: used after it was closed")
+        return self._contents
+
+    def _table(self, store: str) -> _Table:
+        contents = self._open()
+        if store not in self._values:
+            raise StoreError(
+                f"store {store!r} was not opened in {self._directory}; opened: {', '.join(sorted(self._values)) or 'none'}"
+            )
+        return contents.tables[store]
+
+
+class _Table:
+    """One store: its values, and its keys in order from the first range scan on."""
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes] = {}
+        self._order: SortedKeys | None = None
+
+    def order(self) -> SortedKeys:
+        if self._order is None:
+            self._order = SortedKeys(self.values)
+        return self._order
+
+    def apply(self, changes: Sequence[tuple[bytes, bytes | None]]) -> None:
+        values, order = self.values, self._order
+        if order is not None and len(changes) > len(order) // 8:
+            order = self._order = None  # sorting again costs less
+        for key, value in changes:
+            if value is None:
+                if values.pop(key, None) is not None and order is not None:
+                    order.remove(key)
+            else:
+                if order is not None and key not in values:
+                    order.add(key)
+                values[key] = value
+
+    def clear(self) -> None:
+        self.values.clear()
+        self._order = None
+
+
+class _Contents:
+    """Everything in one directory."""
+
+    def __init__(self) -> None:
+        self.version: str | None = None
+        self.tables: dict[str, _Table] = {}
+
+
+_contents: dict[str, _Contents] = {}
+"""By directory: what a real disk would be, for this process."""
