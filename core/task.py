@@ -294,15 +294,12 @@ class Task:
 
         return run
 
-    def _sink_serdes(self, node: SinkNode, topic: str) -> tuple[Callable[[Any], bytes], Callable[[Any], bytes]]:
-        what = f"sink {node.name!r}"
-        key = resolve_serde(node.key_serde, self.settings.key_serde, what).bind(topic, is_key=True)
-        value = resolve_serde(node.value_serde, self.settings.value_serde, what).bind(topic, is_key=False)
-        return key.serialize, value.serialize
-
     def _compile_write(self, node: SinkNode, topic: str) -> Run:
         """Return the function that serializes a record and adds it to the topic's columns."""
-        serialize_key, serialize_value = self._sink_serdes(node, topic)
+        what = f"sink {node.name!r}"
+        key_serde = resolve_serde(node.key_serde, self.settings.key_serde, what).bind(topic, is_key=True)
+        value_serde = resolve_serde(node.value_serde, self.settings.value_serde, what).bind(topic, is_key=False)
+        fast_key, fast_value = key_serde.serializer(), value_serde.serializer()
         output = self._outputs.setdefault(topic, OutputBatch(topic, [], [], []))
         append_key, append_value, append_timestamp = output.keys.append, output.values.append, output.timestamps.append
         failed = self._production_failed
@@ -310,12 +307,17 @@ class Task:
         def write(record: Record) -> None:
             key, value, timestamp, headers = record
             try:
-                raw_key = None if key is None else serialize_key(key)
-                raw_value = None if value is None else serialize_value(value)
-                if timestamp < 0:
-                    raise ProductionError(f"the timestamp {timestamp} is below 0")
-            except Exception as error:
-                failed(node, topic, record, error)
+                raw_key = None if key is None else fast_key(key)
+                raw_value = None if value is None else fast_value(value)
+            except Exception:
+                try:
+                    raw_key = None if key is None else key_serde.serialize(key)
+                    raw_value = None if value is None else value_serde.serialize(value)
+                except Exception as error:
+                    failed(node, topic, record, error)
+                    return
+            if timestamp < 0:
+                failed(node, topic, record, ProductionError(f"the timestamp {timestamp} is below 0"))
                 return
             append_key(raw_key)
             append_value(raw_value)
@@ -546,10 +548,9 @@ class Task:
         if start:
             keys, values, timestamps = keys[start:], values[start:], timestamps[start:]
             headers = headers[start:] if headers is not None else None
-        key_of, value_of = queue.key_serde.deserialize, queue.value_serde.deserialize
         try:
-            decoded_keys = [None if key is None else key_of(key) for key in keys]
-            decoded_values = [None if value is None else value_of(value) for value in values]
+            decoded_keys = queue.key_serde.deserialize_column(keys)
+            decoded_values = queue.value_serde.deserialize_column(values)
         except Exception:
             self._decode_one_by_one(queue, start)
             return

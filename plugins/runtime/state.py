@@ -72,9 +72,21 @@ class TaskState:
 
     def open(self, version: str) -> None:
         """Bring every backend to `version` and build the stores. Raises ChangelogError when it cannot be reached."""
-        self.version = version
         for name, stores in self._names.items():
             self._backends[name] = self._open_backend(name, stores, version)
+        self._build(version)
+
+    def open_fresh(self, version: str) -> None:
+        """Build the stores, empty, at `version`: for a state that no log knows of."""
+        for name, stores in self._names.items():
+            directory = self._incarnations(name)[0]
+            directory.mkdir(parents=True, exist_ok=True)
+            backend = self._backends[name] = registry().load("store backend", name)(directory, stores)
+            backend.write({}, backend.version(), version)
+        self._build(version)
+
+    def _build(self, version: str) -> None:
+        self.version = version
         for builder in self._builders:
             backend = self._backends[builder.backend or self._settings.store_backend]
             buffer = self._buffers[builder.name] = CommitBuffer(backend, builder.name)
@@ -188,6 +200,12 @@ class TaskState:
         for store in sorted(self._logged):
             for key, value in owner[store].range(store):
                 yield store, key, value
+
+    def destroy(self) -> None:
+        """Close, and delete this host's copy; the changelog stays."""
+        for backend in self._backends.values():
+            backend.destroy()
+        self.close()
 
     def close(self) -> None:
         """Close stores and backends; uncommitted changes are forgotten."""

@@ -334,6 +334,12 @@ class TaskWorker:
         """Close the task; what is committed stays. Idempotent."""
         self.abandon()
 
+    def destroy(self) -> None:
+        """Close the task and delete this host's copy of its state."""
+        if self._state is not None:
+            self._state.destroy()
+        self.abandon()
+
     # ------------------------------------------------------------------ names and numbers
 
     def _source_of(self, partition: TopicPartition) -> SourceNode:

@@ -243,6 +243,7 @@ class TopologyTestDriver:
 
     def _drain(self) -> None:
         """Run until every record is processed, one at a time, the oldest head first."""
+        self._host.update_globals(self.application, self.log, {})
         while True:
             heads: list[tuple[int, int, TaskWorker, TopicPartition, int]] = []
             for order, worker in enumerate(self._workers.values()):

@@ -1,0 +1,39 @@
+"""What a benchmark reports."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass
+class Result:
+    """One measurement. `phases` are seconds by phase, of the steady part, summed over processes.
+
+    `peer` and `ratio` (median of paired runs, ours over theirs) are set where a peer ran beside it.
+    """
+
+    name: str
+    records_per_s: float
+    cpu_s_per_million: float
+    peak_mb: float
+    phases: dict[str, float] = field(default_factory=dict)
+    peer: str | None = None
+    ratio: float | None = None
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields for a JSON file."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.name}: {self.records_per_s:,.0f} records/s, {self.cpu_s_per_million:.2f} CPU s per million records, "
+            f"peak {self.peak_mb:,.0f} MB"
+        ]
+        total = sum(self.phases.values()) or 1.0
+        lines += [f"  {phase:<10} {seconds:8.3f} s {seconds / total:6.1%}" for phase, seconds in self.phases.items()]
+        lines += [f"  {note}: {value}" for note, value in self.notes.items()]
+        if self.ratio is not None:
+            lines.append(f"  {self.ratio:.2f} times {self.peer}")
+        return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""Runs recorded cases of the real Kafka Streams against penstock: `python -m tests.conformance DIR`."""

@@ -1,0 +1,53 @@
+"""`python -m tests.conformance DIR`: a line per family, each failing case with its first difference; exit 0 only if all pass."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from .runner import Result, TestDriver, by_family, check, check_description, load
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the vectors in a folder."""
+    parser = argparse.ArgumentParser("python -m tests.conformance", description=main.__doc__)
+    parser.add_argument("directory", type=Path, help="a folder of vector files")
+    parser.add_argument("--family", action="append", default=[], help="only this family (repeatable)")
+    parser.add_argument("--topology", action="append", default=[], help="only this topology (repeatable)")
+    parser.add_argument("--driver", choices=("ttd", "spark"), default="ttd", help="what runs the cases")
+    parser.add_argument("--descriptions", action="store_true", help="compare describe() instead of running")
+    given = parser.parse_args(arguments)
+    if not given.directory.is_dir():
+        parser.error(f"{given.directory} is not a folder")
+    cases, descriptions = load(given.directory)
+
+    def wanted(family: str, topology: str) -> bool:
+        return (not given.family or family in given.family) and (not given.topology or topology in given.topology)
+
+    results: list[Result] = []
+    if given.descriptions:
+        chosen = [each for each in descriptions if wanted(each["case"].partition("/")[0], each["topology"])]
+        results = [check_description(entry) for entry in chosen]
+    else:
+        chosen = [case for case in cases if wanted(case["family"], case["topology"])]
+        if given.driver == "spark":
+            from .spark_driver import spark_drivers
+
+            with spark_drivers() as make_driver:
+                results = [check(case, make_driver) for case in chosen]
+        else:
+            results = [check(case, TestDriver) for case in chosen]
+    if not results:
+        print(f"no case in {given.directory} fits", file=sys.stderr)
+        return 2
+    for family, members in sorted(by_family(results).items()):
+        failed = [result for result in members if result.difference]
+        print(f"{family}: {len(members) - len(failed)}/{len(members)}")
+        for result in failed:
+            print(f"  FAILED {result.case}: {result.difference}")
+    return 1 if any(result.difference for result in results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,211 @@
+"""Runs one case on a driver and compares what came out with what Kafka Streams answered."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from penstock import Application, PenstockError, skip
+from penstock.plugins.testing import TopologyTestDriver
+from penstock.store import StateStore, TimestampedKeyValueStore
+
+from .topologies import BUILDERS
+
+Case = dict[str, Any]
+
+
+class Driver(Protocol):
+    """What a case needs of whatever runs the topology."""
+
+    def pipe(self, op: dict[str, Any]) -> None: ...
+    def advance_wall_clock(self, ms: int) -> None: ...
+    def outputs(self) -> Iterator[dict[str, Any]]:
+        """What appeared on sink topics since the last call, each topic's in order."""
+        ...
+
+    def store(self, name: str) -> StateStore: ...
+    def dropped_records(self) -> int: ...
+    def close(self) -> None: ...
+
+
+@dataclass
+class Result:
+    """How a case went; `difference` is empty when it passed."""
+
+    case: str
+    family: str
+    difference: str = ""
+
+
+def settings_of(case: Case) -> dict[str, Any]:
+    config = case.get("config", {})
+    settings: dict[str, Any] = {
+        "key_serde": "str",
+        "value_serde": "json",
+        "store_backend": "memory" if config.get("store_type") == "in_memory" else "lmdb",
+    }
+    if config.get("processing_exception_handler") == "continue":
+        settings["processing_handler"] = skip
+    return settings
+
+
+def application_of(case: Case) -> Application:
+    return Application("conformance", BUILDERS[case["topology"]](case["params"]), **settings_of(case))
+
+
+def headers_of(op: dict[str, Any]) -> tuple[tuple[str, bytes | None], ...]:
+    return tuple((name, None if value is None else value.encode()) for name, value in op.get("headers", ()))
+
+
+def output_of(topic: str, record: Any) -> dict[str, Any]:
+    output = {"topic": topic, "key": record.key, "value": record.value, "ts": record.timestamp}
+    if record.headers:
+        output["headers"] = [[name, None if data is None else data.decode()] for name, data in record.headers]
+    return output
+
+
+class TestDriver:
+    """Runs a case in the TopologyTestDriver."""
+
+    def __init__(self, case: Case) -> None:
+        initial = case.get("config", {}).get("initial_wall_clock_ms", 0)
+        self._driver = TopologyTestDriver(
+            application_of(case), initial_wall_clock_ms=initial, **settings_of(case)
+        )
+
+    def pipe(self, op: dict[str, Any]) -> None:
+        self._driver.pipe(op["topic"], op["key"], op["value"], op["ts"], headers_of(op))
+
+    def advance_wall_clock(self, ms: int) -> None:
+        self._driver.advance_wall_clock(f"{ms}ms")
+
+    def outputs(self) -> Iterator[dict[str, Any]]:
+        for topic in self._driver.output_topics():
+            for record in self._driver.read_all(topic):
+                yield output_of(topic, record)
+
+    def store(self, name: str) -> StateStore:
+        store: StateStore = self._driver.store(name)
+        return store
+
+    def dropped_records(self) -> int:
+        return self._driver.dropped_records()
+
+    def close(self) -> None:
+        self._driver.close()
+
+
+def play(case: Case, driver: Driver) -> dict[str, Any]:
+    """Perform the inputs and return what happened in the form of a case's `expected`."""
+    outputs: list[dict[str, Any]] = []
+    error: dict[str, Any] | None = None
+    for number, op in enumerate(case["inputs"]):
+        try:
+            if op["op"] == "pipe":
+                driver.pipe(op)
+            else:
+                driver.advance_wall_clock(op["ms"])
+        except PenstockError as raised:
+            error = {"op": number, "message": str(raised)}
+        outputs += ({"op": number, **output} for output in driver.outputs())
+        if error is not None:
+            return {"outputs": outputs, "error": error}
+    stores = {name: dump(driver.store(name), wanted["type"]) for name, wanted in case["expected"].get("stores", {}).items()}
+    return {"outputs": outputs, "stores": stores, "metrics": {"dropped_records": driver.dropped_records()}}
+
+
+def dump(store: Any, kind: str) -> dict[str, Any]:
+    """Return a store's content in the form of the vectors."""
+    if kind != "kv":
+        return {"type": f"{kind} (this runner cannot dump it yet)"}
+    with store.all() as entries:
+        if isinstance(store, TimestampedKeyValueStore):
+            return {"type": "kv", "entries": [[key, value.value, value.timestamp] for key, value in entries]}
+        return {"type": "kv", "entries": [[key, value] for key, value in entries]}
+
+
+def difference(case: Case, got: dict[str, Any]) -> str:
+    """Return the first difference between what happened and what was recorded, or nothing."""
+    expected, alternative = case["expected"], case.get("alt_expected") or {}
+    wanted_error, error = expected.get("error"), got.get("error")
+    if (wanted_error and wanted_error["op"]) != (error and error["op"]):
+        return f"error: expected {wanted_error}, got {error}"
+    for part in ("outputs", "stores", "metrics", "side_effects"):
+        if part not in expected:
+            continue
+        answers = [expected[part], *([alternative[part]] if part in alternative else [])]
+        if part == "outputs" and alternative.get("order_only"):
+            answers = [sorted(answer, key=repr) for answer in answers]
+            got = {**got, part: sorted(got[part], key=repr)}
+        if got.get(part) not in answers:
+            return first_difference(part, expected[part], got.get(part))
+    return ""
+
+
+def first_difference(part: str, expected: Any, got: Any) -> str:
+    if isinstance(expected, list) and isinstance(got, list):
+        for number, (wanted, found) in enumerate(zip(expected, got, strict=False)):
+            if wanted != found:
+                return f"{part}[{number}]: expected {json.dumps(wanted)}, got {json.dumps(found)}"
+        return f"{part}: expected {len(expected)}, got {len(got)}: " + json.dumps(
+            expected[len(got)] if len(expected) > len(got) else got[len(expected)]
+        )
+    return f"{part}: expected {json.dumps(expected)}, got {json.dumps(got)}"
+
+
+def check(case: Case, make_driver: Any) -> Result:
+    """Run one case on the driver that `make_driver(case)` makes."""
+    result = Result(case["name"], case["family"])
+    if case["topology"] not in BUILDERS:
+        result.difference = f"topology {case['topology']!r} is not known to this runner"
+        return result
+    try:
+        driver = make_driver(case)
+        try:
+            result.difference = difference(case, play(case, driver))
+        finally:
+            driver.close()
+    except Exception as error:
+        result.difference = f"{type(error).__name__}: {error}"
+    return result
+
+
+def check_description(entry: Case) -> Result:
+    """Build a topology and compare its `describe()` with Kafka's."""
+    result = Result(f"{entry['case']} (describe)", entry["case"].partition("/")[0])
+    build = BUILDERS.get(entry["topology"])
+    if build is None:
+        result.difference = f"topology {entry['topology']!r} is not known to this runner"
+        return result
+    try:
+        got = build(entry["params"]).build().describe()
+    except Exception as error:
+        result.difference = f"{type(error).__name__}: {error}"
+        return result
+    if got != entry["describe"]:
+        lines = zip([*entry["describe"].split("\n"), "(end)"], [*got.split("\n"), "(end)"], strict=False)
+        number, (wanted, found) = next((n, pair) for n, pair in enumerate(lines, 1) if pair[0] != pair[1])
+        result.difference = f"line {number}: expected {wanted!r}, got {found!r}"
+    return result
+
+
+def load(folder: Path) -> tuple[list[Case], list[Case]]:
+    """Return the cases and the descriptions in a folder of vector files."""
+    cases: list[Case] = []
+    descriptions: list[Case] = []
+    for path in sorted(folder.glob("*.json")):
+        content = json.loads(path.read_text())
+        cases += content.get("cases", [])
+        descriptions += content.get("descriptions", [])
+    return cases, descriptions
+
+
+def by_family(results: list[Result]) -> dict[str, list[Result]]:
+    grouped: dict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        grouped[result.family].append(result)
+    return grouped
