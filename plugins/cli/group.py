@@ -31,52 +31,45 @@ class Verbs(click.Group):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._found: tuple[Mapping[str, Component], str] | None = None
         self._context: click.Context | None = None
 
-    def components(self) -> tuple[Mapping[str, Component], str]:
-        """Return the verbs by name, ours first, and what is wrong with the plugins as a whole ("" if nothing)."""
-        if self._found is None:
-            own = {
-                name: Component("command", name, target, "cli", PACKAGE, _version())
-                for name, target in penstock_cli_commands().items()
-            }
-            try:
-                installed = {name: each for (kind, name), each in registry().components.items() if kind == "command"}
-                trouble = ""
-            except Exception as error:  # a hook of another package may raise anything; ours must go on
-                installed, trouble = {}, str(error)
-            others = {name: installed[name] for name in sorted(installed) if name not in own}
-            self._found = {**own, **others}, trouble
-        return self._found
+    def components(self) -> Mapping[str, Component]:
+        """Return the verbs by name, ours first; no other package takes the name of one of ours."""
+        own = {
+            name: Component("command", name, target, "cli", PACKAGE, _version())
+            for name, target in penstock_cli_commands().items()
+        }
+        found = registry()
+        return own | {name: found.components["command", name] for name in found.names("command") if name not in own}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all verbs."""
-        return list(self.components()[0])
+        return list(self.components())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a verb, loaded. Raises PluginError when its package is broken."""
-        component = self.components()[0].get(cmd_name)
+        component = self.components().get(cmd_name)
         return None if component is None else _load(component)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the verb that the arguments name; a name that nobody brings is an error with the nearest names."""
-        components, trouble = self.components()
+        components = self.components()
         if args and args[0] not in components and not args[0].startswith("-"):
             close = get_close_matches(args[0], list(components), 3, 0.5)
             raise click.UsageError(
                 f"there is no command {args[0]!r}; "
-                + (f"did you mean {' or '.join(map(repr, close))}?" if close else f"there are: {', '.join(components)}")
-                + (f" Commands of other packages are not available: {trouble}" if trouble else ""),
+                + (
+                    f"did you mean {' or '.join(map(repr, close))}?" if close else f"there are: {', '.join(components)}"
+                ),
                 ctx,
             )
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write our verbs, then those of other packages; a broken one with the reason instead of its help."""
-        components, trouble = self.components()
+        components = self.components()
         ours = {name: each for name, each in components.items() if each.package == PACKAGE}
         others = {name: each for name, each in components.items() if each.package != PACKAGE}
         limit = formatter.width - 6 - max(map(len, components))
@@ -86,9 +79,6 @@ class Verbs(click.Group):
         if others:
             with formatter.section("Commands of installed packages"):
                 formatter.write_dl([(name, _summary(each, limit)) for name, each in others.items()])
-        if trouble:
-            formatter.write_paragraph()
-            formatter.write_text(f"Commands of other packages are not available: {trouble}")
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write where to start, and the exit codes."""

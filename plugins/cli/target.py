@@ -144,7 +144,7 @@ def _import_name(name: str, shown: str) -> ModuleType:
             parent, _, last = error.name.rpartition(".")
             raise ApplicationError(
                 f"there is no module {error.name!r}"
-                + (f" in package {parent!r}." if parent else f" in {os.getcwd()!r} or among the installed packages.")
+                + (f" in {parent!r}." if parent else f" in {os.getcwd()!r} or among the installed packages.")
                 + _near(last, _modules(parent), "modules there")
             ) from error
         raise _inside(error, shown, "importing") from error
@@ -155,7 +155,7 @@ def _import_name(name: str, shown: str) -> ModuleType:
 
 
 def _modules(package: str) -> list[str]:
-    paths = list(sys.modules[package].__path__) if package in sys.modules else [os.getcwd()]
+    paths = list(getattr(sys.modules[package], "__path__", [])) if package else [os.getcwd()]
     return [each.name for each in pkgutil.iter_modules(paths)]
 
 

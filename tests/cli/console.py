@@ -1,0 +1,66 @@
+"""What the tests of the command line share: a command in this process, or a real one."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO, Any
+
+from click.testing import CliRunner, Result
+
+from penstock.plugins.cli.group import penstock
+
+
+class Console:
+    """A directory to work in, its log, and `penstock`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def write(self, name: str, text: str | bytes) -> Path:
+        """Write a file of the directory."""
+        path = self.directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        importlib.invalidate_caches()
+        return path
+
+    def __call__(self, *arguments: str, stdin: str | bytes = "", code: int = 0) -> Result:
+        """Run a command in this process, in the directory (a fixture has gone there); it must end with `code`."""
+        result = CliRunner().invoke(penstock, list(arguments), input=stdin)
+        assert result.exit_code == code, f"{arguments}: {result.exit_code}\n{result.stdout}\n{result.stderr}"
+        assert "Traceback" not in result.output
+        return result
+
+    def json(self, *arguments: str, **options: Any) -> Any:
+        """Run a command in this process and read the JSON it prints."""
+        return json.loads(self(*arguments, **options).stdout)
+
+    def json_lines(self, *arguments: str, **options: Any) -> list[Any]:
+        """Run a command in this process and read the JSON it prints on each line."""
+        return [json.loads(line) for line in self(*arguments, **options).stdout.splitlines()]
+
+    def start(
+        self, *arguments: str, stdin: int | IO[Any] = subprocess.DEVNULL, **environment: str
+    ) -> subprocess.Popen[str]:
+        """Start a real process."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "penstock.plugins.cli", *arguments],
+            cwd=self.directory,
+            env={**os.environ, **environment},
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def process(self, *arguments: str, code: int = 0, **environment: str) -> tuple[str, str]:
+        """Run a real process to its end, which must be with `code`; return what it printed."""
+        started = self.start(*arguments, **environment)
+        out, err = started.communicate(timeout=60)
+        assert started.returncode == code, f"{arguments}: {started.returncode}\n{out}\n{err}"
+        return out, err
