@@ -176,7 +176,10 @@ class _Records:
         batch = OutputBatch(self._topic, [], [], [], [], [])
         read = self._read_json if self._json else self._read_line
         error = None
-        for line in piece.splitlines() if b"\r" not in piece else piece.replace(b"\r\n", b"\n").split(b"\n"):
+        lines = piece.replace(b"\r\n", b"\n").split(b"\n")
+        if not lines[-1]:
+            lines.pop()  # what follows the last line's end
+        for line in lines:
             self._line += 1
             try:
                 read(line, now, batch)

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -45,22 +46,25 @@ class Console:
         return [json.loads(line) for line in self(*arguments, **options).stdout.splitlines()]
 
     def start(
-        self, *arguments: str, stdin: int | IO[Any] = subprocess.DEVNULL, **environment: str
+        self,
+        *arguments: str,
+        stdin: int | IO[Any] = subprocess.DEVNULL,
+        environment: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[str]:
         """Start a real process."""
         return subprocess.Popen(
             [sys.executable, "-m", "penstock.plugins.cli", *arguments],
             cwd=self.directory,
-            env={**os.environ, **environment},
+            env={**os.environ, **(environment or {})},
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
 
-    def process(self, *arguments: str, code: int = 0, **environment: str) -> tuple[str, str]:
+    def process(self, *arguments: str, code: int = 0, environment: Mapping[str, str] | None = None) -> tuple[str, str]:
         """Run a real process to its end, which must be with `code`; return what it printed."""
-        started = self.start(*arguments, **environment)
+        started = self.start(*arguments, environment=environment)
         out, err = started.communicate(timeout=60)
         assert started.returncode == code, f"{arguments}: {started.returncode}\n{out}\n{err}"
         return out, err

@@ -134,20 +134,20 @@ def test_commands_of_other_packages_are_listed_and_run(console: Console) -> None
     environment = install(
         console, "acme", HOOK.format(commands={"acme.hello": "acme.commands:hello"}), commands=COMMANDS
     )
-    out, _ = console.process("--help", **environment)
+    out, _ = console.process("--help", environment=environment)
     assert re.search(r"Commands of installed packages:\n  acme.hello +Greet somebody. \(acme 1.5\)", out)
-    assert console.process("acme.hello", "--name", "you", **environment) == ("hello you\n", "")
+    assert console.process("acme.hello", "--name", "you", environment=environment) == ("hello you\n", "")
 
 
 def test_an_error_in_them_is_one_message(console: Console) -> None:
     environment = install(
         console, "acme", HOOK.format(commands={"acme.fails": "acme.commands:fails"}), commands=COMMANDS
     )
-    _, err = console.process("acme.fails", code=1, **environment)
+    _, err = console.process("acme.fails", code=1, environment=environment)
     assert re.fullmatch(
         r"Error: unexpected ZeroDivisionError: over nothing \(.*commands.py, line 13\)\nAdd --verbose .*\n", err
     )
-    _, err = console.process("--verbose", "acme.fails", code=1, **environment)
+    _, err = console.process("--verbose", "acme.fails", code=1, environment=environment)
     assert "Traceback (most recent call last)" in err
     assert "Add --verbose" not in err
 
@@ -159,15 +159,15 @@ def test_a_broken_command_harms_no_other(console: Console) -> None:
         "acme.odd": "acme.commands:not_a_command",
     }
     environment = install(console, "acme", HOOK.format(commands=commands), commands=COMMANDS)
-    out, _ = console.process("--help", **environment)
+    out, _ = console.process("--help", environment=environment)
     out = " ".join(out.split())
     assert "acme.gone cannot be loaded: ModuleNotFoundError: No module named 'acme.nowhere' (acme 1.5)" in out
     assert "acme.odd cannot be loaded: PluginError" in out
     assert "acme.hello Greet somebody." in out
     assert "produce " in out
-    _, err = console.process("acme.gone", "--help", code=2, **environment)
+    _, err = console.process("acme.gone", "--help", code=2, environment=environment)
     assert "command 'acme.gone' of package acme 1.5 cannot be loaded" in err
-    _, err = console.process("acme.odd", code=2, **environment)
+    _, err = console.process("acme.odd", code=2, environment=environment)
     assert "expected a click command at 'acme.commands:not_a_command', found int" in err
 
 
@@ -187,13 +187,13 @@ def test_broken_plugins_leave_our_commands_alone(console: Console) -> None:
     }
     for name, (plugin, _) in plugins.items():
         environment = install(console, name, plugin, commands=COMMANDS)
-    out, _ = console.process("--help", **environment)
+    out, _ = console.process("--help", environment=environment)
     for verb in ("run", "describe", "topics", "produce", "consume", "plugins"):
         assert re.search(rf"^  {verb}  ", out, re.MULTILINE)
-    assert "Create, list, describe and delete topics" in console.process("topics", "--help", **environment)[0]
+    assert "Create, list, describe and delete topics" in console.process("topics", "--help", environment=environment)[0]
     broken = {
         each["plugin"]: each["error"]
-        for each in json.loads(console.process("plugins", "--json", **environment)[0])["broken"]
+        for each in json.loads(console.process("plugins", "--json", environment=environment)[0])["broken"]
     }
     for name, (_, reason) in plugins.items():
         assert any(plugin.startswith(f"{name} 1.5 ") and reason in error for plugin, error in broken.items()), name

@@ -1,0 +1,164 @@
+"""What only a real process shows: pipes, signals, terminals."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from penstock.config import Settings
+from penstock.plugins.cli.options import open_log
+from penstock.record import OutputBatch, TopicPartition
+
+from .console import Console
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.01)
+
+
+def append(console: Console, *values: str) -> None:
+    with open_log(Settings(data_dir=str(console.directory / ".penstock"))) as log:
+        log.append(OutputBatch("lines", [None] * len(values), [each.encode() for each in values], [0] * len(values)))
+
+
+def end(console: Console) -> int:
+    with open_log(Settings(data_dir=str(console.directory / ".penstock"))) as log:
+        return log.end_offsets([TopicPartition("lines", 0)])[TopicPartition("lines", 0)]
+
+
+@pytest.fixture
+def lines(console: Console) -> Console:
+    console("topics", "create", "lines")
+    return console
+
+
+@pytest.mark.parametrize(("number", "code", "said"), [(signal.SIGINT, 130, "Interrupted."), (signal.SIGTERM, 0, "")])
+def test_following_shows_what_comes_and_ends_when_told(lines: Console, number: int, code: int, said: str) -> None:
+    append(lines, "before")
+    process = lines.start("consume", "lines", "--follow", "--from-beginning")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "before\n"
+    append(lines, "one", "two")
+    assert [process.stdout.readline() for _ in range(2)] == ["one\n", "two\n"]
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err.strip()) == (code, "", said)
+
+
+def test_following_starts_at_the_end_and_waits_without_work(lines: Console) -> None:
+    append(lines, "before")
+    process = lines.start("consume", "lines", "--follow", "--max-records", "2")
+    # Nothing is printed when it is ready, so records are added until one is seen.
+    assert process.stdout is not None
+    os.set_blocking(process.stdout.fileno(), False)
+    seen: list[str] = []
+
+    def one_more() -> bool:
+        append(lines, "after")
+        seen.extend((process.stdout.read() or "").split())  # type: ignore[union-attr]
+        return process.poll() is not None
+
+    until(one_more, "the end")
+    seen.extend((process.stdout.read() or "").split())
+    process.communicate()
+    assert (process.returncode, seen) == (0, ["after", "after"])
+
+
+def test_a_reader_that_goes_away_ends_consume_without_a_word(lines: Console) -> None:
+    append(lines, *("x" * 100 for _ in range(20_000)))
+    for options in ([], ["--json"], ["--follow", "--from-beginning"]):
+        process = lines.start("consume", "lines", *options)
+        assert process.stdout is not None
+        assert "x" * 100 in process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+        process.stderr.close()
+        assert process.wait(30) == 0
+
+
+def test_a_slow_pipe_is_written_as_it_comes(lines: Console) -> None:
+    process = lines.start("produce", "lines", stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write("a line\nha")
+    process.stdin.flush()
+    until(lambda: end(lines) == 1, "the first line")
+    process.stdin.write("lf\n")
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "produced 2 records to lines" in err
+    assert lines("consume", "lines").stdout == "a line\nhalf\n"
+
+
+def test_interrupted_produce_is_130(lines: Console) -> None:
+    process = lines.start("produce", "lines", stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write("a line\n")
+    process.stdin.flush()
+    until(lambda: end(lines) == 1, "the record")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err.strip()) == (130, "Interrupted.")
+
+
+def on_a_terminal(console: Console, *arguments: str, **environment: str) -> str:
+    """Run with stdout and stderr on a terminal; return what it showed."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "penstock.plugins.cli", *arguments],
+        cwd=console.directory,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "120", **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(ours, 65536)
+        except OSError:  # the other end was closed
+            piece = b""
+        if not piece:
+            break
+        shown += piece
+    os.close(ours)
+    assert process.wait(30) == 0, shown
+    return shown.decode()
+
+
+def test_a_terminal_gets_progress_tables_and_colour(lines: Console) -> None:
+    lines.write("book.txt", "a line of a book\n" * 400_000)
+    shown = on_a_terminal(lines, "produce", "lines", "--file", "book.txt")
+    assert "producing lines" in shown
+    assert re.search(r"records · .*records/s", shown)
+    assert "produced 400,000 records to lines" in shown
+    shown = on_a_terminal(lines, "topics", "list")
+    assert "400,000" in shown
+    assert "─" in shown
+    assert "\x1b[" in on_a_terminal(lines, "--help")
+    assert "\x1b[" not in on_a_terminal(lines, "--help", NO_COLOR="1")
+
+
+def test_a_full_disk_behind_stdout_is_an_error(lines: Console) -> None:
+    append(lines, "x" * 100_000)
+    with open("/dev/full", "wb") as full:
+        process = subprocess.run(
+            [sys.executable, "-m", "penstock.plugins.cli", "consume", "lines"],
+            cwd=lines.directory, stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert process.returncode == 1
+    assert "No space left on device" in process.stderr
+    assert "Traceback" not in process.stderr

@@ -1,0 +1,274 @@
+"""`penstock produce` and `penstock consume`: what goes in comes out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.plugins.cli.produce import parse_timestamp
+from penstock.plugins.cli.text import TextSerde, dump_json, headers_from_json, headers_to_json
+
+from .console import Console
+
+
+@pytest.fixture
+def lines(console: Console) -> Console:
+    console("topics", "create", "lines")
+    return console
+
+
+# -- lines
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a\nb\n", ["a", "b"]),
+        ("a\nb", ["a", "b"]),
+        ("a\r\nb\r\n", ["a", "b"]),
+        ("a\n\nb\n", ["a", "", "b"]),
+        ("", []),
+        ("\n", [""]),
+        ("ä\u2028b\x0bc\n", ["ä\u2028b\x0bc"]),
+        ("tab\tstays\n", ["tab\tstays"]),
+    ],
+)
+def test_each_line_is_a_value(lines: Console, text: str, expected: list[str]) -> None:
+    lines("produce", "lines", stdin=text)
+    assert [each["value"] for each in lines.json_lines("consume", "lines", "--json")] == expected
+    assert [each["key"] for each in lines.json_lines("consume", "lines", "--json")] == [None] * len(expected)
+
+
+def test_a_file_is_read(lines: Console) -> None:
+    lines.write("book.txt", "".join(f"line {number}\n" for number in range(100_000)))
+    result = lines("produce", "lines", "--file", "book.txt")
+    assert "produced 100,000 records to lines" in result.stderr
+    assert result.stdout == ""
+    assert lines("consume", "lines").stdout == (lines.directory / "book.txt").read_text()
+    assert "'nosuch.txt'" in lines("produce", "lines", "--file", "nosuch.txt", code=2).stderr
+
+
+def test_keys_are_separated(lines: Console) -> None:
+    lines("produce", "lines", "-K", ": ", stdin="alice: 3: x\n: no key text\n")
+    assert lines("consume", "lines", "--print-key").stdout == "alice\t3: x\n\tno key text\n"
+    assert lines("consume", "lines", "-k", "-K", "|").stdout == "alice|3: x\n|no key text\n"
+    assert lines("consume", "lines").stdout == "3: x\nno key text\n"
+
+
+def test_serdes(lines: Console) -> None:
+    lines("produce", "lines", "-K", ":", "--key-serde", "int", "--value-serde", "json", stdin='7:{"a": [1, null]}\n')
+    arguments = ["consume", "lines", "--key-serde", "int", "--value-serde", "json"]
+    assert lines(*arguments, "-k").stdout == '7\t{"a":[1,null]}\n'
+    record = lines.json_lines(*arguments, "--json")[0]
+    assert (record["key"], record["value"]) == (7, {"a": [1, None]})
+    assert (
+        lines("consume", "lines", "--key-serde", "bytes", "-k").stdout_bytes == b'\0\0\0\0\0\0\0\x07\t{"a":[1,null]}\n'
+    )
+
+
+def test_one_serde_for_both(lines: Console) -> None:
+    lines("produce", "lines", "-K", ":", "--serde", "msgpack", stdin='["a", 1]:2.5\n')
+    assert lines("consume", "lines", "--serde", "msgpack", "-k").stdout == '["a",1]\t2.5\n'
+
+
+def test_the_serdes_of_an_application_are_used(lines: Console) -> None:
+    lines.write(
+        "app.py",
+        "from penstock import Application, Topology\n"
+        "topology = Topology().add_source('in', 'lines', value_serde='int').add_sink('out', 'copies', 'in', key_serde='json')\n"
+        "application = Application('app', topology, key_serde='float')\n",
+    )
+    lines("topics", "create", "copies")
+    for topic, text in (("lines", "1.5:2\n"), ("copies", '{"a":1}:text\n')):
+        lines("produce", topic, "--app", "app:application", "-K", ":", stdin=text)
+        assert lines("consume", topic, "--app", "app:application", "-k", "-K", ":").stdout == text
+    assert lines("consume", "lines", "--serde", "bytes").stdout_bytes == b"\0\0\0\0\0\0\0\x02\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "message"),
+    [
+        (["--value-serde", "int"], "1\n2\nthree\n4\n", "line 3: value b'three' is not JSON"),
+        (["--value-serde", "int"], "1\n2\n2.5\n4\n", "line 3: serde 'int': expected int, found float '2.5'"),
+        (["-K", "="], "a=1\nb=2\nc\n", "line 3: no key separator '=' in b'c'"),
+        (["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"valeu": "c"}\n', 'line 3: expected a JSON object with "value"'),
+        (["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"value": "c", "kye": 1}\n', "line 3: unknown name 'kye'"),
+        (["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"value": "c"\n', "line 3: "),
+        (["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"value": "c", "partition": 1}\n', "line 3: partition 1: topic 'lines' has 1"),
+        (["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"value": "c", "timestamp": 1.5}\n', 'line 3: "timestamp": expected ms'),
+        (["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"value": "c", "headers": 5}\n', 'line 3: "headers": expected'),
+    ],
+)  # fmt: skip
+def test_a_line_that_does_not_fit_ends_after_those_before_it(
+    lines: Console, arguments: list[str], text: str, message: str
+) -> None:
+    result = lines("produce", "lines", *arguments, stdin=text, code=1)
+    assert message in result.stderr
+    assert "2 records before it were written" in result.stderr
+    assert len(lines.json_lines("consume", "lines", "--json", "--serde", "bytes")) == 2
+
+
+def test_bytes_that_are_no_text(lines: Console) -> None:
+    assert "is not UTF-8" in lines("produce", "lines", stdin=b"\xff\xfe\n", code=1).stderr
+    lines("produce", "lines", "--serde", "bytes", stdin=b"fine\n\xff\xfe\n")
+    assert lines("consume", "lines", "--value-serde", "bytes").stdout_bytes == b"fine\n\xff\xfe\n"
+    result = lines("consume", "lines", code=1)
+    assert result.stdout == "fine\n"
+    assert "topic 'lines', partition 0, offset 1: " in result.stderr
+    assert "--value-serde" in result.stderr
+
+
+def test_null_is_a_tombstone(lines: Console) -> None:
+    lines("produce", "lines", "-K", ":", "--null", "NULL", stdin="a:NULL\nNULL:b\nc:null\n")
+    records = lines.json_lines("consume", "lines", "--json")
+    assert [(each["key"], each["value"]) for each in records] == [("a", None), (None, "b"), ("c", "null")]
+    assert lines("consume", "lines", "-k", "--null", "-").stdout == "a\t-\n-\tb\nc\tnull\n"
+
+
+def test_timestamps_headers_and_partitions_for_all(console: Console) -> None:
+    console("topics", "create", "wide", "--partitions", "4")
+    console(
+        "produce", "wide", "-t", "1970-01-01T00:00:05Z", "-H", "a=1", "-H", "a=2=3", "--partition", "3", stdin="x\n"
+    )
+    assert console.json_lines("consume", "wide", "--json") == [
+        {"topic": "wide", "partition": 3, "offset": 0, "timestamp": 5000, "key": None, "value": "x", "headers": [["a", "1"], ["a", "2=3"]]}
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-t", "yesterday"], "timestamp 'yesterday': expected ms since the epoch or a time like"),
+        (["-H", "x"], "--header 'x': expected NAME=VALUE"),
+        (["--partition", "1"], "partition 1: topic 'lines' has 1, numbered from 0"),
+        (["-K", ""], "--key-separator"),
+        (["-K", ":", "--json-lines"], "--key-separator is for lines"),
+        (["--serde", "strr"], "no serde named 'strr' is installed"),
+    ],
+)
+def test_wrong_options_are_2_and_write_nothing(lines: Console, arguments: list[str], message: str) -> None:
+    assert message in lines("produce", "lines", *arguments, stdin="x\n", code=2).stderr
+    assert lines("consume", "lines").stdout == ""
+
+
+def test_a_summary_for_a_program_and_none_when_quiet(lines: Console) -> None:
+    summary = lines.json("produce", "lines", "--json", stdin="a\nb\n")
+    assert (summary["topic"], summary["records"]) == ("lines", 2)
+    assert lines("produce", "lines", "--quiet", stdin="a\nb\n").output == ""
+
+
+# -- JSON lines
+
+
+def test_json_lines_carry_whole_records(console: Console) -> None:
+    console("topics", "create", "records", "--partitions", "2")
+    given = [
+        {"key": "a", "value": {"n": 1}, "timestamp": 5, "headers": [["h", "ä"], ["h", None], ["b", {"base64": "/w=="}]], "partition": 1},
+        {"key": "a", "value": None, "timestamp": "1970-01-01T00:00:06Z", "headers": {"h": "x"}, "partition": 1},
+        {"value": [1, 2.5, "three"], "timestamp": 7, "partition": 1},
+    ]  # fmt: skip
+    text = "\n".join(map(json.dumps, given)) + "\n\n"
+    console("produce", "records", "--json-lines", "--value-serde", "json", stdin=text)
+    found = console.json_lines("consume", "records", "--json", "--value-serde", "json")
+    assert [each["offset"] for each in found] == [0, 1, 2]
+    assert [(each["key"], each["value"], each["timestamp"], each["headers"]) for each in found] == [
+        ("a", {"n": 1}, 5, [["h", "ä"], ["h", None], ["b", {"base64": "/w=="}]]),
+        ("a", None, 6000, [["h", "x"]]),
+        (None, [1, 2.5, "three"], 7, []),
+    ]
+
+
+def test_what_consume_writes_produce_reads(console: Console) -> None:
+    console("topics", "create", "one", "two", "--partitions", "2")
+    lines = "".join(f"{number}:{'x' * number}\n" for number in range(50))
+    console("produce", "one", "-K", ":", "-H", "h=1", stdin=lines)
+    for options in ([], ["--serde", "bytes"]):
+        copied = console("consume", "one", "--json", *options).stdout
+        console("produce", "two", "--json-lines", *options, stdin=copied)
+    one = [{**each, "topic": "two"} for each in console.json_lines("consume", "one", "--json")]
+    two = console.json_lines("consume", "two", "--json")
+    for partition in (0, 1):
+        wanted = [each for each in one if each["partition"] == partition]
+        twice = [each for each in two if each["partition"] == partition]
+        assert [{**each, "offset": 0} for each in twice] == [{**each, "offset": 0} for each in wanted * 2]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(st.characters(codec="utf-8")),
+    lambda each: st.lists(each, max_size=3) | st.dictionaries(st.text(st.characters(codec="utf-8")), each, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@given(JSON)
+def test_json_values_survive(value: Any) -> None:
+    assert json.loads(dump_json(value)) == value
+
+
+@given(JSON.filter(lambda value: value is not None))
+def test_values_of_a_serde_survive_as_lines(value: Any) -> None:
+    serde = TextSerde("msgpack", "t", is_key=False)
+    data = serde.from_json(value)
+    assert serde.from_line(serde.to_line(data)) == data
+
+
+@given(st.binary())
+def test_bytes_survive(data: bytes) -> None:
+    serde = TextSerde("bytes", "t", is_key=False)
+    assert serde.from_json(json.loads(dump_json(serde.to_json(data)))) == data
+    assert serde.from_line(serde.to_line(data)) == data
+
+
+@given(st.lists(st.tuples(st.text(st.characters(codec="utf-8")), st.none() | st.binary())))
+def test_headers_survive(headers: list[tuple[str, bytes | None]]) -> None:
+    assert headers_from_json(json.loads(json.dumps(headers_to_json(tuple(headers))))) == tuple(headers)
+
+
+def test_what_json_lacks_becomes_text() -> None:
+    from datetime import date
+    from decimal import Decimal
+
+    assert dump_json([Decimal("1.50"), date(2024, 5, 1), {2}, b"\xff", (1,)]) == b'["1.50","2024-05-01",[2],"/w==",[1]]'
+    assert dump_json({(1, 2): 2**70}) == b'{"[1,2]":1180591620717411303424}'
+
+
+def test_times() -> None:
+    assert parse_timestamp("1700000000000") == 1700000000000
+    assert parse_timestamp("-1") == -1
+    assert parse_timestamp("1970-01-01T01:00:00.250+01:00") == 250
+
+
+# -- which records
+
+
+def test_limits_and_partitions(console: Console) -> None:
+    console("topics", "create", "wide", "--partitions", "3")
+    for partition in range(3):
+        text = "".join(f"{partition}{letter}\n" for letter in "abc")
+        console("produce", "wide", "--partition", str(partition), stdin=text)
+    assert console("consume", "wide", "--from-beginning").stdout.split() == [
+        "0a",
+        "0b",
+        "0c",
+        "1a",
+        "1b",
+        "1c",
+        "2a",
+        "2b",
+        "2c",
+    ]
+    assert console("consume", "wide", "-n", "4").stdout.split() == ["0a", "0b", "0c", "1a"]
+    assert console("consume", "wide", "--partition", "1").stdout.split() == ["1a", "1b", "1c"]
+    assert (
+        "--partition 3: topic 'wide' has 3, numbered from 0"
+        in console("consume", "wide", "--partition", "3", code=2).stderr
+    )
+
+
+def test_following_from_the_beginning_ends_at_the_limit(lines: Console) -> None:
+    lines("produce", "lines", stdin="a\nb\nc\n")
+    assert lines("consume", "lines", "--follow", "--from-beginning", "-n", "2").stdout == "a\nb\n"
