@@ -122,9 +122,8 @@ def pack_share(share: Share, appended_ms: int, *, use_append_time: bool) -> Iter
         headers = None
     total = len(keys)
     size = sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values)))
-    step = total
-    if size > TARGET_BATCH_BYTES or total > _TARGET_BATCH_RECORDS:
-        step = max(1, min(_TARGET_BATCH_RECORDS, total * TARGET_BATCH_BYTES // max(size, 1)))
+    pieces = min(total, max(-(-size // TARGET_BATCH_BYTES), -(-total // _TARGET_BATCH_RECORDS)))
+    step = -(-total // pieces)
     for at in range(0, total, step):
         if step == total:
             columns = Columns(keys, values, timestamps, headers, None)
