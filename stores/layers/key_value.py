@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -44,12 +44,14 @@ def build_key_value_store(spec: KeyValueStoreSpec, bytes_store: BytesStore, cont
 class PlainStore(KeyValueStore[Any, Any]):
     """A KeyValueStore: serdes, the value's envelope, and the entries in use as objects.
 
-    `_held` has the current values of keys that were read or written, as objects, and None for keys that have no value.
+    Entries are held as objects in two dicts, with None for a key that has no value: `_pending` has what was put and is
+    not serialized yet, `_clean` what the BytesStore below has; `_pending` comes first. A put of a key that is
+    pending already, and a get of it, touch one dict once, which is what makes a hot key cheap.
+
     Only what cannot be changed from outside is held: values of the serde's `immutable_types` and
-    `checked_types`, when they are small. `_dirty` has those of its keys that `flush` has yet to serialize. Keys are held when
-    they are exactly a str, bytes or int that the key serde gives back as such, so that no two held keys have
-    the same bytes, and 1, 1.0 and True never meet in the dict. A key of any other type is turned into bytes and
-    back first: if that makes it a held type, it is the same key.
+    `checked_types`, when they are small. Keys are held when they are exactly a str, bytes or int that the key serde gives back as such,
+    and were serialized once, so that no two held keys have the same bytes, and 1, 1.0 and True never meet in a dict. A key of any
+    other type is turned into bytes and back first: if that makes it a held type, it is the same key.
     """
 
     def __init__(self, below: BytesStore, key_serde: Serde[Any], value_serde: Serde[Any]) -> None:
@@ -59,8 +61,8 @@ class PlainStore(KeyValueStore[Any, Any]):
         self._value_serde = value_serde
         self._serialize_value = value_serde.serialize
         self._deserialize_value = value_serde.deserialize
-        self._held: dict[Any, Any] = {}
-        self._dirty: dict[Any, None] = {}
+        self._pending: dict[Any, Any] = {}
+        self._clean: dict[Any, Any] = {}
         holds = not isinstance(below, TtlStore)  # a held entry would not notice that it expired
         sized = frozenset({str, bytes})
         faithful = value_serde.immutable_types | value_serde.checked_types
@@ -71,25 +73,64 @@ class PlainStore(KeyValueStore[Any, Any]):
         """Values of these types may be serialized later."""
         self._plain_types = faithful - sized
         self._sized_types = faithful & sized
+        # The two hot methods, as closures: no look-up in self, and none of a type where no other could be equal.
+        setattr(self, "get", self._compile_get())  # noqa: B010
+        setattr(self, "put", self._compile_put())  # noqa: B010
 
     # ------------------------------------------------------------------ single entries
 
     def get(self, key: Any) -> Any:
         """Return the value of `key`, or None."""
-        if type(key) in self._key_types:
-            value = self._held.get(key, _MISSING)
-            if value is not _MISSING:
-                return value
         return self._get(key)
 
     def put(self, key: Any, value: Any) -> None:
         """Set the value of `key`; None deletes it."""
-        # Only an entry that is held already takes the short way, so what is held grows, and is bounded, in one place.
-        if type(value) in self._free_types and type(key) in self._key_types and key in self._held:
-            self._held[key] = value
-            self._dirty[key] = None
-        else:
-            self._put(key, value)
+        self._put(key, value)
+
+    def _compile_get(self) -> Callable[[Any], Any]:
+        pending, slow, key_types = self._pending, self._get, self._key_types
+        if int in key_types:
+
+            def get(key: Any) -> Any:
+                if type(key) in key_types:
+                    value = pending.get(key, _MISSING)
+                    if value is not _MISSING:
+                        return value
+                return slow(key)
+
+            return get
+
+        def get_text(key: Any) -> Any:
+            # Nothing but a str equals a str, and nothing but bytes equals bytes: no need to ask for the type.
+            try:
+                return pending[key]
+            except (KeyError, TypeError):
+                return slow(key)
+
+        return get_text
+
+    def _compile_put(self) -> Callable[[Any, Any], None]:
+        pending, slow, key_types, free_types = self._pending, self._put, self._key_types, self._free_types
+        if int in key_types:
+
+            def put(key: Any, value: Any) -> None:
+                if type(value) in free_types and type(key) in key_types and key in pending:
+                    pending[key] = value
+                else:
+                    slow(key, value)
+
+            return put
+
+        def put_text(key: Any, value: Any) -> None:
+            try:
+                if type(value) in free_types and key in pending:
+                    pending[key] = value
+                    return
+            except TypeError:  # unhashable; the slow way has the error to show
+                pass
+            slow(key, value)
+
+        return put_text
 
     def put_if_absent(self, key: Any, value: Any) -> Any:
         """Set the value of `key` unless it has one; return the one it had."""
@@ -141,17 +182,22 @@ class PlainStore(KeyValueStore[Any, Any]):
 
     def flush_held(self) -> None:
         """Serialize what was put since the last flush; it stays held for reading."""
-        if self._dirty:
-            held, put, serialize, encode = self._held, self._below.put, self._key_serde.serialize, self._encode
-            for key in self._dirty:
-                value = held[key]
+        pending, clean = self._pending, self._clean
+        if pending:
+            put, serialize, encode = self._below.put, self._key_serde.serialize, self._encode
+            for key, value in pending.items():
                 put(serialize(key), None if value is None else encode(value))
-            self._dirty.clear()
+            clean.update(pending)
+            pending.clear()
+            excess = len(clean) - HELD_ENTRIES
+            if excess > 0:
+                for old in list(islice(clean, excess + HELD_ENTRIES // 2)):  # those that came first
+                    del clean[old]
 
     def discard(self) -> None:
         """Forget everything that is held as objects."""
-        self._held.clear()
-        self._dirty.clear()
+        self._pending.clear()
+        self._clean.clear()
 
     def close(self) -> None:
         """Release what is held."""
@@ -178,10 +224,17 @@ class PlainStore(KeyValueStore[Any, Any]):
     # ------------------------------------------------------------------ off the hot path
 
     def _get(self, key: Any) -> Any:
+        if type(key) in self._key_types:
+            value = self._clean.get(key, _MISSING)
+            if value is not _MISSING and key not in self._pending:
+                return value
         raw, key = self._locate(key)
-        value = self._held.get(key, _MISSING) if key is not _MISSING else _MISSING
-        if value is not _MISSING:
-            return value
+        if key is not _MISSING:
+            value = self._pending.get(key, _MISSING)
+            if value is _MISSING:
+                value = self._clean.get(key, _MISSING)
+            if value is not _MISSING:
+                return value
         data = self._below.get(raw)
         if data is None:
             value = None
@@ -195,14 +248,20 @@ class PlainStore(KeyValueStore[Any, Any]):
         return value
 
     def _put(self, key: Any, value: Any) -> None:
-        raw, key = self._locate(key)
+        if type(key) in self._key_types and (key in self._clean or key in self._pending):
+            raw = None  # it is known to be a key that the serde takes
+        else:
+            raw, key = self._locate(key)
         if value is not None:
             value = self._check(key, value)
         holdable = key is not _MISSING and (value is None or self._is_small(self._content(value)))
         if holdable and (value is None or type(self._content(value)) in self._late_types):
-            self._hold(key, value)
-            self._dirty[key] = None
+            if len(self._pending) >= HELD_ENTRIES and key not in self._pending:
+                self.flush_held()
+            self._pending[key] = value
             return
+        if raw is None:
+            raw = self._key_bytes(key)
         if value is None:
             data = None
         else:
@@ -212,19 +271,18 @@ class PlainStore(KeyValueStore[Any, Any]):
                 raise self._wrong("the value of", raw, "write", error) from error
         self._below.put(raw, data)
         if key is not _MISSING:
-            self._dirty.pop(key, None)
+            self._pending.pop(key, None)
             if holdable:
                 self._hold(key, value)
             else:
-                self._held.pop(key, None)
+                self._clean.pop(key, None)
 
     def _hold(self, key: Any, value: Any) -> None:
-        held = self._held
-        if len(held) >= HELD_ENTRIES and key not in held:
-            self.flush_held()
-            for old in list(islice(held, HELD_ENTRIES // 2)):  # the half that came first
-                del held[old]
-        held[key] = value
+        clean = self._clean
+        if len(clean) >= HELD_ENTRIES and key not in clean:
+            for old in list(islice(clean, HELD_ENTRIES // 2)):  # the half that came first
+                del clean[old]
+        clean[key] = value
 
     def _is_small(self, content: Any) -> bool:
         kind = type(content)
@@ -279,20 +337,18 @@ class PlainStore(KeyValueStore[Any, Any]):
 class StampedStore(PlainStore, TimestampedKeyValueStore[Any]):
     """A TimestampedKeyValueStore: values are ValueAndTimestamp."""
 
-    def put(self, key: Any, value: Any) -> None:
-        """Set the value of `key` to a ValueAndTimestamp; None deletes it."""
-        if (
-            type(value) is ValueAndTimestamp
-            and type(value[0]) in self._free_types
-            and type(value[1]) is int
-            and -0x8000_0000_0000_0000 <= value[1] <= 0x7FFF_FFFF_FFFF_FFFF
-            and type(key) in self._key_types
-            and key in self._held
-        ):
-            self._held[key] = value
-            self._dirty[key] = None
-        else:
-            self._put(key, value)
+    def _compile_put(self) -> Callable[[Any, Any], None]:
+        pending, slow, key_types, free_types = self._pending, self._put, self._key_types, self._free_types
+
+        def put(key: Any, value: Any) -> None:
+            if type(value) is ValueAndTimestamp and type(key) in key_types and key in pending:
+                content, timestamp = value
+                if type(content) in free_types and type(timestamp) is int and 0 <= timestamp <= 0x7FFF_FFFF_FFFF_FFFF:
+                    pending[key] = value
+                    return
+            slow(key, value)
+
+        return put
 
     def _encode(self, value: Any) -> bytes:
         return wrap_stamped(self._serialize_value(value[0]), value[1])
