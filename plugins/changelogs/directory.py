@@ -241,12 +241,11 @@ class DirectoryChangelog(TaskChangelog):
 
     def _snapshot_steps(self, version: str) -> Iterator[tuple[Changes, str]]:
         held: Changes = {}
-        number = 0
-        for store, rows in self._chunks(_snapshot_name(version), SNAPSHOT, version, None):
+        for number, (store, rows) in enumerate(self._chunks(_snapshot_name(version), SNAPSHOT, version, None)):
             if number:
                 yield held, f"restoring:{version}:{number}"
             held = {store: rows}
-            number += 1
+        # Only here is it known that the file is whole.
         yield held, version
 
     def _chunks(self, name: str, kind: bytes, version: str, previous: str | None) -> Iterator[tuple[str, list[Change]]]:

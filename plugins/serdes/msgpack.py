@@ -151,14 +151,14 @@ def _write_int(writer: _Writer, value: int) -> _Extension:
 
 _MOMENT = Struct(">HBBBBBIB")
 _OFFSET = Struct(">q")
-_FOLD, _FIXED, _NAMED = 1, 2, 4
+_FOLD, _FIXED, _KEY, _NAME = 1, 2, 4, 8
 
 
 def _write_datetime(writer: _Writer, value: datetime) -> _Extension:
     """Write year (2 bytes), month, day, hour, minute, second (1 each), microsecond (4), flags (1), and the zone.
 
-    Flags: 1 the later of two equal wall times (fold), 2 a fixed offset follows (8 bytes of microseconds, and
-    the zone's name, if it has one of its own, in UTF-8), 4 an IANA key follows in UTF-8. All numbers big-endian.
+    Flags: 1 the later of two equal wall times (fold), 2 a fixed offset follows (8 bytes of microseconds),
+    4 an IANA key follows in UTF-8, 8 (with 2) the offset's own name follows in UTF-8. All numbers big-endian.
     """
     zone = value.tzinfo
     if zone is None:
@@ -167,9 +167,9 @@ def _write_datetime(writer: _Writer, value: datetime) -> _Extension:
         offset, name = zone.utcoffset(None), zone.tzname(None)
         flags, written = value.fold | _FIXED, _OFFSET.pack(offset // _MICROSECOND)
         if zone is not UTC and name != timezone(offset).tzname(None):
-            written += name.encode("utf-8", _SURROGATES)
+            flags, written = flags | _NAME, written + name.encode("utf-8", _SURROGATES)
     elif type(zone) is ZoneInfo and zone.key:
-        flags, written = value.fold | _NAMED, zone.key.encode()
+        flags, written = value.fold | _KEY, zone.key.encode()
     else:
         raise SerdeError(
             f"serde 'msgpack': a datetime with the time zone {_name(zone)} {zone} cannot be kept as it is; "
@@ -258,13 +258,12 @@ def _read_datetime(data: bytes) -> datetime:
     year, month, day, hour, minute, second, microsecond, flags = _MOMENT.unpack_from(data)
     zone: tzinfo | None = None
     if flags & _FIXED:
-        offset = _OFFSET.unpack_from(data, _MOMENT.size)[0]
-        name = data[_MOMENT.size + _OFFSET.size :]
-        if name:
-            zone = timezone(timedelta(microseconds=offset), name.decode("utf-8", _SURROGATES))
+        offset = timedelta(microseconds=_OFFSET.unpack_from(data, _MOMENT.size)[0])
+        if flags & _NAME:
+            zone = timezone(offset, data[_MOMENT.size + _OFFSET.size :].decode("utf-8", _SURROGATES))
         else:
-            zone = timezone(timedelta(microseconds=offset)) if offset else UTC
-    elif flags & _NAMED:
+            zone = timezone(offset) if offset else UTC
+    elif flags & _KEY:
         zone = ZoneInfo(data[_MOMENT.size :].decode())
     return datetime(year, month, day, hour, minute, second, microsecond, zone, fold=flags & _FOLD)
 

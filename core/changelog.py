@@ -1,0 +1,83 @@
+"""The changelog interface: what a task's state was at each commit, kept where any host can read it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from .store import Changes
+
+
+@dataclass(frozen=True)
+class Restore:
+    """How to bring a copy of the state to a version.
+
+    `base` is the version at which the copy must be before the first step (None: a fresh, empty
+    store); `steps` are (changes, version after them), in order; the last one ends in the target. Each version on the
+    way is one of the chain, or, between the parts of a snapshot, a name that no chain contains: a copy that crashed
+    there is at no known version and is restored afresh. Going through `steps` raises ChangelogError, naming the
+    file, for one that turns out to be damaged; the copy is then at the version of the step before.
+    `total_bytes` is about how much `steps` will read.
+    """
+
+    base: str | None
+    steps: Iterator[tuple[Changes, str]]
+    total_bytes: int = 0
+
+
+class TaskChangelog(ABC):
+    """The changelog of one task. Called from one thread.
+
+    Versions form a chain: every delta names the version it follows, and the first one (usually without changes)
+    follows None. A version's name is never written twice, so a delta of an attempt that failed is an orphan that no
+    chain contains. `penstock.plugins.testing.contracts.changelog` holds the tests that any implementation must pass.
+    """
+
+    @abstractmethod
+    def append(self, changes: Changes, previous: str | None, version: str) -> None:
+        """Make one delta durable; it counts only once the log's commit names `version`.
+
+        `version` and `previous` are letters, digits, '-' and '_'; `previous` is None for the first version of all.
+
+        Raises ChangelogError, naming the location, when it cannot; then nothing was committed.
+        """
+
+    @abstractmethod
+    def restore(self, target: str, have: str | None) -> Restore:
+        """Plan how to bring a copy that is at `have` to `target`.
+
+        When `have` is not an ancestor of `target`, the plan starts afresh (base None). Raises ChangelogError that names the
+        missing or damaged files when the chain to `target` is broken: never a partial plan.
+        """
+
+    @abstractmethod
+    def snapshot(self, version: str, changes: Iterable[tuple[str, bytes, bytes]]) -> None:
+        """Write the whole state at `version` as (store, key, value) in store and key order, so that restore starts there.
+
+        `changes` is read once, as it is written. When it raises, no snapshot was written and its error comes out.
+        """
+
+    @abstractmethod
+    def wants_snapshot(self) -> bool:
+        """Return whether the deltas since the last snapshot have outgrown it, or the chain has a gap that one would mend."""
+
+    @abstractmethod
+    def clean(self, version: str, grace_ms: int, now_ms: int) -> None:
+        """Delete what is not needed to reach `version` and is older than `grace_ms`.
+
+        Nothing that came after `version` is touched: who cleans may have slept through its successor's commits.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything; idempotent."""
+
+
+class Changelog(Protocol):
+    """What the name of a changelog stands for: opens the changelog of a task at a location."""
+
+    def __call__(self, location: str, application_id: str, task_id: str) -> TaskChangelog:
+        """Open; `location` is what the application's `changelog` setting says after its name."""
+        ...

@@ -1,0 +1,223 @@
+"""The tests that every serde must pass; subclass `SerdeContract` to run them over yours."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import SerdeError
+from penstock.serde import Serde
+
+ANY_TEXT = st.text(st.characters(), max_size=40)
+"""Text with every code point there is, lone surrogates included."""
+
+_BUILT_IN: Mapping[type, st.SearchStrategy[Any]] = {
+    str: ANY_TEXT,
+    int: st.integers() | st.integers(-(2**70), 2**70),
+    float: st.floats(),
+    bool: st.booleans(),
+    bytes: st.binary(max_size=100),
+}
+
+
+class SerdeContract:
+    """What any serde must keep; a test class of yours runs it.
+
+    >>> from penstock.serde import StrSerde
+    >>> class TestStr(SerdeContract):
+    ...     serde = StrSerde
+    ...     values = st.text()
+
+    Needs pytest and hypothesis (`pip install 'penstock[testing]'`).
+    """
+
+    serde: Callable[[], Serde[Any]]
+    """Makes the serde: its class, or a `staticmethod`."""
+    values: ClassVar[st.SearchStrategy[Any]]
+    """Values that it holds and gives back as they were."""
+    refused: ClassVar[Sequence[Any]] = (object(),)
+    """Values that it must refuse with a SerdeError."""
+    foreign: ClassVar[st.SearchStrategy[bytes]] = st.binary(max_size=64)
+    """Bytes that others wrote: each is read as something, or refused with a SerdeError."""
+
+    @staticmethod
+    def same(one: Any, other: Any) -> bool:
+        """Return whether two values are the same to the user of this serde; by default equal and of one type, all through."""
+        return same_value(one, other)
+
+    def made(self) -> Serde[Any]:
+        """Return a new serde."""
+        return type(self).serde()
+
+    # Each class that inherits these tests is an executor of its own, and that is the point of them.
+    _each = settings(suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow], deadline=None)
+
+    @_each
+    @given(st.data())
+    def test_a_value_comes_back_as_it_was(self, data: st.DataObject) -> None:
+        """Bytes, exactly; and the value, its type included."""
+        serde = self.made()
+        value = data.draw(self.values)
+        written = serde.serialize(value)
+        assert type(written) is bytes
+        read = serde.deserialize(written)
+        assert self.same(read, value), f"{value!r} came back as {read!r}"
+
+    @_each
+    @given(st.data())
+    def test_a_value_always_has_the_same_bytes(self, data: st.DataObject) -> None:
+        """Stores are ordered and looked up by them; what was written before or failed in between does not matter."""
+        serde = self.made()
+        value, other = data.draw(st.tuples(self.values, self.values))
+        written = serde.serialize(value)
+        serde.serialize(other)
+        for wrong in self.refused:
+            with pytest.raises(SerdeError):
+                serde.serialize(wrong)
+        assert serde.serialize(value) == written == self.made().serialize(value)
+
+    @_each
+    @given(st.data())
+    def test_it_survives_pickling(self, data: st.DataObject) -> None:
+        """Serdes travel to Spark's executors with the topology."""
+        serde = self.made()
+        value = data.draw(self.values)
+        written = serde.serialize(value)
+        sent = pickle.loads(pickle.dumps(serde))
+        assert sent.serialize(value) == written
+        assert self.same(sent.deserialize(written), value)
+
+    @_each
+    @given(st.data())
+    def test_what_it_reads_is_not_shared(self, data: st.DataObject) -> None:
+        """Changing what was read changes no later answer."""
+        serde = self.made()
+        value = data.draw(self.values)
+        written = serde.serialize(value)
+        _spoil(serde.deserialize(written))
+        assert self.same(serde.deserialize(written), value)
+
+    @_each
+    @given(st.data())
+    def test_foreign_bytes_are_read_or_refused(self, data: st.DataObject) -> None:
+        """Nothing but a SerdeError, which the deserialization handler counts on, and it can go on afterwards."""
+        serde = self.made()
+        value = data.draw(self.values)
+        foreign = data.draw(self.foreign | _cut(serde.serialize(value)))
+        try:
+            serde.deserialize(foreign)
+        except SerdeError:
+            pass
+        assert self.same(serde.deserialize(serde.serialize(value)), value)
+
+    def test_values_it_cannot_hold_are_refused(self) -> None:
+        """Nothing but a SerdeError, and one that says something."""
+        for value in self.refused:
+            with pytest.raises(SerdeError, match=r"\w"):
+                self.made().serialize(value)
+
+    @_each
+    @given(st.data())
+    def test_immutable_types_never_fail(self, data: st.DataObject) -> None:
+        """A store serializes such values only at the next commit, when it is too late to refuse them."""
+        serde = self.made()
+        for kind in sorted(serde.immutable_types, key=repr):
+            value = data.draw(self._of_type(kind))
+            read = serde.deserialize(serde.serialize(value))
+            assert same_value(read, value), f"{value!r} came back as {read!r}"
+
+    @_each
+    @given(st.data())
+    def test_checked_types_come_back_or_fail(self, data: st.DataObject) -> None:
+        """A store may show such a value as the object that was put, once `serialize` took it."""
+        serde = self.made()
+        for kind in sorted(serde.checked_types, key=repr):
+            value = data.draw(self._of_type(kind))
+            try:
+                written = serde.serialize(value)
+            except SerdeError:
+                continue
+            read = serde.deserialize(written)
+            assert same_value(read, value), f"{value!r} came back as {read!r}"
+
+    @_each
+    @given(st.data())
+    def test_bound_to_a_topic_it_is_a_serde(self, data: st.DataObject) -> None:
+        """`bind` returns the serde for one topic's keys or values."""
+        value = data.draw(self.values)
+        for is_key in (True, False):
+            bound = self.made().bind("orders", is_key=is_key)
+            assert self.same(bound.deserialize(bound.serialize(value)), value)
+
+    def _of_type(self, kind: type) -> st.SearchStrategy[Any]:
+        return _BUILT_IN.get(kind, self.values.filter(lambda value: type(value) is kind))
+
+
+def same_value(one: Any, other: Any) -> bool:
+    """Return whether two values are equal and of one type, all through, with nan the same as nan and -0.0 not as 0.0.
+
+    >>> same_value((1, [2]), (1, [2])), same_value((1,), [1]), same_value({1: 0.0}, {True: -0.0})
+    (True, False, False)
+    """
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, float):
+        return (math.isnan(one) and math.isnan(other)) or (
+            one == other and math.copysign(1, one) == math.copysign(1, other)
+        )
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same_value, one, other))
+    if isinstance(one, dict):
+        return same_value(list(one.items()), list(other.items()))
+    if isinstance(one, set | frozenset):
+        left = list(other)
+        for each in one:
+            found = next((index for index, candidate in enumerate(left) if same_value(each, candidate)), None)
+            if found is None:
+                return False
+            del left[found]
+        return not left
+    if isinstance(one, Decimal):
+        return str(one) == str(other)
+    if isinstance(one, datetime):
+        return (one.isoformat(), one.fold, one.tzinfo, one.tzname()) == (
+            other.isoformat(), other.fold, other.tzinfo, other.tzname(),
+        )  # fmt: skip
+    return bool(one == other)
+
+
+def _cut(data: bytes) -> st.SearchStrategy[bytes]:
+    """Return strategy of `data` cut short, prolonged, or with one byte changed."""
+    if not data:
+        return st.just(b"\x00")
+    place = st.integers(0, len(data) - 1)
+    byte = st.binary(min_size=1, max_size=1)
+    return (
+        place.map(lambda at: data[:at])
+        | byte.map(lambda more: data + more)
+        | st.tuples(place, byte).map(lambda change: data[: change[0]] + change[1] + data[change[0] + 1 :])
+    )
+
+
+def _spoil(value: Any) -> None:
+    if isinstance(value, list):
+        for each in value:
+            _spoil(each)
+        value.append("spoiled")
+    elif isinstance(value, tuple):
+        for each in value:
+            _spoil(each)
+    elif isinstance(value, dict):
+        for each in value.values():
+            _spoil(each)
+        value["spoiled"] = True
+    elif isinstance(value, set):
+        value.add("spoiled")
