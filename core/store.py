@@ -74,6 +74,10 @@ class StoreBackend(ABC):
     def destroy(self) -> None:
         """Close and delete the stores' files; the directory itself may stay, empty."""
 
+    def release(self) -> None:
+        """Let go of what pins resources between calls; the engine says so when it pauses, after every batch."""
+        return None
+
     def trusted(self) -> bool:
         """Return whether what is on disk can be believed; False makes the engine rebuild it.
 
@@ -109,6 +113,10 @@ class BytesStore(Protocol):
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """Set the value of `key`; None deletes it."""
+        ...
+
+    def put_all(self, entries: Mapping[bytes, bytes | None]) -> None:
+        """Set the values of several keys at once."""
         ...
 
     def range(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -17,6 +18,8 @@ from penstock.errors import StaleStoreError, StoreError, StoreLockedError
 from .writer_lock import WriterLock
 
 T = TypeVar("T")
+
+_log = logging.getLogger("penstock.stores")
 
 _DATA, _LOCK, _WRITER, _TRUST = "data.mdb", "lock.mdb", "writer.lock", "trust"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -55,7 +58,8 @@ class SharedEnvironment:
         self._environment: Any = None
         self._meta: Any = None
         self._lock: WriterLock | None = None
-        self._inode = 0
+        self._opening = threading.Lock()
+        self._inode = -1
 
     # ------------------------------------------------------------------ opening and closing
 
@@ -81,14 +85,13 @@ class SharedEnvironment:
         """Close. If this process wrote, sync and leave the mark that says so, unless another process is writing."""
         if self._environment is None:
             return
-        if self._wrote and self._lock is not None and self._is_here() and self._lock.acquire(1.0):
+        if self._wrote and self._is_here():
             try:
-                self._environment.sync(True)
-                self._write_trust(_CLEAN)
-            except (lmdb.Error, OSError):
-                pass  # without the mark the next one trusts the copy only if the machine stayed up
-            finally:
-                self._lock.release()
+                self._environment.sync(True)  # most of it without the lock
+                self._mark_clean()
+            except (lmdb.Error, OSError) as error:
+                # Without the mark the next one trusts the copy as long as the machine stays up.
+                _log.warning("store directory %s: closed without a sync: %s", self.directory, error)
         self._close_environment()
         if self._lock is not None:
             self._lock.close()
@@ -107,7 +110,8 @@ class SharedEnvironment:
         """Let go without closing, in a process that was forked: the environment is the parent's."""
         for reader in self.readers:
             reader.release()
-        self._environment = None
+        self._environment = self._meta = None
+        self._inode = -1
         self.databases.clear()
 
     # ------------------------------------------------------------------ transactions
@@ -148,11 +152,6 @@ class SharedEnvironment:
         if not self._is_here():
             raise StaleStoreError(
                 f"store directory {self.directory}: its files were removed or rebuilt since it was opened: re-open the task"
-            )
-        if not self.trusted:
-            raise StaleStoreError(
-                f"store directory {self.directory}: the machine went down since it was written, so it cannot be trusted: "
-                "destroy it and restore"
             )
         while True:
             try:
@@ -195,17 +194,40 @@ class SharedEnvironment:
 
     def _open_for_writing(self, stores: Sequence[str]) -> None:
         if self._environment is None:
-            fresh = not os.path.exists(self._path(_DATA))
-            trust = None if fresh else self._read_trust()
-            self.trusted = fresh or trust == _CLEAN or (trust is not None and trust == _boot_id())
+            assert self._lock is not None
+            # Who has it open was there when the files were last checked, and has not seen the machine go down since.
+            if self._lock.alone():
+                self._check_trust()
             self._open_environment()
         self._open_databases(stores)
 
-    def _open_environment(self) -> None:
-        if self.read_only and not os.path.exists(self._path(_DATA)):
-            raise StoreError(
-                f"store directory {self.directory}: nothing to read there yet; start the task that writes it"
+    def _check_trust(self) -> None:
+        """Delete files that a crash of the machine may have left in pieces: LMDB would not notice, and crash."""
+        if os.path.exists(self._path(_DATA)):
+            trust = self._read_trust()
+            if trust == _CLEAN or (trust is not None and trust == _boot_id()):
+                return
+            self.trusted = False
+            _log.warning(
+                "store directory %s: the machine may have gone down since it was last written; it is rebuilt",
+                self.directory,
             )
+            Path(self._path(_DATA)).unlink()
+        # Without its data the lock file would describe another environment.
+        Path(self._path(_LOCK)).unlink(missing_ok=True)
+        self._distrust()
+
+    def _open_environment(self) -> None:
+        if self.read_only:
+            if not os.path.exists(self._path(_DATA)):
+                raise StoreError(
+                    f"store directory {self.directory}: nothing to read there yet; start the task that writes it"
+                )
+            if _boot_id() is not None and self._read_trust() not in (_CLEAN, _boot_id()):
+                raise StoreError(
+                    f"store directory {self.directory}: the machine went down since it was written; "
+                    "start the task that writes it, which rebuilds it"
+                )
         self._environment = self._guard(
             lambda: lmdb.open(
                 self.directory,
@@ -230,15 +252,13 @@ class SharedEnvironment:
         missing = [name for name in stores if name not in self.databases]
         if self._meta is not None and not missing:
             return
-        with self._opening:
+        with self._opening:  # LMDB opens one database at a time
             if self._meta is None:
                 self._meta = self._open_database(_META)
             for name in missing:
                 database = self._open_database(b"store:" + name.encode())
                 if database is not None:
                     self.databases[name] = database
-
-    _opening = threading.Lock()
 
     def _open_database(self, name: bytes) -> Any:
         try:
@@ -314,6 +334,16 @@ class SharedEnvironment:
         return StoreError(f"store directory {self.directory}: {text}; {fix}")
 
     # ------------------------------------------------------------------ trust
+
+    def _mark_clean(self) -> None:
+        """Sync, and say so, while nobody writes; who writes next takes it back first."""
+        assert self._lock is not None
+        if self._lock.acquire(1.0):
+            try:
+                self._environment.sync(True)
+                self._write_trust(_CLEAN)
+            finally:
+                self._lock.release()
 
     def _distrust(self) -> None:
         """Before the first write since a clean close: say that from now on a crash of the machine does harm."""

@@ -1,4 +1,4 @@
-"""A lock between processes that a waiter can give up on."""
+"""Locks between processes: one for a writer, which a waiter can give up on, and one that shows who has a directory open."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ import threading
 import time
 
 _LONGEST_NAP = 0.02
+_WRITER, _OPEN = 0, 1
+"""The bytes of the file that are locked."""
 
 
 class WriterLock:
     """Held by one thread of one process at a time; the system takes it from a process that ends.
+
+    `alone` is another lock of the same file: shared by all processes that called it, until they close.
 
     It is a POSIX record lock, which unlike `flock` a forked child does not inherit, beside a lock for this process's
     threads, for whom a record lock is no obstacle. A process may open one file once only: closing any descriptor of
@@ -30,7 +34,7 @@ class WriterLock:
         try:
             while True:
                 try:
-                    fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _WRITER)
                 except (BlockingIOError, PermissionError):
                     # Naps are counted instead of reading a clock: in a stopped process the deadline stops as well.
                     if waited >= timeout:
@@ -48,8 +52,18 @@ class WriterLock:
 
     def release(self) -> None:
         """Let others have it."""
-        fcntl.lockf(self._file, fcntl.LOCK_UN)
+        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _WRITER)
         self._threads.release()
+
+    def alone(self) -> bool:
+        """Note that this process has the directory open; return whether no other has."""
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _OPEN)
+        except (BlockingIOError, PermissionError):
+            fcntl.lockf(self._file, fcntl.LOCK_SH, 1, _OPEN)
+            return False
+        fcntl.lockf(self._file, fcntl.LOCK_SH, 1, _OPEN)
+        return True
 
     def holder(self) -> str:
         """Return the process id of who took it last."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -49,6 +49,15 @@ class CommitBuffer:
         elif old is not None:
             size -= len(old)
         self._size_bytes += size
+
+    def put_all(self, entries: Mapping[bytes, bytes | None]) -> None:
+        """Set the values of several keys at once."""
+        changes = self._changes
+        before = len(changes)
+        changes.update(entries)
+        # A value that is replaced counts twice until the commit: near enough for a limit, and it costs no look-up.
+        self._size_bytes += sum(map(len, filter(None, entries.values())))
+        self._size_bytes += sum(map(len, entries)) + _ENTRY_BYTES * (len(changes) - before)
 
     def range(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -184,15 +184,18 @@ class PlainStore(KeyValueStore[Any, Any]):
         """Serialize what was put since the last flush; it stays held for reading."""
         pending, clean = self._pending, self._clean
         if pending:
-            put, serialize, encode = self._below.put, self._key_serde.serialize, self._encode
-            for key, value in pending.items():
-                put(serialize(key), None if value is None else encode(value))
+            self._below.put_all(self._encoded(pending))
             clean.update(pending)
             pending.clear()
             excess = len(clean) - HELD_ENTRIES
             if excess > 0:
                 for old in list(islice(clean, excess + HELD_ENTRIES // 2)):  # those that came first
                     del clean[old]
+
+    def _encoded(self, pending: Mapping[Any, Any]) -> dict[bytes, bytes | None]:
+        """Return entries as bytes."""
+        key_bytes, value_bytes = self._key_serde.serializer(), self._value_serde.serializer()
+        return {key_bytes(key): None if value is None else PLAIN + value_bytes(value) for key, value in pending.items()}
 
     def discard(self) -> None:
         """Forget everything that is held as objects."""
@@ -349,6 +352,10 @@ class StampedStore(PlainStore, TimestampedKeyValueStore[Any]):
             slow(key, value)
 
         return put
+
+    def _encoded(self, pending: Mapping[Any, Any]) -> dict[bytes, bytes | None]:
+        key_bytes, encode = self._key_serde.serializer(), self._encode
+        return {key_bytes(key): None if value is None else encode(value) for key, value in pending.items()}
 
     def _encode(self, value: Any) -> bytes:
         return wrap_stamped(self._serialize_value(value[0]), value[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
 from penstock.store import BytesStore
@@ -52,6 +52,11 @@ class TtlStore:
             self._sweep_from = key
         if self._puts % _PUTS_PER_SWEEP == 0:
             self.sweep()
+
+    def put_all(self, entries: Mapping[bytes, bytes | None]) -> None:
+        """Set the values of several keys."""
+        for key, value in entries.items():
+            self.put(key, value)
 
     def range(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
