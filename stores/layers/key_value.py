@@ -195,7 +195,11 @@ class PlainStore(KeyValueStore[Any, Any]):
     def _encoded(self, pending: Mapping[Any, Any]) -> dict[bytes, bytes | None]:
         """Return entries as bytes."""
         key_bytes, value_bytes = self._key_serde.serializer(), self._value_serde.serializer()
-        return {key_bytes(key): None if value is None else PLAIN + value_bytes(value) for key, value in pending.items()}
+        try:
+            return {key_bytes(key): None if value is None else PLAIN + value_bytes(value) for key, value in pending.items()}
+        except Exception:  # the fast functions may refuse what `serialize` takes
+            key_bytes, encode = self._key_serde.serialize, self._encode
+            return {key_bytes(key): None if value is None else encode(value) for key, value in pending.items()}
 
     def discard(self) -> None:
         """Forget everything that is held as objects."""
@@ -354,7 +358,7 @@ class StampedStore(PlainStore, TimestampedKeyValueStore[Any]):
         return put
 
     def _encoded(self, pending: Mapping[Any, Any]) -> dict[bytes, bytes | None]:
-        key_bytes, encode = self._key_serde.serializer(), self._encode
+        key_bytes, encode = self._key_serde.serialize, self._encode
         return {key_bytes(key): None if value is None else encode(value) for key, value in pending.items()}
 
     def _encode(self, value: Any) -> bytes:
