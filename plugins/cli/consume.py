@@ -5,13 +5,13 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from penstock.errors import ConfigError, OffsetOutOfRangeError, SerdeError
+from penstock.errors import ConfigError, OffsetOutOfRangeError
 from penstock.record import RecordBatch, TopicPartition
 
 from .command import Command, verbose_option
@@ -21,8 +21,6 @@ from .output import note, reader_may_leave
 
 if TYPE_CHECKING:
     from penstock.log import Log
-
-    from .text import TextSerde
 
 FETCH_BYTES = 1024 * 1024
 POLL_SECONDS = 0.1
@@ -98,6 +96,7 @@ def consume(
     Serdes str and bytes print as they are, everything else as JSON. With --json bytes are base64 text, and
     the output is what `penstock produce --json-lines` reads. Only committed records are seen.
     """
+    from .printer import JsonPrinter, LinePrinter, Printer
     from .serdes import topic_serdes
     from .topics import topic_info
 
@@ -106,9 +105,9 @@ def consume(
         partitions = _partitions(topic, topic_info(log, topic).partitions, partition)
         keys, values = topic_serdes(topic, where["app"], settings, key_serde or serde, value_serde or serde)
         if as_json:
-            printer: _Printer = _JsonPrinter(keys, values)
+            printer: Printer = JsonPrinter(keys, values)
         else:
-            printer = _LinePrinter(keys, values, key_separator if print_key else None, null_text)
+            printer = LinePrinter(keys, values, key_separator if print_key else None, null_text)
         start = log.end_offsets(partitions) if follow and not from_beginning else log.start_offsets(partitions)
         output = sys.stdout.buffer
         left = max_records if max_records is not None else sys.maxsize
@@ -161,76 +160,6 @@ def _up_to(
             yield batch
         if not batches:
             positions[partition] = end
-
-
-class _Printer:
-    """Writes records to the output."""
-
-    def __init__(self, keys: TextSerde, values: TextSerde) -> None:
-        self._keys, self._values = keys, values
-
-    def write(self, batch: RecordBatch, limit: int, output: IO[bytes]) -> int:
-        """Write up to `limit` records and return how many."""
-        number = min(len(batch), limit)
-        lines: list[bytes] = []
-        failed: SerdeError | None = None
-        for index in range(number):
-            try:
-                lines.append(self.line(batch, index))
-            except Exception as error:  # a serde of another package may raise anything
-                failed = SerdeError(
-                    f"topic {batch.topic!r}, partition {batch.partition}, offset {batch.offsets[index]}: {error} "
-                    "(see --key-serde and --value-serde; bytes reads anything)"
-                )
-                failed.__cause__ = error
-                break
-        lines.append(b"")
-        with reader_may_leave():
-            output.write(b"\n".join(lines))
-            if failed is not None:
-                output.flush()
-        if failed is not None:
-            raise failed
-        return number
-
-    def line(self, batch: RecordBatch, index: int) -> bytes:
-        """Return one record as a line, without its end."""
-        raise NotImplementedError
-
-
-class _LinePrinter(_Printer):
-    """Writes values, and keys if asked for."""
-
-    def __init__(self, keys: TextSerde, values: TextSerde, separator: str | None, null: str) -> None:
-        super().__init__(keys, values)
-        self._separator = None if separator is None else separator.encode()
-        self._null = null.encode()
-
-    def line(self, batch: RecordBatch, index: int) -> bytes:
-        key, value = batch.keys[index], batch.values[index]
-        text = self._null if value is None else self._values.to_line(value)
-        if self._separator is None:
-            return text
-        return (self._null if key is None else self._keys.to_line(key)) + self._separator + text
-
-
-class _JsonPrinter(_Printer):
-    """Writes whole records as JSON objects."""
-
-    def line(self, batch: RecordBatch, index: int) -> bytes:
-        from .text import dump_json, headers_to_json
-
-        key, value = batch.keys[index], batch.values[index]
-        record: Mapping[str, Any] = {
-            "topic": batch.topic,
-            "partition": batch.partition,
-            "offset": batch.offsets[index],
-            "timestamp": batch.timestamps[index],
-            "key": None if key is None else self._keys.to_json(key),
-            "value": None if value is None else self._values.to_json(value),
-            "headers": headers_to_json(batch.headers[index]) if batch.headers else [],
-        }
-        return dump_json(record)
 
 
 @contextmanager

@@ -42,7 +42,7 @@ class TextSerde:
             value = json.loads(text)
         except ValueError as error:
             raise SerdeError(
-                f"{self._what} {_short(text)} is not JSON ({error}), which the serde {self.name!r} needs on the command line; "
+                f"{self._what} {shorten(text)} is not JSON ({error}), which the serde {self.name!r} needs on the command line; "
                 f"for plain text use --{self._what}-serde str"
             ) from error
         return self.from_json(value)
@@ -54,7 +54,7 @@ class TextSerde:
                 value = b64decode(value, validate=True)
             except (ValueError, TypeError) as error:
                 raise SerdeError(
-                    f"{self._what} {_short(value)} is not base64 text, which the serde 'bytes' needs in JSON"
+                    f"{self._what} {shorten(value)} is not base64 text, which the serde 'bytes' needs in JSON"
                 ) from error
         return self._serde.serialize(value)
 
@@ -96,7 +96,7 @@ def headers_from_json(value: Any) -> Headers:
     """Return headers from pairs as `headers_to_json` makes them, or from a JSON object. Raises ValueError."""
     pairs = list(value.items()) if isinstance(value, Mapping) else value
     if not isinstance(pairs, list):
-        raise ValueError(f'"headers": expected an object or a list of [name, value] pairs, found {_short(value)}')
+        raise ValueError(f'"headers": expected an object or a list of [name, value] pairs, found {shorten(value)}')
     return tuple(_header(pair) for pair in pairs)
 
 
@@ -109,7 +109,7 @@ def _header(pair: Any) -> tuple[str, bytes | None]:
             return name, value.encode()
         if isinstance(value, Mapping) and set(value) == {"base64"}:
             return name, b64decode(value["base64"], validate=True)
-    raise ValueError(f'"headers": expected [name, text or null or {{"base64": text}}], found {_short(pair)}')
+    raise ValueError(f'"headers": expected [name, text or null or {{"base64": text}}], found {shorten(pair)}')
 
 
 def _header_text(value: bytes | None) -> Any:
@@ -141,6 +141,7 @@ def _text_keys(value: Any) -> Any:
     return value
 
 
-def _short(value: object) -> str:
-    text = repr(value)
+def shorten(value: object) -> str:
+    """Return a value as a message shows it: bytes as the text they are meant to be, and not too much of it."""
+    text = repr(value.decode(errors="replace") if isinstance(value, bytes) else value)
     return text if len(text) <= 60 else text[:57] + "..."

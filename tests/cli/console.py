@@ -43,7 +43,7 @@ class Console:
 
     def json_lines(self, *arguments: str, **options: Any) -> list[Any]:
         """Run a command in this process and read the JSON it prints on each line."""
-        return [json.loads(line) for line in self(*arguments, **options).stdout.splitlines()]
+        return [json.loads(line) for line in self(*arguments, **options).stdout_bytes.splitlines()]
 
     def start(
         self,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.plugins.cli.produce import parse_timestamp
+from penstock.plugins.cli.line_reader import parse_timestamp
 from penstock.plugins.cli.text import TextSerde, dump_json, headers_from_json, headers_to_json
 
 from .console import Console
@@ -83,18 +83,18 @@ def test_the_serdes_of_an_application_are_used(lines: Console) -> None:
         "application = Application('app', topology, key_serde='float')\n",
     )
     lines("topics", "create", "copies")
-    for topic, text in (("lines", "1.5:2\n"), ("copies", '{"a":1}:text\n')):
-        lines("produce", topic, "--app", "app:application", "-K", ":", stdin=text)
-        assert lines("consume", topic, "--app", "app:application", "-k", "-K", ":").stdout == text
+    for topic, text in (("lines", "1.5=2\n"), ("copies", '{"a":1}=text\n')):
+        lines("produce", topic, "--app", "app:application", "-K", "=", stdin=text)
+        assert lines("consume", topic, "--app", "app:application", "-k", "-K", "=").stdout == text
     assert lines("consume", "lines", "--serde", "bytes").stdout_bytes == b"\0\0\0\0\0\0\0\x02\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "text", "message"),
     [
-        (["--value-serde", "int"], "1\n2\nthree\n4\n", "line 3: value b'three' is not JSON"),
-        (["--value-serde", "int"], "1\n2\n2.5\n4\n", "line 3: serde 'int': expected int, found float '2.5'"),
-        (["-K", "="], "a=1\nb=2\nc\n", "line 3: no key separator '=' in b'c'"),
+        (["--value-serde", "int"], "1\n2\nthree\n4\n", "line 3: value 'three' is not JSON"),
+        (["--value-serde", "int"], "1\n2\n2.5\n4\n", "line 3: serde 'int': expected int, found float 2.5"),
+        (["-K", "="], "a=1\nb=2\nc\n", "line 3: no key separator '=' in 'c'"),
         (["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"valeu": "c"}\n', 'line 3: expected a JSON object with "value"'),
         (["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"value": "c", "kye": 1}\n', "line 3: unknown name 'kye'"),
         (["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"value": "c"\n', "line 3: "),
