@@ -159,14 +159,8 @@ class Resolution:
         for topic, internal in self.own.items():
             if internal.partitions is not None:
                 self.counts[topic] = internal.partitions
-        # Counts spread inside co-partitioned groups until nothing changes; then the upstream decides, one topic at a
-        # time.
-        while True:
-            self._spread()
-            open_topics = [topic for topic in self.own if topic not in self.counts]
-            if not open_topics:
-                break
-            self._take_from_upstream(open_topics)
+        self._take_from_copartitioned()
+        self._take_from_upstream()
         for reason, topics in self.groups:
             if len({self.counts[topic] for topic in topics}) > 1:
                 counts = ", ".join(f"{topic!r} has {self.counts[topic]}" for topic in topics)
@@ -188,7 +182,8 @@ class Resolution:
                     "under another application id"
                 )
 
-    def _spread(self) -> None:
+    def _take_from_copartitioned(self) -> None:
+        """Give internal topics the counts of the topics they are co-partitioned with, as far as there are any."""
         changed = True
         while changed:
             changed = False
@@ -199,27 +194,35 @@ class Resolution:
                         self.counts[topic] = known[0]
                         changed = True
 
-    def _take_from_upstream(self, open_topics: list[str]) -> None:
-        """Give counts to a topic, or to a group of co-partitioned ones, whose upstream is known."""
+    def _take_from_upstream(self) -> None:
+        """Give the other internal topics the largest count upstream, and co-partitioned ones the largest among theirs.
+
+        Upstream may lead through internal topics in a loop (a sub-topology that reads what it writes), so counts grow
+        from 0 until nothing changes.
+        """
+        open_topics = [topic for topic in self.own if topic not in self.counts]
+        self.counts |= dict.fromkeys(open_topics, 0)
         upstream = {topic: self._upstream(topic) for topic in open_topics}
-        for topic in open_topics:
-            together = self._together(topic)
-            above = [each for member in together for each in upstream[member]]
-            if all(each in self.counts for each in above):
-                if not above:
-                    raise TopologyError(
-                        f"internal topic {topic!r} takes its number of partitions from the topics that lead to it, and "
-                        "the log has none of these yet; create one, or give partitions="
-                    )
-                for member in together:
-                    self.counts[member] = max(self.counts[each] for each in above)
-                return
-        raise TopologyError(
-            f"internal topics {', '.join(map(repr, open_topics))} take their numbers of partitions from one another in "
-            "a loop; give one of them with partitions="
-        )
+        together = {topic: self._together(topic) for topic in open_topics}
+        changed = True
+        while changed:
+            changed = False
+            for topic in open_topics:
+                count = max((self.counts[above] for each in together[topic] for above in upstream[each]), default=0)
+                if count > self.counts[topic]:
+                    self.counts[topic] = count
+                    changed = True
+        unknown = [topic for topic in open_topics if not self.counts[topic]]
+        if unknown:
+            several = len(unknown) > 1
+            raise TopologyError(
+                f"internal topic{'s' if several else ''} {', '.join(map(repr, unknown))} take{'' if several else 's'} the "
+                "number of partitions from the topics that lead there, and there are none: either they lead there only "
+                "in a loop, or a pattern matches no topic yet; create a topic, or give partitions="
+            )
 
     def _together(self, topic: str) -> list[str]:
+        """Return a topic and those it is co-partitioned with, directly or through others."""
         together = [topic]
         for member in together:
             for _, topics in self.groups:
