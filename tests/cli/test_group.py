@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from penstock.plugins.cli.command import Command, Group
 from penstock.plugins.cli.group import penstock
 
-from .console import Console
+from .console import Console, install
 
 COMMANDS = """
 import click
@@ -33,18 +33,6 @@ def fails():
 
 not_a_command = 3
 """
-
-
-def install(console: Console, name: str, plugin: str, **modules: str) -> dict[str, str]:
-    """Put a package with an entry point where processes will find it; return the environment for them."""
-    site = console.directory / "site"
-    console.write(f"site/{name}-1.5.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.5\n")
-    console.write(f"site/{name}-1.5.dist-info/entry_points.txt", f"[penstock]\n{name} = {name}.plugin\n")
-    console.write(f"site/{name}/__init__.py", "")
-    console.write(f"site/{name}/plugin.py", "from penstock.hooks import hookimpl\n" + plugin)
-    for module, text in modules.items():
-        console.write(f"site/{name}/{module}.py", text)
-    return {"PYTHONPATH": str(site)}
 
 
 HOOK = "@hookimpl\ndef penstock_cli_commands():\n    return {commands}\n"
