@@ -1,0 +1,1 @@
+"""Kills and restarts an application at random moments: `python -m tests.crash`."""
