@@ -20,6 +20,7 @@ from .errors import (
     SerdeError,
     StaleStoreError,
     StoreError,
+    StoreLockedError,
     TopologyError,
     UnknownTopicError,
 )
@@ -157,6 +158,7 @@ __all__ = [
     "StoreBuilder",
     "StoreContext",
     "StoreError",
+    "StoreLockedError",
     "StrSerde",
     "Subtopology",
     "SystemClock",

@@ -196,7 +196,9 @@ class PlainStore(KeyValueStore[Any, Any]):
         """Return entries as bytes."""
         key_bytes, value_bytes = self._key_serde.serializer(), self._value_serde.serializer()
         try:
-            return {key_bytes(key): None if value is None else PLAIN + value_bytes(value) for key, value in pending.items()}
+            return {
+                key_bytes(key): None if value is None else PLAIN + value_bytes(value) for key, value in pending.items()
+            }
         except Exception:  # the fast functions may refuse what `serialize` takes
             key_bytes, encode = self._key_serde.serialize, self._encode
             return {key_bytes(key): None if value is None else encode(value) for key, value in pending.items()}

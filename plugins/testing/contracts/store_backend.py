@@ -1,0 +1,514 @@
+"""The tests that every store backend must pass; subclass `StoreBackendContract` to run them over yours."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from penstock.errors import StaleStoreError, StoreError
+from penstock.store import Changes, StoreBackend, StoreBackendFactory
+
+STORES = ("first", "second")
+
+_LENGTHS = (0, 1, 255, 256, 509, 510, 511, 512, 513, 1012, 1013, 1014, 4096, 10_000)
+
+KEYS: st.SearchStrategy[bytes] = st.one_of(
+    st.binary(max_size=2),
+    st.sampled_from([b"", b"a", b"b", b"ab", b"\x00", b"\xff", b"\xff\xff"]),
+    # Long keys that differ late, and keys that other keys begin with.
+    st.builds(
+        lambda fill, length, tail: fill * length + tail,
+        st.sampled_from([b"a", b"\x00", b"\xff"]),
+        st.sampled_from(_LENGTHS),
+        st.binary(max_size=1),
+    ),
+)
+"""Keys of 0 bytes to 10 kB."""
+
+VALUES: st.SearchStrategy[bytes] = st.binary(max_size=3) | st.integers(1, 20_000).map(bytes)
+"""Values of 0 bytes to 20 kB."""
+
+
+class StoreBackendContract:
+    """What any store backend must keep; a test class of yours runs it.
+
+    >>> from penstock.stores.memory import MemoryBackend
+    >>> class TestMemory(StoreBackendContract):
+    ...     open = staticmethod(MemoryBackend)
+    ...     in_one_process = True
+
+    Needs pytest and hypothesis (`pip install 'penstock[testing]'`), and a system that can fork.
+    """
+
+    open: StoreBackendFactory
+    """The backend: its class or function, as a `staticmethod`."""
+    in_one_process: ClassVar[bool] = False
+    """Whether what is stored lives and ends with the process; tests that need a second process are then left out."""
+    examples: ClassVar[int] = 25
+    """How many random histories are tried."""
+
+    def test_any_history(self) -> None:
+        """Whatever is written, refused, reopened and killed, every read answers as a dict would."""
+        contract = self
+
+        class History(_History):
+            def __init__(self) -> None:
+                super().__init__(contract)
+
+        run_state_machine_as_test(
+            History,
+            settings=settings(
+                max_examples=self.examples,
+                stateful_step_count=20,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+
+    @pytest.mark.parametrize("length", _LENGTHS)
+    def test_a_key_of_any_length(self, tmp_path: Path, length: int) -> None:
+        """It is found, it sorts among its neighbours, and it can be deleted."""
+        keys = sorted(
+            {b"k" * length, b"k" * length + b"\x00", b"k" * length + b"\xff", b"k" * max(length - 1, 0), b"k"}
+        )
+        with self._opened(tmp_path) as backend:
+            backend.write({"first": [(key, b"v" + key[-1:]) for key in keys]}, None, "v1")
+            for key in keys:
+                assert backend.get("first", key) == b"v" + key[-1:], f"{len(key)} bytes"
+                assert [found for found, _ in backend.range("first", key)] == keys[keys.index(key) :]
+                assert [found for found, _ in backend.range("first", None, key)] == keys[: keys.index(key)]
+            backend.write({"first": [(key, None) for key in keys]}, "v1", "v2")
+            assert list(backend.range("first")) == []
+            assert all(backend.get("first", key) is None for key in keys)
+
+    def test_a_new_directory_is_empty(self, tmp_path: Path) -> None:
+        """Its version is None, which is also what the first write must expect."""
+        with self._opened(tmp_path) as backend:
+            assert backend.version() is None
+            assert backend.trusted() is True
+            assert backend.approximate_count("first") == 0
+            assert list(backend.range("first")) == []
+            backend.write({}, None, "v1")
+            assert backend.version() == "v1"
+
+    def test_a_stale_write_changes_nothing(self, tmp_path: Path) -> None:
+        """A process that was overtaken must not take the store back, nor parts of it."""
+        with self._opened(tmp_path) as backend:
+            with pytest.raises(StaleStoreError):
+                backend.write({"first": [(b"a", b"0")]}, "v0", "v1")
+            backend.write({"first": [(b"a", b"1")], "second": [(b"b", b"1")]}, None, "v1")
+            for previous in (None, "v0", "v", "v11"):
+                with pytest.raises(StaleStoreError):
+                    backend.write({"first": [(b"a", b"2")], "second": [(b"b", None)]}, previous, "v2")
+            assert backend.version() == "v1"
+            assert backend.get("first", b"a") == b"1"
+            assert backend.get("second", b"b") == b"1"
+            backend.write({"first": [(b"a", b"2")]}, "v1", "v2")
+            assert backend.get("first", b"a") == b"2"
+
+    def test_stores_are_apart(self, tmp_path: Path) -> None:
+        """One key in two stores is two entries, and a store that was not opened is an error that names it."""
+        with self._opened(tmp_path) as backend:
+            backend.write({"first": [(b"k", b"1")], "second": [(b"k", b"2")]}, None, "v1")
+            backend.write({"second": [(b"k", None)]}, "v1", "v2")
+            assert backend.get("first", b"k") == b"1"
+            assert list(backend.range("second")) == []
+            with pytest.raises(StoreError, match="third"):
+                backend.get("third", b"k")
+            with pytest.raises(StoreError, match="third"):
+                list(backend.range("third"))
+            with pytest.raises(StoreError, match="third"):
+                backend.write({"first": [(b"k", b"3")], "third": [(b"k", b"3")]}, "v2", "v3")
+            assert (backend.version(), backend.get("first", b"k")) == ("v2", b"1")
+
+    def test_stores_may_be_added(self, tmp_path: Path) -> None:
+        """Opening with other names keeps what is there."""
+        with self._opened(tmp_path, ["first"]) as backend:
+            backend.write({"first": [(b"k", b"1")]}, None, "v1")
+        with self._opened(tmp_path, ["second", "first"]) as backend:
+            assert backend.version() == "v1"
+            assert backend.get("first", b"k") == b"1"
+            backend.write({"second": [(b"k", b"2")]}, "v1", "v2")
+            assert backend.get("second", b"k") == b"2"
+
+    def test_bounds_of_a_range(self, tmp_path: Path) -> None:
+        """The start is in, the end is out, and a range that is turned around is empty."""
+        with self._opened(tmp_path) as backend:
+            backend.write({"first": [(key, b"") for key in (b"a", b"aa", b"b", b"c")]}, None, "v1")
+
+            def keys(start: bytes | None, end: bytes | None) -> list[bytes]:
+                forward = [key for key, _ in backend.range("first", start, end)]
+                assert [key for key, _ in backend.range("first", start, end, reverse=True)] == forward[::-1]
+                return forward
+
+            assert keys(b"a", b"b") == [b"a", b"aa"]
+            assert keys(b"a", b"a") == keys(b"b", b"a") == keys(b"d", None) == keys(None, b"") == []
+            assert keys(b"a\x00", b"\xff" * 600) == [b"aa", b"b", b"c"]
+            assert keys(b"", None) == [b"a", b"aa", b"b", b"c"]
+
+    def test_many_entries(self, tmp_path: Path) -> None:
+        """A scan that takes several steps inside of the backend neither skips nor repeats."""
+        entries = [(b"%05d" % number, bytes([number % 256]) * (number % 700)) for number in range(5000)]
+        with self._opened(tmp_path) as backend:
+            backend.write({"first": entries}, None, "v1")
+            assert list(backend.range("first")) == entries
+            assert list(backend.range("first", reverse=True)) == entries[::-1]
+            assert 2500 <= backend.approximate_count("first") <= 10_000
+
+    def test_a_large_value(self, tmp_path: Path) -> None:
+        """Of some megabytes, several times over."""
+        value = os.urandom(3 << 20)
+        with self._opened(tmp_path) as backend:
+            version = None
+            for number in range(4):
+                backend.write({"first": [(b"large", value), (b"other%d" % number, value)]}, version, f"v{number}")
+                version = f"v{number}"
+            assert backend.get("first", b"large") == value
+            assert sum(1 for _ in backend.range("first")) == 5
+
+    def test_an_iterator_may_be_dropped(self, tmp_path: Path) -> None:
+        """Hundreds that nobody ended hold nothing back."""
+        with self._opened(tmp_path) as backend:
+            backend.write({"first": [(b"%04d" % number, b"") for number in range(2000)]}, None, "v0")
+            kept = []
+            for number in range(300):
+                entries = backend.range("first", reverse=bool(number % 2))
+                next(entries)
+                if number % 3:
+                    kept.append(entries)
+                backend.write({"first": [(b"%04d" % number, b"new")]}, f"v{number}", f"v{number + 1}")
+            assert backend.get("first", b"0299") == b"new"
+            assert len(kept) == 200
+
+    def test_writing_while_iterating(self, tmp_path: Path) -> None:
+        """Never fails; what was not touched is seen once, in order."""
+        with self._opened(tmp_path) as backend:
+            backend.write({"first": [(b"%04d" % number, b"old") for number in range(2000)]}, None, "v0")
+            for reverse in (False, True):
+                version, seen, touched = backend.version(), [], set()
+                before = {key for key, _ in backend.range("first")}
+                for number, (key, _) in enumerate(backend.range("first", reverse=reverse)):
+                    seen.append(key)
+                    if number % 100 == 0:
+                        changes: dict[bytes, bytes | None] = {key + b"x": b"new", b"5": b"new", b"": b"new", key: None}
+                        touched |= set(changes)
+                        following = f"{version}-{number}"
+                        backend.write({"first": sorted(changes.items())}, version, following)
+                        version = following
+                assert seen == sorted(set(seen), reverse=reverse)
+                assert before - touched <= set(seen) <= before | touched
+                assert len(touched) > 40
+
+    def test_closing(self, tmp_path: Path) -> None:
+        """Twice is fine; using it afterwards is an error, of an iterator as well."""
+        backend = type(self).open(tmp_path, STORES)
+        backend.write({"first": [(b"%04d" % number, b"") for number in range(2000)]}, None, "v1")
+        entries = backend.range("first")
+        next(entries)
+        backend.release()
+        assert backend.get("first", b"0000") == b""
+        backend.close()
+        backend.close()
+        with pytest.raises(StoreError):
+            backend.get("first", b"0000")
+        with pytest.raises(StoreError):
+            backend.write({}, "v1", "v2")
+        try:
+            rest = list(entries)
+        except StoreError:
+            pass
+        else:
+            assert len(rest) == 1999, "ending early would be taken for the end"
+        with self._opened(tmp_path) as again:
+            assert again.version() == "v1"
+            assert sum(1 for _ in again.range("first")) == 2000
+
+    def test_destroying(self, tmp_path: Path) -> None:
+        """Leaves a directory that opens as a new one."""
+        backend = type(self).open(tmp_path, STORES)
+        backend.write({"first": [(b"k", b"1")]}, None, "v1")
+        backend.destroy()
+        backend.close()
+        with pytest.raises(StoreError):
+            backend.get("first", b"k")
+        with self._opened(tmp_path) as again:
+            assert again.version() is None
+            assert list(again.range("first")) == []
+            again.write({"first": [(b"k", b"2")]}, None, "other")
+            assert again.get("first", b"k") == b"2"
+
+    def test_a_directory_that_cannot_be_one(self, tmp_path: Path) -> None:
+        """Is named by the error."""
+        if self.in_one_process:
+            pytest.skip("this backend needs no directory")
+        (tmp_path / "taken").write_text("a file")
+        with pytest.raises(StoreError, match="taken"):
+            type(self).open(tmp_path / "taken", STORES)
+
+    def test_a_reader_in_another_process(self, tmp_path: Path) -> None:
+        """Sees the last commit, all of it, at every look; and cannot write."""
+        if self.in_one_process:
+            pytest.skip("this backend has no other processes")
+        opener = type(self).open
+
+        def read(connection: Connection) -> None:
+            reader: StoreBackend | None = None
+            while True:
+                question = connection.recv()
+                reader = reader or opener(tmp_path, STORES, read_only=True)
+                if question == "end":
+                    reader.close()
+                    connection.send("ended")
+                    return
+                if question == "write":
+                    try:
+                        reader.write({}, reader.version(), "mine")
+                    except StoreError as error:
+                        connection.send(type(error).__name__)
+                    else:
+                        connection.send("written")
+                else:
+                    content = {store: dict(reader.range(store)) for store in STORES}
+                    connection.send((reader.version(), reader.get("first", b"n"), content))
+
+        with _forked(read) as connection, self._opened(tmp_path) as backend:
+            for number in range(5):
+                value = b"%d" % number
+                filling = [(b"x%04d" % row, value) for row in range(300)]
+                backend.write(
+                    {"first": [(b"n", value), *filling], "second": [(value, value)]},
+                    f"v{number - 1}" if number else None,
+                    f"v{number}",
+                )
+                connection.send("read")
+                version, got, content = _answer(connection)
+                assert (version, got) == (f"v{number}", value)
+                assert content["first"] == dict([(b"n", value), *filling])
+                assert set(content["second"]) == {b"%d" % each for each in range(number + 1)}
+            connection.send("write")
+            assert _answer(connection) == "StoreError"
+            backend.write({"first": [(b"n", b"last")]}, "v4", "v5")
+            connection.send("end")
+            assert _answer(connection) == "ended"
+
+    # ------------------------------------------------------------------ helpers
+
+    @contextmanager
+    def _opened(self, directory: Path, stores: Sequence[str] = STORES) -> Iterator[StoreBackend]:
+        backend = type(self).open(directory, stores)
+        try:
+            yield backend
+        finally:
+            backend.close()
+
+
+def _changes(keys: st.SearchStrategy[bytes]) -> st.SearchStrategy[Changes]:
+    rows = st.dictionaries(keys, VALUES | st.none(), max_size=8).map(lambda changed: sorted(changed.items()))
+    return st.dictionaries(st.sampled_from(STORES), rows)
+
+
+class _History(RuleBasedStateMachine):
+    """One directory over several openings, beside a dict for each store."""
+
+    def __init__(self, contract: StoreBackendContract) -> None:
+        super().__init__()
+        self.contract = contract
+        self.opener = type(contract).open
+        self.model: dict[str, dict[bytes, bytes]] = {store: {} for store in STORES}
+        self.version: str | None = None
+        self.written = 0
+
+    @initialize()
+    def start(self) -> None:
+        self.temporary = tempfile.TemporaryDirectory(prefix="penstock-contract-")
+        self.directory = Path(self.temporary.name)
+        self.backend = self.opener(self.directory, STORES)
+
+    def teardown(self) -> None:
+        if hasattr(self, "backend"):
+            self.backend.destroy()
+            self.temporary.cleanup()
+
+    def next_version(self) -> str:
+        self.written += 1
+        return f"{self.written:012d}-x"
+
+    @rule(changes=_changes(KEYS))
+    def write(self, changes: Changes) -> None:
+        version = self.next_version()
+        self.backend.write(changes, self.version, version)
+        self.version = version
+        self.model = applied(self.model, changes)
+
+    @rule(changes=_changes(KEYS), data=st.data())
+    def write_what_was_written(self, changes: Changes, data: st.DataObject) -> None:
+        """Change keys that exist."""
+        keys = sorted(self.model["first"])
+        if keys:
+            chosen = data.draw(st.lists(st.sampled_from(keys), max_size=4, unique=True))
+            value = data.draw(VALUES | st.none())
+            self.write({"first": sorted((key, value) for key in chosen)})
+
+    @rule(changes=_changes(KEYS), previous=st.sampled_from([None, "", "other", "000000000000-x"]))
+    def stale_write(self, changes: Changes, previous: str | None) -> None:
+        if previous != self.version:
+            with pytest.raises(StaleStoreError):
+                self.backend.write(changes, previous, "never")
+
+    @rule(store=st.sampled_from(STORES), key=KEYS)
+    def get(self, store: str, key: bytes) -> None:
+        assert self.backend.get(store, key) == self.model[store].get(key)
+
+    @rule(store=st.sampled_from(STORES), start=KEYS | st.none(), end=KEYS | st.none(), reverse=st.booleans())
+    def scan(self, store: str, start: bytes | None, end: bytes | None, reverse: bool) -> None:
+        expected = [
+            (key, value)
+            for key, value in sorted(self.model[store].items())
+            if (start is None or start <= key) and (end is None or key < end)
+        ]
+        found = list(self.backend.range(store, start, end, reverse=reverse))
+        assert found == (expected[::-1] if reverse else expected)
+
+    @rule(store=st.sampled_from(STORES), reverse=st.booleans())
+    def scan_half(self, store: str, reverse: bool) -> None:
+        half = len(self.model[store]) // 2
+        found = list(islice(self.backend.range(store, reverse=reverse), half))
+        assert found == sorted(self.model[store].items(), reverse=reverse)[:half]
+
+    @rule()
+    def reopen(self) -> None:
+        self.backend.close()
+        self.backend = self.opener(self.directory, STORES)
+
+    @rule()
+    def release(self) -> None:
+        self.backend.release()
+
+    @rule()
+    def destroy(self) -> None:
+        self.backend.destroy()
+        self.backend = self.opener(self.directory, STORES)
+        self.version = None
+        self.model = {store: {} for store in STORES}
+
+    @precondition(lambda self: not self.contract.in_one_process)
+    @rule(plan=st.lists(_changes(KEYS), min_size=1, max_size=4), after=st.integers(0, 4), closed=st.booleans())
+    def crash(self, plan: list[Changes], after: int, closed: bool) -> None:
+        """Another process goes on, and is killed in the write that follows number `after`."""
+        self.backend.close()
+        opener, directory, version = self.opener, self.directory, self.version
+        names = [self.next_version() for _ in plan]
+
+        def write_on(connection: Connection) -> None:
+            backend = opener(directory, STORES)
+            at = version
+            for changes, name in zip(plan, names, strict=True):
+                backend.write(changes, at, name)
+                at = name
+                connection.send(name)
+            if closed:
+                backend.close()
+            connection.send("done")
+
+        acknowledged = 0
+        with _forked(write_on, kill=True) as connection:
+            while acknowledged < min(after, len(plan)):
+                assert _answer(connection) == names[acknowledged]
+                acknowledged += 1
+            if after > len(plan):
+                assert _answer(connection) == "done"
+        self.backend = self.opener(self.directory, STORES)
+        assert self.backend.trusted()
+        found = self.backend.version()
+        reached = 0 if found == version else names.index(str(found)) + 1
+        assert reached >= acknowledged, "a write that had returned is lost"
+        for changes in plan[:reached]:
+            self.model = applied(self.model, changes)
+        self.version = found
+        for store in STORES:
+            assert dict(self.backend.range(store)) == self.model[store]
+
+    @invariant()
+    def is_at_version(self) -> None:
+        if hasattr(self, "backend"):
+            assert self.backend.version() == self.version
+            for store in STORES:
+                assert (self.backend.approximate_count(store) > 0) == bool(self.model[store])
+
+
+def applied(model: Mapping[str, Mapping[bytes, bytes]], changes: Changes) -> dict[str, dict[bytes, bytes]]:
+    """Return what a state is after `changes`."""
+    result = {store: dict(rows) for store, rows in model.items()}
+    for store, rows in changes.items():
+        for key, value in rows:
+            if value is None:
+                result[store].pop(key, None)
+            else:
+                result[store][key] = value
+    return result
+
+
+@contextmanager
+def _forked(run: Callable[[Connection], None], *, kill: bool = False) -> Iterator[Connection]:
+    """Run a function in a child process, which ends, or is killed, with the `with` block.
+
+    Forked and not spawned, so that a test may hand over whatever it has; no backend is open when it happens.
+    """
+    ours, theirs = Pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking beside a test runner's threads
+        child = os.fork()
+    if child == 0:
+        _child(run, theirs)
+    theirs.close()
+    try:
+        yield ours
+    finally:
+        if kill:
+            os.kill(child, signal.SIGKILL)
+        ours.close()
+        os.waitpid(child, 0)
+
+
+def _child(run: Callable[[Connection], None], connection: Connection) -> NoReturn:
+    try:
+        run(connection)
+    except BaseException:
+        connection.send(_Failure(traceback.format_exc()))
+    finally:
+        os._exit(0)
+
+
+class _Failure:
+    """What went wrong in a child."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+def _answer(connection: Connection) -> Any:
+    assert connection.poll(60), "the other process did not answer within a minute"
+    answer = connection.recv()
+    assert not isinstance(answer, _Failure), answer.text
+    return answer

@@ -1,0 +1,16 @@
+"""Both of our store backends keep the published contract."""
+
+from __future__ import annotations
+
+from penstock.plugins.testing.contracts.store_backend import StoreBackendContract
+from penstock.stores.lmdb import LmdbBackend
+from penstock.stores.memory import MemoryBackend
+
+
+class TestMemory(StoreBackendContract):
+    open = staticmethod(MemoryBackend)
+    in_one_process = True
+
+
+class TestLmdb(StoreBackendContract):
+    open = staticmethod(LmdbBackend)
