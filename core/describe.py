@@ -84,7 +84,7 @@ class _Layout:
 
     def _rank(self, name: str) -> tuple[int, bytes]:
         # Java compares text by UTF-16 units.
-        return -self._size[name], name.encode("utf-16-be")
+        return -self._size[name], name.encode("utf-16-be", "surrogatepass")
 
     def _grow(self, name: str, by: int, before: dict[str, TreeSet]) -> None:
         self._size[name] += by

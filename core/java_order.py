@@ -24,7 +24,7 @@ def hash_set_order(names: Iterable[str]) -> list[str]:
 
 
 def _bucket(name: str, size: int) -> int:
-    units = name.encode("utf-16-be")
+    units = name.encode("utf-16-be", "surrogatepass")
     code = 0
     for high, low in zip(units[::2], units[1::2], strict=True):
         code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
