@@ -44,4 +44,9 @@ def count_topology() -> Topology:
 
 def filter_map_topology() -> Topology:
     """Return source -> filter + map -> sink."""
-    return Topology().add_source("in", "bench-in").add_processor("map", FilterMap, "in").add_sink("out", "bench-out", "map")
+    return (
+        Topology()
+        .add_source("in", "bench-in")
+        .add_processor("map", FilterMap, "in")
+        .add_sink("out", "bench-out", "map")
+    )

@@ -107,7 +107,8 @@ class Settings:
             if name not in known:
                 close = get_close_matches(name, known, 3)
                 raise ConfigError(
-                    f"unknown setting {name!r}" + (f"; did you mean {' or '.join(map(repr, close))}?" if close else f"; known: {known}")
+                    f"unknown setting {name!r}"
+                    + (f"; did you mean {' or '.join(map(repr, close))}?" if close else f"; known: {known}")
                 )
         return cls(**given)
 
@@ -121,9 +122,7 @@ class Application:
 
     def __init__(self, application_id: str, topology: Topology, **settings: Any) -> None:
         if not _ID.fullmatch(application_id):
-            raise ConfigError(
-                f"application id {application_id!r}: expected 1 to 200 letters, digits, '.', '_' or '-'"
-            )
+            raise ConfigError(f"application id {application_id!r}: expected 1 to 200 letters, digits, '.', '_' or '-'")
         self.id = application_id
         self.settings = Settings.make(settings)
         self.topology = topology

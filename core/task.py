@@ -78,7 +78,12 @@ class _Queue:
     )  # fmt: skip
 
     def __init__(
-        self, source: SourceNode, partition: TopicPartition, key: Serde[Any], value: Serde[Any], extractor: TimestampExtractor
+        self,
+        source: SourceNode,
+        partition: TopicPartition,
+        key: Serde[Any],
+        value: Serde[Any],
+        extractor: TimestampExtractor,
     ) -> None:
         self.source = source
         self.topic_partition = partition
@@ -167,7 +172,9 @@ class Task:
         return _Queue(
             source,
             partition,
-            resolve_serde(source.key_serde, settings.key_serde, f"source {source.name!r}").bind(partition.topic, is_key=True),
+            resolve_serde(source.key_serde, settings.key_serde, f"source {source.name!r}").bind(
+                partition.topic, is_key=True
+            ),
             resolve_serde(source.value_serde, settings.value_serde, f"source {source.name!r}").bind(
                 partition.topic, is_key=False
             ),
@@ -182,12 +189,12 @@ class Task:
                 children = [(child, runs[child]) for child in subtopology.children.get(node.name, ())]
                 runs[node.name] = self._compile_node(node, children)
             for queue in self._queues:
-                name = queue.source.name
-                children = subtopology.children.get(name, ())
+                source = queue.source.name
+                below = subtopology.children.get(source, ())
                 # With one child the loop over records calls it directly and counts for the source afterwards.
-                queue.child = children[0] if len(children) == 1 else name
+                queue.child = below[0] if len(below) == 1 else source
                 queue.run = runs[queue.child]
-                queue.counts = self._edges[name][0] if len(children) == 1 else [0]
+                queue.counts = self._edges[source][0] if len(below) == 1 else [0]
             self._initialising = True
             for node in subtopology.nodes:
                 if isinstance(node, ProcessorNode):
@@ -288,7 +295,9 @@ class Task:
             write = writers.get(topic)
             if write is None:
                 if not isinstance(topic, str) or not topic:
-                    raise ProductionError(f"sink {node.name!r}: its topic chooser returned {topic!r}, expected a topic's name")
+                    raise ProductionError(
+                        f"sink {node.name!r}: its topic chooser returned {topic!r}, expected a topic's name"
+                    )
                 writers[topic] = write = compile_write(node, topic)
             write(record)
 
@@ -375,11 +384,18 @@ class Task:
         return self._partition_counts(topic)
 
     def schedule(
-        self, context: TransformerContext, interval_ms: int, punctuator: Punctuator, kind: PunctuationType, start: int | None
+        self,
+        context: TransformerContext,
+        interval_ms: int,
+        punctuator: Punctuator,
+        kind: PunctuationType,
+        start: int | None,
     ) -> Schedule:
         """Register a punctuator; in `init` of a re-opened task it gets its saved due time."""
         if interval_ms < 1:
-            raise ConfigError(f"node {context.node!r}: a punctuation interval must be at least 1 ms, found {interval_ms} ms")
+            raise ConfigError(
+                f"node {context.node!r}: a punctuation interval must be at least 1 ms, found {interval_ms} ms"
+            )
         if start is not None and (not isinstance(start, int) or start < 0):
             raise ConfigError(f"node {context.node!r}: start is in ms since the epoch, at least 0; found {start!r}")
         if kind is PunctuationType.STREAM_TIME:
@@ -556,10 +572,12 @@ class Task:
             return
         every_header: Iterable[Headers] = repeat(()) if headers is None else headers
         records: list[Record] = list(
-            map(_record, repeat(Record), zip(decoded_keys, decoded_values, timestamps, every_header))  # type: ignore[arg-type]
+            map(_record, repeat(Record), zip(decoded_keys, decoded_values, timestamps, every_header))
         )
         extractor = queue.extractor
-        if extractor in (fail_on_invalid_timestamp, skip_on_invalid_timestamp) and (not records or min(timestamps) >= 0):
+        if extractor in (fail_on_invalid_timestamp, skip_on_invalid_timestamp) and (
+            not records or min(timestamps) >= 0
+        ):
             queue.records, queue.index, queue.start, queue.kept = records, 0, start, None
             return
         self._decode_one_by_one(queue, start)
@@ -636,7 +654,9 @@ class Task:
 
     def next_wall_clock_punctuation(self) -> int | None:
         """Return when the next wall-clock punctuator is due (ms), or None."""
-        return min((each.due for each in self._schedules[PunctuationType.WALL_CLOCK_TIME] if not each.cancelled), default=None)
+        return min(
+            (each.due for each in self._schedules[PunctuationType.WALL_CLOCK_TIME] if not each.cancelled), default=None
+        )
 
     def _punctuate(self, kind: PunctuationType, now: int) -> bool:
         fired = False
@@ -882,7 +902,9 @@ class ProductionFailed(_Decided, ProductionError):
 def describe_failure(failure: Failure, application_id: str, doing: str = "") -> str:
     """Return one line that says what failed and where."""
     where = (
-        "in a punctuator" if failure.topic is None else f"at topic {failure.topic!r} partition {failure.partition} offset {failure.offset}"
+        "in a punctuator"
+        if failure.topic is None
+        else f"at topic {failure.topic!r} partition {failure.partition} offset {failure.offset}"
     )
     error = failure.error
     text = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"

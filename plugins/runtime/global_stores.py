@@ -32,7 +32,9 @@ class GlobalStores:
     """
 
     def __init__(self, application: Application, directory: Path) -> None:
-        self._parts = [_Part(application, each, directory / each.store.name) for each in application.program.global_stores]
+        self._parts = [
+            _Part(application, each, directory / each.store.name) for each in application.program.global_stores
+        ]
         self.stores: dict[str, StateStore] = {part.store.name: part.store for part in self._parts}
 
     def update(self, log: Log, ends: Mapping[TopicPartition, int]) -> None:

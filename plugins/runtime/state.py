@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ class TaskState:
             backend = None
             try:
                 backend = factory(incarnation, stores)
-                return self._bring_to(backend, lambda at=incarnation: factory(at, stores), name, stores, version)
+                return self._bring_to(backend, partial(factory, incarnation, stores), name, stores, version)
             except StoreError as caught:
                 if backend is not None:
                     backend.close()
@@ -234,4 +235,3 @@ class _Context:
 
     def dropped(self, reason: str, count: int = 1) -> None:
         self._state.dropped(reason, count)
-

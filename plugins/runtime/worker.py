@@ -147,7 +147,8 @@ class TaskWorker:
             done = task.process(limit)
             since = phases.add("process", since)
             finished = done < limit and not any(
-                fetched_to[partition] < ends.get(partition, 0) and task.is_empty(partition) for partition in self.partitions
+                fetched_to[partition] < ends.get(partition, 0) and task.is_empty(partition)
+                for partition in self.partitions
             )
             if finished and not task.commit_requested:
                 break

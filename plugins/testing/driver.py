@@ -89,7 +89,9 @@ class TopologyTestDriver:
         program = self.application.program
         for topic in program.topics():
             self.log.ensure(topic)
-        assignment = program.resolve({name: info.partitions for name, info in self.log.topics().items()}, self.application.id)
+        assignment = program.resolve(
+            {name: info.partitions for name, info in self.log.topics().items()}, self.application.id
+        )
         for topic, count in assignment.missing.items():
             self.log.create_topic(topic, count, internal=True)
         for task_id, inputs in sorted(assignment.tasks.items()):
@@ -124,8 +126,19 @@ class TopologyTestDriver:
         settings = self.application.settings
         raw = OutputBatch(
             topic,
-            [_serialized(resolve_serde(source.key_serde, settings.key_serde, f"source {source.name!r}"), topic, key, True)],
-            [_serialized(resolve_serde(source.value_serde, settings.value_serde, f"source {source.name!r}"), topic, value, False)],
+            [
+                _serialized(
+                    resolve_serde(source.key_serde, settings.key_serde, f"source {source.name!r}"), topic, key, True
+                )
+            ],
+            [
+                _serialized(
+                    resolve_serde(source.value_serde, settings.value_serde, f"source {source.name!r}"),
+                    topic,
+                    value,
+                    False,
+                )
+            ],
             [self.wall_clock_ms if timestamp is None else timestamp],
             [tuple(headers)] if headers else None,
             None if partition is None else [(partition,)],
@@ -174,17 +187,26 @@ class TopologyTestDriver:
     def output_topics(self) -> list[str]:
         """Return the names of topics outside that have been written to, sorted."""
         sources = set(self.application.program.topics())
-        return sorted(
-            name for name, info in self.log.topics().items() if not info.internal and name not in sources
-        )
+        return sorted(name for name, info in self.log.topics().items() if not info.internal and name not in sources)
 
     def _unread(self, topic: str, key_serde: SerdeLike, value_serde: SerdeLike) -> Iterator[Record]:
         info = self.log.topics().get(topic)
         if info is None:
             return
         sink = next(
-            (node for node in self.application.program.nodes.values() if isinstance(node, SinkNode) and node.topic == topic),
-            next((node for node in self.application.program.nodes.values() if isinstance(node, SinkNode) and callable(node.topic)), None),
+            (
+                node
+                for node in self.application.program.nodes.values()
+                if isinstance(node, SinkNode) and node.topic == topic
+            ),
+            next(
+                (
+                    node
+                    for node in self.application.program.nodes.values()
+                    if isinstance(node, SinkNode) and callable(node.topic)
+                ),
+                None,
+            ),
         )
         settings = self.application.settings
         what = f"output topic {topic!r}"
@@ -286,7 +308,9 @@ class TopologyTestDriver:
         """Make a topic that a pattern matches, and tasks for its partitions."""
         self.log.ensure(topic)
         program = self.application.program
-        assignment = program.resolve({name: info.partitions for name, info in self.log.topics().items()}, self.application.id)
+        assignment = program.resolve(
+            {name: info.partitions for name, info in self.log.topics().items()}, self.application.id
+        )
         for task_id, inputs in sorted(assignment.tasks.items()):
             worker = self._workers.get(task_id)
             if worker is None or worker.partitions != tuple(inputs):

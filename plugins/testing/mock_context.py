@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import uuid
+import weakref
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock.clock import Duration, duration_ms
@@ -80,14 +83,15 @@ class MockProcessorContext:
         self._stores = {builder.name: self._build(builder) for builder in stores}
 
     def _build(self, builder: StoreBuilder) -> StateStore:
-        backend = MemoryBackend.ephemeral([builder.name])
+        backend = MemoryBackend(Path(f"mock-{uuid.uuid4().hex}"), [builder.name])
+        weakref.finalize(self, backend.destroy)
         return builder.build(CommitBuffer(backend, builder.name), _StoreContext(self))
 
     def start(self, processor: Any) -> Any:
         """Call `init` and return the processor."""
         if not isinstance(processor, (Processor, ValueTransformer)):
             raise ConfigError(f"expected a Processor or ValueTransformer, found {processor!r}")
-        processor.init(self)  # type: ignore[arg-type]
+        processor.init(self)
         return processor
 
     # -- what the processor calls
@@ -99,7 +103,9 @@ class MockProcessorContext:
     def get_store(self, name: str) -> Any:
         """Return a declared store."""
         if name not in self._stores:
-            raise TopologyError(f"no store {name!r} in this context; declare it: MockProcessorContext(key_value_store({name!r}))")
+            raise TopologyError(
+                f"no store {name!r} in this context; declare it: MockProcessorContext(key_value_store({name!r}))"
+            )
         return self._stores[name]
 
     def schedule(

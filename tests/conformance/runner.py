@@ -73,9 +73,7 @@ class TestDriver:
 
     def __init__(self, case: Case) -> None:
         initial = case.get("config", {}).get("initial_wall_clock_ms", 0)
-        self._driver = TopologyTestDriver(
-            application_of(case), initial_wall_clock_ms=initial, **settings_of(case)
-        )
+        self._driver = TopologyTestDriver(application_of(case), initial_wall_clock_ms=initial, **settings_of(case))
 
     def pipe(self, op: dict[str, Any]) -> None:
         self._driver.pipe(op["topic"], op["key"], op["value"], op["ts"], headers_of(op))
@@ -114,7 +112,9 @@ def play(case: Case, driver: Driver) -> dict[str, Any]:
         outputs += ({"op": number, **output} for output in driver.outputs())
         if error is not None:
             return {"outputs": outputs, "error": error}
-    stores = {name: dump(driver.store(name), wanted["type"]) for name, wanted in case["expected"].get("stores", {}).items()}
+    stores = {
+        name: dump(driver.store(name), wanted["type"]) for name, wanted in case["expected"].get("stores", {}).items()
+    }
     return {"outputs": outputs, "stores": stores, "metrics": {"dropped_records": driver.dropped_records()}}
 
 

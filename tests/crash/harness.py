@@ -85,10 +85,8 @@ class Harness:
         assert self.process is not None
         if self.process.poll() is not None:
             return False
-        members = [self.process.pid]
-        for child in psutil.Process(self.process.pid).children(recursive=True):
-            members.append(child.pid)
-        for pid in members:
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        for pid in [self.process.pid, *(child.pid for child in children)]:
             _kill(pid)
         self.process.wait()
         return True
@@ -231,7 +229,10 @@ class Harness:
     def check_stores(self, tally: Tally, tokens: dict[str, str]) -> None:
         """The stores hold what the outputs say: as they lie on this host, and as restored from the changelog alone."""
         totals = Counter(colour for _, _, colour in self.sent)
-        for where, data in (("local", self.application), ("restored", self.application.with_settings(state_dir="restored"))):
+        for where, data in (
+            ("local", self.application),
+            ("restored", self.application.with_settings(state_dir="restored")),
+        ):
             kept: dict[str, str] = {}
             counted: dict[str, int] = {}
             assignment = self.application.program.resolve(
@@ -277,7 +278,9 @@ def run(rounds: int, seed: int, say: Callable[[str], None] = print) -> Tally:
             for number in range(1, rounds + 1):
                 began = time.monotonic()
                 harness.round(tally)
-                say(f"round {number}/{rounds}: {len(harness.sent)} inputs, {dict(tally.kills)}, {time.monotonic() - began:.1f} s")
+                say(
+                    f"round {number}/{rounds}: {len(harness.sent)} inputs, {dict(tally.kills)}, {time.monotonic() - began:.1f} s"
+                )
             harness.stop()
             harness.check(tally)
         except BaseException:
