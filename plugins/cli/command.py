@@ -119,5 +119,24 @@ def verbose_option(command: AnyFunction) -> AnyFunction:
     )(command)
 
 
+def separator_option(default: str | None, help: str) -> Callable[[AnyFunction], AnyFunction]:
+    """Add `--key-separator`, in which backslash and t are a tab: shells make a tab hard to type."""
+
+    def unescape(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+        if value == "":
+            raise click.BadParameter("expected some text")
+        return None if value is None else value.replace("\\t", "\t")
+
+    return click.option(
+        "--key-separator",
+        "-K",
+        metavar="TEXT",
+        default=default,
+        show_default="a tab" if default == "\t" else False,
+        callback=unescape,
+        help=help + " \\t is a tab.",
+    )
+
+
 def _coloured(match: re.Match[str]) -> str:
     return click.style(match.group(), fg="cyan")

@@ -14,7 +14,7 @@ import click
 from penstock.errors import ConfigError, OffsetOutOfRangeError
 from penstock.record import RecordBatch, TopicPartition
 
-from .command import Command, verbose_option
+from .command import Command, separator_option, verbose_option
 from .failures import Terminated
 from .options import find_settings, log_options, open_log
 from .output import note, reader_may_leave
@@ -55,14 +55,7 @@ POLL_SECONDS = 0.1
     help="Each record as a JSON object: topic, partition, offset, timestamp, key, value, headers.",
 )
 @click.option("--print-key", "-k", is_flag=True, help="Print the key before the value.")
-@click.option(
-    "--key-separator",
-    "-K",
-    metavar="TEXT",
-    default="\t",
-    show_default="a tab",
-    help="What stands between key and value.",
-)
+@separator_option("\t", "What stands between key and value.")
 @click.option(
     "--null",
     "null_text",

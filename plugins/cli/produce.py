@@ -12,7 +12,7 @@ import click
 
 from penstock.errors import SerdeError
 
-from .command import Command, verbose_option
+from .command import Command, separator_option, verbose_option
 from .options import find_settings, log_options, open_log
 from .output import Meter, count, note, print_json
 
@@ -46,12 +46,7 @@ LINGER_SECONDS = 0.05
     metavar="FILE",
     help="Read lines from this file. [default: stdin]",
 )
-@click.option(
-    "--key-separator",
-    "-K",
-    metavar="TEXT",
-    help="What stands between key and value in a line; without it records have no key.",
-)
+@separator_option(None, "What stands between key and value in a line; without it records have no key.")
 @click.option(
     "--json-lines",
     "-j",
@@ -107,8 +102,6 @@ def produce(
     settings = find_settings(**where)
     if options["json_lines"] and options["key_separator"] is not None:
         raise click.UsageError("--key-separator is for lines; with --json-lines a record brings its own key")
-    if options["key_separator"] == "":
-        raise click.BadParameter("expected some text", param_hint="--key-separator")
     with open_log(settings) as log:
         partitions = topic_info(log, topic).partitions
         keys, values = topic_serdes(topic, where["app"], settings, key_serde or serde, value_serde or serde)

@@ -57,6 +57,8 @@ def test_keys_are_separated(lines: Console) -> None:
     assert lines("consume", "lines", "--print-key").stdout == "alice\t3: x\n\tno key text\n"
     assert lines("consume", "lines", "-k", "-K", "|").stdout == "alice|3: x\n|no key text\n"
     assert lines("consume", "lines").stdout == "3: x\nno key text\n"
+    lines("produce", "lines", "-K", r"\t", stdin="bob\t5\n")
+    assert lines("consume", "lines", "-k", "-K", r"\t->").stdout.splitlines()[-1] == "bob\t->5"
 
 
 def test_serdes(lines: Console) -> None:
