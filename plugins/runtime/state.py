@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,10 +12,10 @@ from typing import Any
 
 from penstock.changelog import TaskChangelog
 from penstock.config import Settings
-from penstock.errors import IncompatibleStateError, StoreError
+from penstock.errors import IncompatibleStateError, StoreError, StoreLockedError
 from penstock.hooks import registry
 from penstock.serde import Serde
-from penstock.store import Changes, StateStore, StoreBackend, StoreBuilder
+from penstock.store import Changes, StateStore, StoreBackend, StoreBackendFactory, StoreBuilder
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.task import resolve_serde
 
@@ -80,7 +81,7 @@ class TaskState:
     def open_fresh(self, version: str) -> None:
         """Build the stores, empty, at `version`: for a state that no log knows of."""
         for name, stores in self._names.items():
-            directory = self._incarnations(name)[0]
+            directory = self._directory / name / "0"
             directory.mkdir(parents=True, exist_ok=True)
             backend = self._backends[name] = registry().load("store backend", name)(directory, stores)
             backend.write({}, backend.version(), version)
@@ -95,25 +96,35 @@ class TaskState:
 
     def _open_backend(self, name: str, stores: list[str], version: str) -> StoreBackend:
         factory = registry().load("store backend", name)
-        error: StoreError | None = None
-        # A process that stopped while it was writing may hold a directory for ever; its successor then uses the next one.
-        for incarnation in self._incarnations(name):
-            incarnation.mkdir(parents=True, exist_ok=True)
-            backend = None
-            try:
-                backend = factory(incarnation, stores)
-                return self._bring_to(backend, partial(factory, incarnation, stores), name, stores, version)
-            except StoreError as caught:
-                if backend is not None:
-                    backend.close()
-                error = error or caught
-        assert error is not None
-        raise error
+        try:
+            return self._open_incarnation(factory, name, self._latest(name), stores, version)
+        except StoreLockedError as error:
+            # A process that was stopped while it wrote may hold the directory for ever: its successor uses a new one.
+            _log.warning("task %s: %s; restoring into a new directory", self.task_id, error)
+            return self._open_incarnation(factory, name, self._latest(name) + 1, stores, version)
 
-    def _incarnations(self, name: str) -> list[Path]:
-        taken = [int(path.name) for path in (self._directory / name).glob("*") if path.name.isdigit()]
-        latest = max(taken, default=0)
-        return [self._directory / name / str(latest), self._directory / name / str(latest + 1)]
+    def _open_incarnation(
+        self, factory: StoreBackendFactory, name: str, number: int, stores: list[str], version: str
+    ) -> StoreBackend:
+        directory = self._directory / name / str(number)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"state directory {directory}: {error.strerror or error}; make it writable, or set `state_dir` to one that is"
+            ) from error
+        backend = factory(directory, stores)
+        try:
+            backend = self._bring_to(backend, partial(factory, directory, stores), name, stores, version)
+        except BaseException:
+            backend.close()
+            raise
+        for old in range(number):
+            shutil.rmtree(self._directory / name / str(old), ignore_errors=True)
+        return backend
+
+    def _latest(self, name: str) -> int:
+        return max((int(path.name) for path in (self._directory / name).glob("*") if path.name.isdigit()), default=0)
 
     def _bring_to(
         self, backend: StoreBackend, reopen: Callable[[], StoreBackend], name: str, stores: list[str], version: str
@@ -201,6 +212,11 @@ class TaskState:
         for store in sorted(self._logged):
             for key, value in owner[store].range(store):
                 yield store, key, value
+
+    def release(self) -> None:
+        """Let go of what pins resources until the next batch."""
+        for backend in self._backends.values():
+            backend.release()
 
     def destroy(self) -> None:
         """Close, and delete this host's copy; the changelog stays."""

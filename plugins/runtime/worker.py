@@ -135,7 +135,10 @@ class TaskWorker:
         produced = 0
         last_commit = since
         position = dict(commit.positions)
-        fetched_to = dict(position)
+        # A task that waits for one input keeps what it has of the others.
+        fetched_to = {
+            partition: at if (queued := task.queued_to(partition)) is None else queued for partition, at in position.items()
+        }
         limit = _CHUNK
         while True:
             since = perf_counter()
@@ -167,6 +170,7 @@ class TaskWorker:
         assert self._state is not None and self._commit is not None
         self._state.tend_changelog(self._grace, self._host.now_ms())
         phases.add("snapshot", since)
+        self._state.release()
         self._attempts.clear()
         return self._report(phases, task.records_in - records_before, produced)
 
