@@ -6,9 +6,13 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from penstock import Processor, Record, RecordMetadata, Topology, key_value_store
+
+law = settings(max_examples=40)
+"""For tests over whole topologies: each one holds many cases, and drawing it is slow."""
 
 
 class Pass(Processor):
@@ -88,7 +92,7 @@ def parse(description: str) -> list[tuple[bool, list[Entry]]]:
         if head := re.fullmatch(r"\s+Sub-topology: \d+( for global store \(will not generate tasks\))?", line):
             found.append((bool(head[1]), []))
         elif entry := re.fullmatch(r"    (\w+): (.*) \((topics|stores|topic|extractor class): (.*)\)", line):
-            found[-1][1].append(Entry(*entry.groups()))
+            found[-1][1].append(Entry(entry[1], entry[2], entry[3], entry[4]))
         elif edge := re.fullmatch(r"      (-->|<--) (.*)", line):
             names = [] if edge[2] == "none" else edge[2].split(", ")
             setattr(found[-1][1][-1], "successors" if edge[1] == "-->" else "predecessors", names)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from penstock import Assignment, TaskId, Topology, TopologyError, TopicPartition, key_value_store
+from penstock import Assignment, TaskId, TopicPartition, Topology, TopologyError, key_value_store
 
 from .programs import Pass
 
@@ -61,7 +61,13 @@ def test_a_pattern_may_match_nothing_yet() -> None:
 def test_a_pattern_leaves_out_the_internal_topics_of_its_application() -> None:
     topology = Topology().add_source("s", pattern=".*").add_repartition("r", "s")
     found = counted(
-        topology, a=2, app_r_repartition=2, app_older_repartition=1, app_counts_changelog=1, app_x=1, apple_repartition=1
+        topology,
+        a=2,
+        app_r_repartition=2,
+        app_older_repartition=1,
+        app_counts_changelog=1,
+        app_x=1,
+        apple_repartition=1,
     )
     assert list(found.sources[0]) == ["a", "app-x", "apple-repartition"]
 
@@ -76,7 +82,9 @@ def test_a_topic_that_two_patterns_match_is_refused() -> None:
 # ---------------------------------------------------------------- co-partitioning
 
 
-STORE_MESSAGE = "equal numbers of partitions because their records meet in store 's', but 'a' has 3, 'b' has 2; create them"
+STORE_MESSAGE = (
+    "equal numbers of partitions because their records meet in store 's', but 'a' has 3, 'b' has 2; create them"
+)
 
 
 @pytest.mark.parametrize(
@@ -168,8 +176,12 @@ def test_a_pattern_that_matches_nothing_gives_no_count() -> None:
 
 def test_an_internal_topic_that_exists_with_another_count_is_refused() -> None:
     topology = merging().add_repartition("r", "p")
-    with pytest.raises(TopologyError, match=r"exists with 4 partitions and the program needs 8 \(its sources' topics have"):
+    with pytest.raises(
+        TopologyError, match=r"exists with 4 partitions and the program needs 8 \(its sources' topics have"
+    ):
         counted(topology, a=8, b=8, app_r_repartition=4)
     topology = merging().add_repartition("r", "p", partitions=2)
-    with pytest.raises(TopologyError, match=r"exists with 4 partitions .* needs 2 \(partitions=2 is given\); .* go back"):
+    with pytest.raises(
+        TopologyError, match=r"exists with 4 partitions .* needs 2 \(partitions=2 is given\); .* go back"
+    ):
         counted(topology, a=8, b=8, app_r_repartition=4)

@@ -19,7 +19,7 @@ from penstock import Topology, key_value_store
 from penstock.describe import function_name
 from penstock.java_order import TreeSet, hash_set_order
 
-from .programs import ChosenTopic, Pass, parse, rebuild, topologies
+from .programs import ChosenTopic, Pass, law, parse, rebuild, topologies
 
 HERE = Path(__file__).parent
 DESCRIPTIONS = json.loads((HERE / "descriptions.json").read_text(encoding="utf-8"))["descriptions"]
@@ -106,6 +106,7 @@ def test_subtopologies_and_global_stores_are_printed_by_number() -> None:
     ]
 
 
+@law
 @given(topologies())
 def test_a_description_tells_every_node_store_topic_and_edge(topology: Topology) -> None:
     program = topology.build()

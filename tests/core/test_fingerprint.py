@@ -11,13 +11,13 @@ from hypothesis import given
 
 from penstock import StrSerde, Topology, check_compatible, key_value_store
 
-from .programs import Pass, topologies
+from .programs import Pass, law, topologies
 
 
 def saved(topology: Topology, **partitions: int) -> dict[str, Any]:
     """Return a fingerprint as it comes back from where it was saved."""
     program = topology.build()
-    counts = {topic: 4 for topic in program.topics()} | partitions
+    counts = dict.fromkeys(program.topics(), 4) | partitions
     found: dict[str, Any] = json.loads(json.dumps(program.fingerprint(program.resolve(counts, "app"))))
     return found
 
@@ -25,12 +25,16 @@ def saved(topology: Topology, **partitions: int) -> dict[str, Any]:
 def base() -> Topology:
     """Sub-topology 0 reads `in`; 1 counts what comes through `r-repartition`."""
     topology = Topology().add_source("src", "in").add_processor("p", Pass, "src").add_repartition("r", "p")
-    return topology.add_processor("count", Pass, "r", stores=[key_value_store("counts")]).add_sink("out", "out", "count")
+    return topology.add_processor("count", Pass, "r", stores=[key_value_store("counts")]).add_sink(
+        "out", "out", "count"
+    )
 
 
 def rewritten() -> Topology:
     """Other processors and edges, another source node, the same topics and stores."""
-    topology = Topology().add_source("read", "in").add_processor("first", Pass, "read").add_processor("p", Pass, "first")
+    topology = (
+        Topology().add_source("read", "in").add_processor("first", Pass, "read").add_processor("p", Pass, "first")
+    )
     topology.add_repartition("r", ["p", "first"])
     return topology.add_processor("total", Pass, "r", stores=[key_value_store("counts")])
 
@@ -150,6 +154,7 @@ def test_a_change_that_does_not_fit(name: str) -> None:
         assert one.startswith(start)
 
 
+@law
 @given(topologies())
 def test_a_program_fits_what_it_saved_itself(topology: Topology) -> None:
     fingerprint = topology.build().fingerprint()

@@ -365,7 +365,7 @@ def test_a_program_pickles() -> None:
 
 def test_a_program_with_a_function_pickles_with_cloudpickle() -> None:
     program = everything(lambda: Pass("!"))
-    copy = pickle.loads(cloudpickle.dumps(program))
+    copy = pickle.loads(cloudpickle.dumps(program))  # type: ignore[no-untyped-call]
     assert copy.describe() == program.describe()
     assert copy.nodes["q"].supplier().suffix == "!"
 
