@@ -14,8 +14,8 @@ class Delta(NamedTuple):
     size: int
 
 
-class Path(NamedTuple):
-    """How to reach a version: from the snapshot at `start` (None: from nothing) or from a copy, through `deltas` in order.
+class Route(NamedTuple):
+    """How to reach a version: from a copy or snapshot at `start` (None: from nothing) through `deltas`, in order.
 
     `missing` names the version for which there is neither delta nor snapshot; None when the path is complete.
     """
@@ -25,7 +25,7 @@ class Path(NamedTuple):
     missing: str | None
 
 
-def path_to(target: str, deltas: Mapping[str, Delta], stops: Iterable[str]) -> Path:
+def route_to(target: str, deltas: Mapping[str, Delta], stops: Iterable[str]) -> Route:
     """Walk back from `target` until one of `stops`, or the first version of all."""
     ends = frozenset(stops)
     steps: list[Delta] = []
@@ -34,8 +34,8 @@ def path_to(target: str, deltas: Mapping[str, Delta], stops: Iterable[str]) -> P
     while at is not None and at not in ends:
         delta = deltas.get(at)
         if delta is None or at in seen:
-            return Path(None, steps[::-1], at)
+            return Route(None, steps[::-1], at)
         seen.add(at)
         steps.append(delta)
         at = delta.previous
-    return Path(at, steps[::-1], None)
+    return Route(at, steps[::-1], None)

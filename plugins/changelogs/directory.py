@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -12,7 +14,7 @@ from penstock.changelog import Restore, TaskChangelog
 from penstock.errors import ChangelogError
 from penstock.store import Change, Changes
 
-from .chain import Delta, Path, path_to
+from .chain import Delta, Route, route_to
 from .file_format import (
     DELTA,
     SNAPSHOT,
@@ -23,7 +25,7 @@ from .file_format import (
     write_delta,
     write_snapshot,
 )
-from .storage import TEMPORARY, StoredFile, open_storage
+from .storage import TEMPORARY, Storage, StoredFile, open_storage
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +33,8 @@ _VERSION = r"[A-Za-z0-9_][A-Za-z0-9_-]*"
 _DELTA_NAME = re.compile(rf"({_VERSION})\.({_VERSION}|-)\.(\d+)\.delta")
 _SNAPSHOT_NAME = re.compile(rf"({_VERSION})\.snapshot")
 _FILE_COST = 4096
-"""What a file costs beside its bytes when weighing deltas against a snapshot: a block on a disk, a request to a store."""
+"""What a file costs beside its bytes, when deltas are weighed against a snapshot: a disk's block, a store's request."""
+_READ_AHEAD_BYTES = 16 * 1024 * 1024
 
 
 class DirectoryChangelog(TaskChangelog):
@@ -57,6 +60,7 @@ class DirectoryChangelog(TaskChangelog):
         *,
         chunk_bytes: int = 1024 * 1024,
         snapshot_floor_bytes: int = 4 * 1024 * 1024,
+        open_storage: Callable[..., Storage] = open_storage,
     ) -> None:
         """Open; nothing is read or written yet. Deltas below `snapshot_floor_bytes` in all ask for no snapshot."""
         place, self._compress = _compression(location)
@@ -87,17 +91,19 @@ class DirectoryChangelog(TaskChangelog):
             return Restore(have, iter(()))
         files = self._list()
         if have is not None:
-            path = path_to(target, files.deltas, [have])
-            if path.start == have:
-                return Restore(have, self._steps(path.deltas, files), sum(delta.size for delta in path.deltas))
-        path = self._complete_path(target, files)
-        if path.missing is not None:
-            raise ChangelogError(self._broken(target, path.missing, files))
-        steps = self._steps(path.deltas, files)
-        total = sum(delta.size for delta in path.deltas)
-        if path.start is None:
+            route = route_to(target, files.deltas, [have])
+            if route.start == have:
+                return Restore(have, self._steps(route.deltas, files), sum(delta.size for delta in route.deltas))
+        route = self._complete_route(target, files)
+        if route.missing is not None:
+            raise ChangelogError(self._broken(target, route.missing, files))
+        steps = self._steps(route.deltas, files)
+        total = sum(delta.size for delta in route.deltas)
+        if route.start is None:
             return Restore(None, steps, total)
-        return Restore(None, chain(self._snapshot_steps(path.start), steps), total + files.snapshots[path.start].size)
+        older = route_to(target, files.deltas, set(files.snapshots) - {route.start})
+        snapshot_steps = self._snapshot_steps(route.start, older.missing is None)
+        return Restore(None, chain(snapshot_steps, steps), total + files.snapshots[route.start].size)
 
     def snapshot(self, version: str, changes: Iterable[tuple[str, bytes, bytes]]) -> None:
         """Write the whole state at `version`, about `chunk_bytes` of it in memory at a time."""
@@ -110,7 +116,7 @@ class DirectoryChangelog(TaskChangelog):
         self._weight = None
 
     def wants_snapshot(self) -> bool:
-        """Return whether the deltas since the last snapshot weigh more than it, or the chain is broken and a snapshot mends it.
+        """Return whether the deltas since the last snapshot weigh more than it, or a file of the chain is lost or damaged.
 
         False until the first `append` or `restore`.
         """
@@ -125,17 +131,19 @@ class DirectoryChangelog(TaskChangelog):
     def clean(self, version: str, grace_ms: int, now_ms: int) -> None:
         """Delete files older than `grace_ms` that `version` does not need; none that came after `version`'s own.
 
-        The last part guards against a process that slept through its successor's commits. While the chain to `version` is
-        broken, nothing is deleted and a warning is logged.
+        The last part guards against a process that slept through its successor's commits. While the chain to
+        `version` is broken, nothing is deleted and a warning is logged.
         """
         files = self._list()
-        path = self._complete_path(version, files)
-        if path.missing is not None:
-            _log.warning("%s; nothing is cleaned until a snapshot mends it", self._broken(version, path.missing, files))
+        route = self._complete_route(version, files)
+        if route.missing is not None:
+            _log.warning(
+                "%s; nothing is cleaned until a snapshot mends it", self._broken(version, route.missing, files)
+            )
             return
-        needed = {files.names[delta.version] for delta in path.deltas}
-        if path.start is not None:
-            needed.add(_snapshot_name(path.start))
+        needed = {files.names[delta.version] for delta in route.deltas}
+        if route.start is not None:
+            needed.add(_snapshot_name(route.start))
         own = {_snapshot_name(version), files.names.get(version)}
         came = min(file.modified_ms for file in files.ours if file.name in own)
         for file in sorted(files.ours, key=lambda file: file.modified_ms):
@@ -153,29 +161,24 @@ class DirectoryChangelog(TaskChangelog):
 
     def _list(self) -> _Files:
         try:
-            return _Files.of(self._storage.list())
+            return _Files.of(self._storage.files())
         except OSError as error:
             raise self._storage.explain("list its files", error) from error
 
-    def _complete_path(self, target: str, files: _Files) -> Path:
-        """Return the path from the newest snapshot that is whole, or from the beginning."""
+    def _complete_route(self, target: str, files: _Files) -> Route:
+        """Return the route from the newest snapshot that is whole, or from the beginning."""
         snapshots = set(files.snapshots)
         while True:
-            path = path_to(target, files.deltas, snapshots)
-            if path.start is None:
-                return path
-            reason = self._damage(path.start)
-            if reason is None:
-                return path
-            older = path_to(target, files.deltas, snapshots - {path.start})
-            files.damaged[path.start] = f"{_snapshot_name(path.start)} ({reason})"
-            if older.missing is None:
-                _log.warning(
-                    "changelog at %s: going by older files because %s",
-                    self._storage.location,
-                    files.damaged[path.start],
-                )
-            snapshots.discard(path.start)
+            route = route_to(target, files.deltas, snapshots)
+            if route.start is None or (reason := self._damage(route.start)) is None:
+                if files.unusable and route.missing is None:
+                    _log.warning(
+                        "changelog at %s: going by older files, because a newer one is damaged: %s",
+                        self._storage.location, ", ".join(files.unusable),
+                    )  # fmt: skip
+                return route
+            files.unusable.append(f"{_snapshot_name(route.start)} ({reason})")
+            snapshots.discard(route.start)
 
     def _damage(self, snapshot: str) -> str | None:
         try:
@@ -188,79 +191,115 @@ class DirectoryChangelog(TaskChangelog):
 
     def _weigh(self, version: str) -> _Weight:
         files = self._list()
-        path = path_to(version, files.deltas, files.snapshots)
+        route = self._complete_route(version, files)
         return _Weight(
-            deltas=sum(delta.size + _FILE_COST for delta in path.deltas),
-            snapshot=0 if path.start is None else files.snapshots[path.start].size,
-            broken=path.missing is not None,
+            deltas=sum(delta.size + _FILE_COST for delta in route.deltas),
+            snapshot=0 if route.start is None else files.snapshots[route.start].size,
+            broken=route.missing is not None,
         )
 
     def _broken(self, target: str, missing: str, files: _Files) -> str:
-        what = (
-            files.damaged.get(missing)
-            or f"missing: the delta {missing}.*.delta (or a snapshot of it or of a later version)"
-        )
+        lost = [*files.unusable, files.damaged.get(missing) or f"{missing}.*.delta (missing)"]
         return (
-            f"changelog at {self._storage.location}: no way to version {target}, because files are lost or damaged: {what}; "
-            f"{len(files.ours)} files are there. Bring the file back from a backup or from the store's older object versions, or "
-            "start where a local copy of this version still is; to give up the state, use a new application id"
+            f"changelog at {self._storage.location}: no way to version {target}, because files are lost or damaged: "
+            f"{', '.join(lost)}. {_WAYS_OUT}"
         )
 
     # ------------------------------------------------------------ reading
 
     def _steps(self, deltas: list[Delta], files: _Files) -> Iterator[tuple[Changes, str]]:
-        """Yield deltas; runs of small ones as one step, because a store's write costs more than a small delta's changes."""
-        group: list[Delta] = []
-        held = 0
-        for delta in deltas:
-            if group and held + delta.size > self._chunk_bytes:
-                yield self._merged(group, files), group[-1].version
-                group, held = [], 0
-            group.append(delta)
-            held += delta.size
-        if group:
-            yield self._merged(group, files), group[-1].version
+        """Yield deltas; runs of small ones as one step, because a write to a store costs more than what is in them."""
+        reads = self._read_deltas(deltas, files)
+        for group in _groups(deltas, self._chunk_bytes):
+            yield _merged([next(reads) for _ in group]), group[-1].version
 
-    def _merged(self, deltas: list[Delta], files: _Files) -> Changes:
-        if len(deltas) == 1:
-            return self._read_delta(deltas[0], files)
-        merged: dict[str, dict[bytes, bytes | None]] = {}
-        for delta in deltas:
-            for store, rows in self._read_delta(delta, files).items():
-                merged.setdefault(store, {}).update(rows)
-        return {store: sorted(latest.items()) for store, latest in merged.items()}
+    def _read_deltas(self, deltas: list[Delta], files: _Files) -> Iterator[Changes]:
+        """Yield what each delta holds; from a place with slow answers, several are asked for at once."""
+        if len(deltas) == 1 or self._storage.parallel_reads == 1:
+            for delta in deltas:
+                yield self._read_delta(delta, files)
+            return
+        left = deque(deltas)
+        reading: deque[tuple[Delta, Future[Changes]]] = deque()
+        with ThreadPoolExecutor(self._storage.parallel_reads, "changelog-read") as pool:
+            try:
+                while left or reading:
+                    while left and len(reading) < self._storage.parallel_reads:
+                        if reading and sum(delta.size for delta, _ in reading) + left[0].size > _READ_AHEAD_BYTES:
+                            break
+                        reading.append((left[0], pool.submit(self._read_delta, left.popleft(), files)))
+                    yield reading.popleft()[1].result()
+            finally:
+                for _, unread in reading:
+                    unread.cancel()
 
     def _read_delta(self, delta: Delta, files: _Files) -> Changes:
         changes: dict[str, list[Change]] = {}
-        for store, rows in self._chunks(files.names[delta.version], DELTA, delta.version, delta.previous):
+        name = files.names[delta.version]
+        for store, rows in self._chunks(name, DELTA, delta.version, delta.previous, _WAYS_OUT):
             if store in changes:
                 changes[store] += rows
             else:
                 changes[store] = rows
         return changes
 
-    def _snapshot_steps(self, version: str) -> Iterator[tuple[Changes, str]]:
+    def _snapshot_steps(self, version: str, older_files_do: bool) -> Iterator[tuple[Changes, str]]:
+        name = _snapshot_name(version)
+        way_out = f"Move {name} away, and restoring goes by the files before it" if older_files_do else _WAYS_OUT
         held: Changes = {}
-        for number, (store, rows) in enumerate(self._chunks(_snapshot_name(version), SNAPSHOT, version, None)):
+        for number, (store, rows) in enumerate(self._chunks(name, SNAPSHOT, version, None, way_out)):
             if number:
                 yield held, f"restoring:{version}:{number}"
             held = {store: rows}
         # Only here is it known that the file is whole.
         yield held, version
 
-    def _chunks(self, name: str, kind: bytes, version: str, previous: str | None) -> Iterator[tuple[str, list[Change]]]:
+    def _chunks(
+        self, name: str, kind: bytes, version: str, previous: str | None, way_out: str
+    ) -> Iterator[tuple[str, list[Change]]]:
         try:
             with self._storage.open(name) as file:
                 yield from Reader(file, kind, version, previous).chunks()
         except DamagedError as error:
             raise ChangelogError(
-                f"changelog at {self._storage.location}: {name} is damaged: {error}. Bring it back from a backup or from the "
-                "store's older object versions, or start where a local copy of a later version still is"
-                + ("; moved out of the folder, restoring goes by the files before it" if kind == SNAPSHOT else "")
-                + "; to give up the state, use a new application id"
+                f"changelog at {self._storage.location}: {name} is damaged: {error}. {way_out}"
+            ) from error
+        except FileNotFoundError as error:
+            raise ChangelogError(
+                f"changelog at {self._storage.location}: {name} was deleted while it was needed (did another process clean "
+                f"up after this one was paused?): start again. {_WAYS_OUT}"
             ) from error
         except OSError as error:
             raise self._storage.explain(f"read {name}", error) from error
+
+
+_WAYS_OUT = (
+    "Bring the file back from a backup or from the store's older object versions, or start on a host that still has a "
+    "local copy of the state at that version; to give up the state, use a new application id"
+)
+
+
+def _groups(deltas: list[Delta], chunk_bytes: int) -> Iterator[list[Delta]]:
+    group: list[Delta] = []
+    held = 0
+    for delta in deltas:
+        if group and held + delta.size > chunk_bytes:
+            yield group
+            group, held = [], 0
+        group.append(delta)
+        held += delta.size
+    if group:
+        yield group
+
+
+def _merged(group: list[Changes]) -> Changes:
+    if len(group) == 1:
+        return group[0]
+    merged: dict[str, dict[bytes, bytes | None]] = {}
+    for changes in group:
+        for store, rows in changes.items():
+            merged.setdefault(store, {}).update(rows)
+    return {store: sorted(latest.items()) for store, latest in merged.items()}
 
 
 @dataclass
@@ -277,13 +316,15 @@ class _Weight:
 
 @dataclass
 class _Files:
-    """A listing, understood. `deltas` are those of the size that their names say; the others are `damaged`."""
+    """A listing, understood: `deltas` are those of the size that their names say, `damaged` the others, by version."""
 
     ours: list[StoredFile] = field(default_factory=list)
     deltas: dict[str, Delta] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     snapshots: dict[str, StoredFile] = field(default_factory=dict)
     damaged: dict[str, str] = field(default_factory=dict)
+    unusable: list[str] = field(default_factory=list)
+    """Snapshots on the way that turned out to be damaged."""
 
     @classmethod
     def of(cls, listing: Iterable[StoredFile]) -> _Files:
@@ -315,14 +356,17 @@ def _checked(version: str) -> str:
 
 
 _COMPRESSIONS: Mapping[str, bool] = {"none": False, "zlib": True}
+_COMPRESSION = re.compile(r"([?&])compression=(\w*)(&|$)")
 
 
 def _compression(location: str) -> tuple[str, bool]:
-    place, found, name = re.fullmatch(r"(.*?)([?&]compression=(\w+))?", location, re.DOTALL).groups()  # type: ignore[union-attr]
-    if not found:
-        return place, False
-    if name not in _COMPRESSIONS:
+    """Return the location without its `compression` option, and whether that says to compress."""
+    option = _COMPRESSION.search(location)
+    if option is None:
+        return location, False
+    if option[2] not in _COMPRESSIONS:
         raise ChangelogError(
-            f"changelog location {location!r}: expected compression={' or '.join(_COMPRESSIONS)}, found {name!r}"
+            f"changelog location {location!r}: expected compression={' or '.join(_COMPRESSIONS)}, found {option[2]!r}"
         )
-    return place, _COMPRESSIONS[name]
+    rest = option[1] if option[3] else ""
+    return location[: option.start()] + rest + location[option.end() :], _COMPRESSIONS[option[2]]

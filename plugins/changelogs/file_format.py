@@ -1,13 +1,13 @@
 """The files of a changelog: deltas and snapshots as checksummed frames, written and read in bounded memory.
 
-A file is a 10-byte opening (`PENSTOCK`, the format's version, `D` for a delta or `S` for a snapshot) and frames. A frame
-is its kind (1 byte), the length of its payload (4 bytes), a CRC-32 (4 bytes) and the payload; numbers are big-endian.
-The CRC-32 covers kind, length and payload and goes on from that of the frame before, so that a missing, doubled or
-moved frame is noticed as well as a changed one.
+A file is a 10-byte opening (`PENSTOCK`, the format's version, `D` for a delta or `S` for a snapshot) and frames. A
+frame is its kind (1 byte), the length of its payload (4 bytes), a CRC-32 (4 bytes) and the payload; numbers are
+big-endian. The CRC-32 covers kind, length and payload and goes on from that of the frame before, so that a missing,
+doubled or moved frame is noticed as well as a changed one.
 
 | kind | payload |
 |---|---|
-| `H` | first frame: a MessagePack map of `version` and `previous` (the version before a delta; nil for the first, and for snapshots) |
+| `H` | first frame: a MessagePack map of `version` and `previous` (the version before; nil for none, and in snapshots) |
 | `C` | MessagePack of [store, [[key, value], ...]] in key order; a value of nil deletes the key |
 | `Z` | as `C`, compressed with zlib |
 | `E` | last frame: how many frames came before it (4 bytes) and how many changes they hold (8 bytes) |
@@ -35,6 +35,7 @@ _FRAME = Struct(">cII")
 _COVERED = Struct(">cI")
 _END = Struct(">IQ")
 _ROWS = 65_536
+_PIECE = 16 * 1024 * 1024
 
 TAIL_BYTES = _FRAME.size + _END.size
 """How many bytes at the end of a file `check_tail` looks at."""
@@ -114,9 +115,7 @@ class Reader:
         if magic != _MAGIC:
             raise DamagedError(f"it does not start as a changelog file does (found {opening!r})")
         if format_version != FORMAT:
-            raise DamagedError(
-                f"it has format {format_version}, and this penstock reads format {FORMAT}: use the newer penstock"
-            )
+            raise DamagedError(f"it has format {format_version} and this penstock reads {FORMAT}: install a newer one")
         self._running = crc32(opening)
         self._frames = self._changes = 0
         if found != kind:
@@ -156,7 +155,13 @@ class Reader:
         return of, payload
 
     def _take(self, length: int, what: str) -> bytes:
-        data = self._file.read(length)
+        # A damaged length must not ask for gigabytes of memory before the end of the file is found.
+        data = self._file.read(min(length, _PIECE))
+        if length > _PIECE == len(data):
+            pieces = [data]
+            while len(pieces[-1]) and (left := length - sum(map(len, pieces))):
+                pieces.append(self._file.read(min(left, _PIECE)))
+            data = b"".join(pieces)
         if len(data) != length:
             raise DamagedError(f"it is cut off: a {what} of {length} bytes has only {len(data)}")
         return data

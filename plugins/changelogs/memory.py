@@ -10,7 +10,7 @@ from penstock.changelog import Restore, TaskChangelog
 from penstock.errors import ChangelogError
 from penstock.store import Change, Changes
 
-from .chain import Delta, path_to
+from .chain import Delta, route_to
 
 _FLOOR = 1024
 _CHUNK = 256
@@ -69,19 +69,19 @@ class MemoryChangelog(TaskChangelog):
             return Restore(have, iter(()))
         history = self._history
         if have is not None:
-            path = path_to(target, history.deltas, [have])
-            if path.start == have:
-                return Restore(have, self._steps(path.deltas), sum(delta.size for delta in path.deltas))
-        path = path_to(target, history.deltas, history.snapshots)
-        if path.missing is not None:
+            route = route_to(target, history.deltas, [have])
+            if route.start == have:
+                return Restore(have, self._steps(route.deltas), sum(delta.size for delta in route.deltas))
+        route = route_to(target, history.deltas, history.snapshots)
+        if route.missing is not None:
             raise ChangelogError(
-                f"{self._name}: no way to version {target}: missing: the delta {path.missing}; "
-                "a changelog in memory ends with its process: use a `directory` changelog for state that must survive it"
+                f"{self._name}: no way to version {target}: missing: the delta {route.missing}; "
+                "a changelog in memory ends with its process: use a 'directory' changelog where state must survive it"
             )
-        steps, total = self._steps(path.deltas), sum(delta.size for delta in path.deltas)
-        if path.start is None:
+        steps, total = self._steps(route.deltas), sum(delta.size for delta in route.deltas)
+        if route.start is None:
             return Restore(None, steps, total)
-        return Restore(None, chain(self._snapshot_steps(path.start), steps), total + self._snapshot_size(path.start))
+        return Restore(None, chain(self._snapshot_steps(route.start), steps), total + self._snapshot_size(route.start))
 
     def snapshot(self, version: str, changes: Iterable[tuple[str, bytes, bytes]]) -> None:
         """Keep the whole state at `version`."""
@@ -92,17 +92,17 @@ class MemoryChangelog(TaskChangelog):
         """Return whether the deltas since the last snapshot have outgrown it."""
         if self._last is None:
             return False
-        path = path_to(self._last, self._history.deltas, self._history.snapshots)
-        size = 0 if path.start is None else self._snapshot_size(path.start)
-        return path.missing is not None or sum(delta.size for delta in path.deltas) > max(_FLOOR, size)
+        route = route_to(self._last, self._history.deltas, self._history.snapshots)
+        size = 0 if route.start is None else self._snapshot_size(route.start)
+        return route.missing is not None or sum(delta.size for delta in route.deltas) > max(_FLOOR, size)
 
     def clean(self, version: str, grace_ms: int, now_ms: int) -> None:
-        """Forget what `version` does not need and came before it, once `clean` has known it for longer than `grace_ms`."""
+        """Forget what came before `version` and it does not need, once `clean` has known it for longer than `grace_ms`."""
         history = self._history
-        path = path_to(version, history.deltas, history.snapshots)
-        if path.missing is not None:
+        route = route_to(version, history.deltas, history.snapshots)
+        if route.missing is not None:
             return
-        needed = {("delta", delta.version) for delta in path.deltas} | {("snapshot", path.start)}
+        needed = {("delta", delta.version) for delta in route.deltas} | {("snapshot", route.start)}
         own = min(history.came[each] for each in (("delta", version), ("snapshot", version)) if each in history.came)
         for each, came in list(history.came.items()):
             since = history.seen.setdefault(each, now_ms)

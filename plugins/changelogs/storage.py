@@ -30,14 +30,16 @@ class Storage(ABC):
 
     location: str
     """What the folder is called in messages."""
+    parallel_reads: int = 1
+    """How many files are worth reading at once."""
 
     @abstractmethod
-    def list(self) -> list[StoredFile]:
+    def files(self) -> list[StoredFile]:
         """Return all files, in one request; none for a folder that does not exist."""
 
     @abstractmethod
     def write(self, name: str, parts: Iterable[bytes]) -> int:
-        """Write a file durably and return its size; when it raises, no file of that name has appeared."""
+        """Write a file durably and return its size. When it raises, the file is not there, or whole but perhaps not durable."""
 
     @abstractmethod
     def open(self, name: str) -> BinaryIO:
@@ -74,7 +76,7 @@ def open_storage(location: str, *folders: str) -> Storage:
         from pyarrow import fs
     except ImportError as error:
         raise ChangelogError(
-            f"changelog location {location!r}: needs the package pyarrow (pip install pyarrow), or use a path on this host"
+            f"changelog location {location!r} needs the package pyarrow: pip install pyarrow, or name a path on this host"
         ) from error
     try:
         file_system, root = fs.FileSystem.from_uri(location)
@@ -94,7 +96,7 @@ class LocalStorage(Storage):
         self._made = False
         self.location = str(directory)
 
-    def list(self) -> list[StoredFile]:
+    def files(self) -> list[StoredFile]:
         """Return all files."""
         files = []
         try:
@@ -150,6 +152,8 @@ class LocalStorage(Storage):
 class ArrowStorage(Storage):
     """A folder of any pyarrow file system."""
 
+    parallel_reads = 8
+
     def __init__(self, file_system: Any, folder: str, location: str) -> None:
         """Take a `pyarrow.fs.FileSystem`, the folder in it, and what to call that in messages."""
         self._file_system = file_system
@@ -157,7 +161,7 @@ class ArrowStorage(Storage):
         self._made = False
         self.location = location
 
-    def list(self) -> list[StoredFile]:
+    def files(self) -> list[StoredFile]:
         """Return all files."""
         from pyarrow import fs
 
@@ -169,7 +173,7 @@ class ArrowStorage(Storage):
         ]
 
     def write(self, name: str, parts: Iterable[bytes]) -> int:
-        """Write aside and rename; on an object store, where a rename copies and a file appears when it is complete, write directly."""
+        """Write aside and rename; directly on an object store, where a rename is a copy and a file appears once complete."""
         objects = self._file_system.type_name in ("s3", "gcs", "abfs")
         if not self._made and not objects:
             self._file_system.create_dir(self._folder, recursive=True)
@@ -239,7 +243,10 @@ def _remove(path: Path) -> None:
 
 def _advice(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return "nothing was committed: make room there and start again"
+        return "make room there and start again; what was committed before is safe"
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return "nothing was committed: make it writable for this user, or name another place in the setting 'changelog'"
+        return (
+            "make it readable and writable for this user, or name another place in the setting 'changelog'; "
+            "what was committed before is safe"
+        )
     return "check that the place in the setting 'changelog' exists and can be reached from this host"
