@@ -46,6 +46,8 @@ class RetryRequested(PenstockError):
         super().__init__(f"retry asked for by the {failure.stage.value} handler of node {failure.node!r}")
         self.failure = failure
         self.delay_ms = delay_ms
+        self.key = failure.stage, failure.node, failure.topic, failure.partition, failure.offset
+        """What the task asks `attempt` with."""
 
 
 class Schedule:
@@ -415,6 +417,9 @@ class Task:
                     schedule.cancelled = True
                 else:
                     schedule.due = saved[len(own)]
+            elif kind is PunctuationType.WALL_CLOCK_TIME:
+                # It counts from now: unless that is committed, a task that moves before the first record counts anew.
+                self.changed_engine_state = True
         schedules.append(schedule)
         self._schedules_changed = True
         return schedule
@@ -434,6 +439,12 @@ class Task:
             )
         queue.raw.append(batch)
         queue.more = more
+
+    def queued_to(self, partition: TopicPartition) -> int | None:
+        """Return the offset after the last record of a partition that was queued, processed or not; None if none was."""
+        queue = self._by_partition[partition]
+        last = queue.raw[-1] if queue.raw else queue.batch
+        return None if last is None else last.next_offset
 
     def is_empty(self, partition: TopicPartition) -> bool:
         """Return whether nothing of a partition is queued."""
@@ -477,13 +488,16 @@ class Task:
             else:
                 empty = True
         if not heads:
-            self._idle_since = None
+            # Before it has waited long enough, records that it waits with are only not read yet, after a re-opening.
+            if self._idle_since is not None and self.wall_clock - self._idle_since >= (self._max_idle or 0):
+                self._idle_since = None
             return None
         if not empty:
             self._idle_since = None
         elif self._max_idle and may_wait:
             if self._idle_since is None:
                 self._idle_since = self.wall_clock
+                self.changed_engine_state = True
             if self.wall_clock - self._idle_since < self._max_idle:
                 return None
         heads.sort()
@@ -741,6 +755,8 @@ class Task:
         times = {f"{tp.topic}:{tp.partition}": queue.partition_time for tp, queue in self._by_partition.items()}
         if any(time >= 0 for time in times.values()):
             state["partitions"] = times
+        if self._idle_since is not None:
+            state["idle"] = self._idle_since
         if due:
             state["due"] = due
         values = {name: context.engine_values for name, context in self._contexts.items() if context.engine_values}
@@ -752,6 +768,7 @@ class Task:
         saved = self._saved
         self.stream_time = saved.get("stream", -1)
         self.wall_clock = max(self.wall_clock, saved.get("wall", 0))
+        self._idle_since = saved.get("idle")
         times = saved.get("partitions", {})
         for tp, queue in self._by_partition.items():
             queue.partition_time = times.get(f"{tp.topic}:{tp.partition}", -1)

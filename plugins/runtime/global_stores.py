@@ -18,7 +18,7 @@ from penstock.record import TopicPartition
 from penstock.serde import Serde
 from penstock.store import StateStore, StoreBackend
 from penstock.stores.layers.commit_buffer import CommitBuffer
-from penstock.task import Task, resolve_serde
+from penstock.task import RetryRequested, Task, resolve_serde
 
 _FETCH_BYTES = 4 * 1024 * 1024
 _CHUNK = 10_000
@@ -61,6 +61,7 @@ class _Part:
         self._directory = directory / name
         self._directory.mkdir(exist_ok=True)
         self._seen: str | None = None
+        self._attempts: dict[tuple[Any, ...], int] = {}
         self._build()
 
     def _build(self) -> None:
@@ -119,6 +120,7 @@ class _Part:
             {self.spec.store.name: self.store},
             {},
             saved=saved["engine"].encode(),
+            attempt=lambda failed: self._attempts.get(failed, 0) + 1,
         )
         try:
             for partition in partitions:
@@ -131,6 +133,9 @@ class _Part:
                         positions[partition] = batch.next_offset
                     while task.process(_CHUNK, may_wait=False) or task.has_work():
                         task.committed()
+            # Of what no task sends on, only dead letters: each host that keeps a copy sends its own.
+            for output in task.take_outputs():
+                log.append(output)
             self.store.flush()
             version = json.dumps(
                 {
@@ -140,7 +145,10 @@ class _Part:
             )
             self._backend.write({self.spec.store.name: self._buffer.changes()}, previous, version)
             self._buffer.clear()
-        except BaseException:
+            self._attempts.clear()
+        except BaseException as error:
+            if isinstance(error, RetryRequested):
+                self._attempts[error.key] = error.failure.attempt
             self.store.discard()
             self._buffer.clear()
             raise

@@ -13,6 +13,7 @@ from penstock.config import Application
 from penstock.log import Log
 from penstock.record import TopicPartition
 from penstock.store import StateStore
+from penstock.task import RetryRequested
 
 from .global_stores import GlobalStores
 from .locations import state_directory
@@ -52,8 +53,12 @@ class Host:
 
     def update_globals(self, application: Application, log: Log, ends: Mapping[TopicPartition, int]) -> None:
         """Bring this host's global stores to the planned ends (where none is planned: to the log's)."""
-        if application.program.global_stores:
-            self._global(application).update(log, ends)
+        while application.program.global_stores:
+            try:
+                self._global(application).update(log, ends)
+                return
+            except RetryRequested as retry:
+                self.wait_ms(retry.delay_ms)
 
     def global_stores(self, application: Application) -> Mapping[str, StateStore]:
         """Return the global stores by name, as of the last update."""

@@ -104,8 +104,7 @@ class TaskWorker:
             except RetryRequested as retry:
                 self.abandon()
                 failure = retry.failure
-                key = (failure.stage, failure.node, failure.topic, failure.partition, failure.offset)
-                self._attempts[key] = failure.attempt
+                self._attempts[retry.key] = failure.attempt
                 _log.warning(
                     "task %s, node %r: attempt %d failed at %s-%s offset %s (%s: %s); again in %d ms",
                     self.id, failure.node, failure.attempt, failure.topic, failure.partition, failure.offset,
