@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from uuid import uuid4
 
 from penstock.errors import StaleStoreError, StoreError
 from penstock.store import Changes, StoreBackend
@@ -31,6 +32,13 @@ class MemoryBackend(StoreBackend):
             contents.tables.setdefault(name, _Table())
         self._contents: _Contents | None = contents
         self._values = {name: contents.tables[name].values for name in stores}
+
+    @classmethod
+    def ephemeral(cls, stores: Sequence[str]) -> MemoryBackend:
+        """Return a backend in no directory, which is gone when nobody refers to it."""
+        backend = cls(Path(f"ephemeral-{uuid4()}"), stores)
+        del _contents[backend._directory]
+        return backend
 
     def version(self) -> str | None:  # noqa: D102
         return self._open().version

@@ -74,8 +74,11 @@ class TtlStore:
     def sweep(self) -> None:
         """Look at the next entries, and delete those that expired."""
         now = self._stream_time()
-        seen = list(islice(self._below.range(self._sweep_from), _ENTRIES_PER_SWEEP))
-        self._sweep_from = seen[-1][0] + b"\x00" if len(seen) == _ENTRIES_PER_SWEEP else None
+        start = self._sweep_from
+        seen = list(islice(self._below.range(start), _ENTRIES_PER_SWEEP))
+        if len(seen) < _ENTRIES_PER_SWEEP and start is not None:  # on from the first key
+            seen += islice(self._below.range(None, start), _ENTRIES_PER_SWEEP - len(seen))
+        self._sweep_from = seen[-1][0] + b"\x00" if seen else None
         for key, data in seen:
             expiry = expiry_of(data)
             if expiry is not None and expiry <= now:
