@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, count
@@ -275,21 +275,23 @@ class _Partition:
             if settings.retention_bytes >= 0:
                 totals = list(accumulate(map(_size, self.keys, self.values)))
                 excess = (totals[-1] if totals else 0) - settings.retention_bytes
-                index = max(index, bisect_left(totals, excess) + 1 if excess > 0 else 0)
+                index = max(index, bisect_right(totals, excess))
             if index:
                 self.purge(self.offsets[index] if index < len(self.offsets) else self.end)
 
     def _compact(self, settings: TopicSettings, now_ms: int) -> None:
-        newest = dict(zip(self.keys, self.offsets, strict=True))
-        old = now_ms - settings.min_compaction_lag_ms
+        stop = len(self.keys)
+        if settings.min_compaction_lag_ms:
+            young = now_ms - settings.min_compaction_lag_ms
+            stop = next((index for index, at in enumerate(self.timestamps) if at > young), stop)
+        newest = dict(zip(self.keys[:stop], self.offsets, strict=False))
         horizon = now_ms - settings.delete_retention_ms
         kept = [
             index
-            for index, (key, value, offset, at, appended) in enumerate(
-                zip(self.keys, self.values, self.offsets, self.timestamps, self.appended, strict=True)
+            for index, (key, value, offset, appended) in enumerate(
+                zip(self.keys, self.values, self.offsets, self.appended, strict=True)
             )
-            if (settings.min_compaction_lag_ms and at > old)
-            or (newest[key] == offset and key is not None and (value is not None or appended > horizon))
+            if index >= stop or (newest[key] == offset and (value is not None or appended > horizon))
         ]
         for column in self._columns():
             column[:] = [column[index] for index in kept]

@@ -18,6 +18,7 @@ CONFIG_DEFAULTS: Mapping[str, str] = {
     "delete.retention.ms": "86400000",
     "max.message.bytes": "1048588",
     "message.timestamp.type": "CreateTime",
+    "min.cleanable.dirty.ratio": "0.5",
     "min.compaction.lag.ms": "0",
     "retention.bytes": "-1",
     "retention.ms": "-1",
@@ -45,7 +46,6 @@ CONFIG_IGNORED = frozenset(
         "message.timestamp.after.max.ms",
         "message.timestamp.before.max.ms",
         "message.timestamp.difference.max.ms",
-        "min.cleanable.dirty.ratio",
         "min.insync.replicas",
         "preallocate",
         "remote.copy.disable",
@@ -69,6 +69,7 @@ class TopicSettings:
     delete: bool
     delete_retention_ms: int
     max_message_bytes: int
+    min_cleanable_dirty_ratio: float
     log_append_time: bool
     min_compaction_lag_ms: int
     retention_bytes: int
@@ -100,6 +101,15 @@ def parse_config(name: str, config: Mapping[str, str]) -> TopicSettings:
             )
         return value
 
+    def ratio(key: str) -> float:
+        try:
+            value = float(given[key])
+        except ValueError:
+            value = -1.0
+        if not 0 <= value <= 1:
+            raise LogError(f"topic {name!r}: setting {key!r} is {given[key]!r}, expected a number from 0 to 1")
+        return value
+
     policies = {each.strip() for each in given["cleanup.policy"].split(",")}
     if not policies <= {"compact", "delete"}:
         raise LogError(
@@ -116,6 +126,7 @@ def parse_config(name: str, config: Mapping[str, str]) -> TopicSettings:
         delete="delete" in policies,
         delete_retention_ms=number("delete.retention.ms", 0),
         max_message_bytes=number("max.message.bytes", 0),
+        min_cleanable_dirty_ratio=ratio("min.cleanable.dirty.ratio"),
         log_append_time=given["message.timestamp.type"] == "LogAppendTime",
         min_compaction_lag_ms=number("min.compaction.lag.ms", 0),
         retention_bytes=number("retention.bytes", -1),

@@ -15,7 +15,7 @@ import lmdb
 from penstock.clock import duration_ms
 from penstock.errors import LogError
 
-from .write_lock import WriteLock
+from .file_lock import FileLock
 
 DATABASES = ("system", "topics", "ends", "batches", "positions", "commits", "meta", "leases", "cleaned")
 _FORMAT = b"1"
@@ -64,7 +64,7 @@ class Environment:
         self._lmdb: Any = None
         self._inherited: Any = None
         self._inherited_busy = False
-        self._write_lock = WriteLock(directory, options.lock_timeout_ms)
+        self._make_locks()
         self._open()
 
     # -- transactions
@@ -102,6 +102,12 @@ class Environment:
                 finally:
                     self._active.discard(transaction)
 
+    @contextmanager
+    def alone_in_maintenance(self) -> Iterator[bool]:
+        """Keep others from maintaining the log for a block; the block is told False when another is at it already."""
+        with self._errors("maintain"), self._maintenance_lock.held_if_free() as mine:
+            yield mine
+
     def database(self, name: str) -> Any:
         """Return the handle of a named database, one of DATABASES."""
         return self._databases[name]
@@ -125,6 +131,7 @@ class Environment:
                 self._lmdb.close()
                 self._lmdb = None
             self._write_lock.close()
+            self._maintenance_lock.close()
 
     def after_fork(self) -> None:
         """Drop what a child process inherited: LMDB's handles and locks belong to the parent."""
@@ -133,7 +140,11 @@ class Environment:
         self._open_lock = threading.Lock()
         self._active = set()
         self._lmdb = None
-        self._write_lock = WriteLock(self.directory, self._options.lock_timeout_ms)
+        self._make_locks()
+
+    def _make_locks(self) -> None:
+        self._write_lock = FileLock(self.directory, self._options.lock_timeout_ms, "write.lock")
+        self._maintenance_lock = FileLock(self.directory, self._options.lock_timeout_ms, "maintenance.lock")
 
     def _environment(self) -> Any:
         return self._lmdb if self._lmdb is not None else self._open()

@@ -33,7 +33,7 @@ def fetch(
     for base, data in batches_from(environment, transaction, topic_id, partition.partition, offset):
         if base >= end or (found and size >= max_bytes):
             break
-        header, columns = unpack(data)
+        header, columns = unpack(base, data)
         following = base + header.span
         batch = _slice(partition, base, header.span, columns, offset, end)
         if not batch.keys:

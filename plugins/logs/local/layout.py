@@ -144,18 +144,18 @@ def pack(columns: Columns, span: int, appended_ms: int) -> PackedBatch:
     return PackedBatch(span, header + body)
 
 
-def unpack_header(data: Any) -> BatchHeader:
+def unpack_header(base: int, data: Any) -> BatchHeader:
     """Read a batch's header. Raises DamagedBatchError when there is none."""
     if len(data) < _HEADER.size or data[0] != _FORMAT:
-        raise DamagedBatchError("it has no header")
+        raise DamagedBatchError(f"the batch at offset {base} has no header")
     return BatchHeader(*_HEADER.unpack_from(data)[1:])
 
 
-def unpack(data: Any) -> tuple[BatchHeader, Columns]:
+def unpack(base: int, data: Any) -> tuple[BatchHeader, Columns]:
     """Read a batch. Raises DamagedBatchError when it is not what was written."""
-    header = unpack_header(data)
+    header = unpack_header(base, data)
     body = data[_HEADER.size :]
     if zlib.crc32(body) != header.checksum:
-        raise DamagedBatchError("its checksum is wrong")
+        raise DamagedBatchError(f"the checksum of the batch at offset {base} is wrong")
     # Tuples, as headers must be; columns may be.
     return header, Columns(*msgpack.unpackb(body, use_list=False))

@@ -16,11 +16,11 @@ from .catalogue import Topic
 from .committer import LocalCommitter, read_positions
 from .environment import Options
 from .fetching import fetch
-from .layout import DamagedBatchError, Extent, named_key, partition_key
+from .layout import Extent, named_key, partition_key
 from .leases import LocalLease
 from .maintenance import maintain
 from .producing import append_packed, is_stale, pack_outputs
-from .storage import Storage
+from .storage import Storage, naming_damage
 
 
 class LocalLog(Log):
@@ -94,13 +94,8 @@ class LocalLog(Log):
             if not has.start <= offset <= has.end:
                 raise out_of_range(partition, offset, has.start, has.end)
             end = min(end, has.end)
-            try:
+            with naming_damage(storage, *partition):
                 return fetch(storage.environment, transaction, topic_id, partition, offset, end, max_bytes)
-            except DamagedBatchError as error:
-                raise LogError(
-                    f"local log {storage.directory}: topic {partition.topic!r} partition {partition.partition} is damaged at or "
-                    f"after offset {offset}: {error}. Restore data.mdb from a copy, or purge the partition up to a later offset"
-                ) from error
 
     def append(self, batch: OutputBatch) -> None:
         """Produce outside any task; durable when it returns."""

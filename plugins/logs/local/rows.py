@@ -64,7 +64,8 @@ def drop_before(environment: Environment, transaction: Transaction, topic_id: in
         found = cursor.set_range(prefix)
         while found and bytes(cursor.key()[:8]) == prefix:
             data = cursor.value()
-            if batch_base(cursor.key()) + unpack_header(data).span > before:
+            base = batch_base(cursor.key())
+            if base + unpack_header(base, data).span > before:
                 break
             size -= len(data)
             found = cursor.delete()

@@ -12,6 +12,7 @@ from penstock.errors import LogError
 from . import rows
 from .catalogue import Catalogue, Topics
 from .environment import Environment, Options, Transaction, acquire, release
+from .layout import DamagedBatchError
 
 
 class Storage:
@@ -77,3 +78,15 @@ class Storage:
             environment, self._environment = self._environment, None
         if environment is not None:
             release(environment)
+
+
+@contextmanager
+def naming_damage(storage: Storage, topic: str, partition: int) -> Iterator[None]:
+    """Raise LogError that says where, when a stored batch is not what was written."""
+    try:
+        yield
+    except DamagedBatchError as error:
+        raise LogError(
+            f"local log {storage.directory}: topic {topic!r} partition {partition} is damaged: {error}. Restore data.mdb from a "
+            "copy, or purge the partition up to a later offset"
+        ) from error

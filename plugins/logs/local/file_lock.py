@@ -15,7 +15,7 @@ _FIRST_PAUSE_S = 0.0002
 _LONGEST_PAUSE_S = 0.005
 
 
-class WriteLock:
+class FileLock:
     """A lock between threads and processes that says who holds it.
 
     LMDB has a lock of its own, and waits for it without limit: a writer that was stopped (SIGSTOP, a debugger) would
@@ -23,7 +23,7 @@ class WriteLock:
     It is an fcntl lock: the kernel drops it when its process ends, however it ends.
     """
 
-    def __init__(self, directory: str, timeout_ms: int, name: str = "write.lock") -> None:
+    def __init__(self, directory: str, timeout_ms: int, name: str) -> None:
         self._path = os.path.join(directory, name)
         self._timeout_s = timeout_ms / 1000
         self._threads = threading.Lock()
