@@ -66,6 +66,7 @@ def check_compatible(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str
         *_replaced(old, new),
         *_repartitioned(old, new),
         *_drained(old, new),
+        *_refilled(old, new),
     ]
 
 
@@ -137,6 +138,15 @@ def _drained(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[str]:
     for topic in old["internal_topics"]:
         if topic not in new["internal_topics"]:
             yield f"internal topic {topic!r} is no longer in the program, and records that wait in it would be lost"
+
+
+def _refilled(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[str]:
+    for store, topic in old["global_stores"].items():
+        if new["global_stores"].get(store, topic) != topic:
+            yield (
+                f"global store {store!r} was filled from topic {topic!r} and now is from "
+                f"{new['global_stores'][store]!r}: give it another name, so that it starts empty"
+            )
 
 
 def _listed(names: Iterable[str]) -> str:

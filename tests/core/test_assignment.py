@@ -60,9 +60,11 @@ def test_a_pattern_may_match_nothing_yet() -> None:
 
 def test_a_pattern_leaves_out_the_internal_topics_of_its_application() -> None:
     topology = Topology().add_source("s", pattern=".*").add_repartition("r", "s")
+    topology.add_internal_topic("mine").add_sink("out", "mine", "s").add_source("in", "mine")
     found = counted(
         topology,
         a=2,
+        app_mine=2,
         app_r_repartition=2,
         app_older_repartition=1,
         app_counts_changelog=1,

@@ -29,6 +29,7 @@ def read_mermaid(text: str) -> Drawn:
         if found := shape.fullmatch(line):
             assert found[2] == found[4][::-1].translate(str.maketrans(")]", "([")), line
             assert not re.search(r"[^\w #;.:-]", found[3]), "anything else may mean something to mermaid"
+            assert not re.match(r"(-|\w+\.) ", found[3]), "mermaid takes it for an item of a list"
             shapes[found[1]] = re.sub(r"#(\d+);", lambda code: chr(int(code[1])), found[3])
         elif found := re.fullmatch(r"(\w+) (?:-->|---|-\.->) (\w+)", line):
             edges.add((shapes[found[1]], shapes[found[2]]))
@@ -101,6 +102,11 @@ def test_any_name_can_be_drawn(draw: Callable[[Program], str], read: Callable[[s
     shapes, edges = read(text)
     assert name in shapes
     assert ("s", name) in edges
+
+
+def test_a_name_that_looks_like_an_item_of_a_list() -> None:
+    topology = Topology().add_source("1. first", "t").add_processor("- second", Pass, "1. first")
+    assert {"1. first", "- second"} <= {*read_mermaid(topology.build().to_mermaid())[0]}
 
 
 def test_patterns_and_chosen_topics_are_drawn() -> None:

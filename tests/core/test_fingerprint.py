@@ -64,6 +64,10 @@ FITS: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[], dict[str, Any]]
     "a topic fewer": (lambda: saved(stateless("a", "b")), lambda: saved(stateless("a"))),
     "a default that is named now": (lambda: saved(with_store()), lambda: saved(with_store(value_serde=StrSerde()))),
     "another backend": (lambda: saved(with_store()), lambda: saved(with_store(backend=None, logged=False))),
+    "a global store less": (
+        lambda: saved(stateless("a").add_global_store(key_value_store("gs"), "s", "g", "p", Pass)),
+        lambda: saved(stateless("a")),
+    ),
     "without an assignment": (lambda: base().build().fingerprint(), lambda: saved(base())),
 }  # fmt: skip
 
@@ -126,6 +130,11 @@ UNFIT: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[], dict[str, Any]
             "sub-topology 0 read 'x' and now reads 'y'",
             "sub-topology 1 read 'y' and now reads 'x'",
         ],
+    ),
+    "another topic of a global store": (
+        lambda: saved(stateless("a").add_global_store(key_value_store("gs"), "s", "g", "p", Pass)),
+        lambda: saved(stateless("a").add_global_store(key_value_store("gs"), "s", "h", "p", Pass)),
+        ["global store 'gs' was filled from topic 'g' and now is from 'h': give it another name"],
     ),
     "another release": (
         lambda: {"format": 99},
