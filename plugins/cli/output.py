@@ -81,9 +81,13 @@ def note(text: str) -> None:
     click.echo(text, err=True)
 
 
-def count(number: float, noun: str = "record") -> str:
-    """Return a number with its noun: "1 record", "12,000 records"."""
-    return f"{number:,.0f} {noun}{'' if number == 1 else 's'}"
+def count(number: float, one: str = "record", many: str | None = None) -> str:
+    """Return a number with its noun.
+
+    >>> count(1), count(12000), count(2, "batch", "batches")
+    ('1 record', '12,000 records', '2 batches')
+    """
+    return f"{number:,.0f} {one if number == 1 else many or one + 's'}"
 
 
 class Meter:
@@ -145,18 +149,19 @@ class Meter:
         done: float | None = None,
         total: float | None = None,
         lag: int | None = None,
+        rate: float | None = None,
         text: str = "",
     ) -> None:
-        """Show that `records` were handled so far, that `done` of `total` is done, and what is still waiting."""
+        """Show where the work is.
+
+        `records` were handled so far, `done` of `total` is done, `lag` records still wait, `rate` is the speed in
+        records/s (None: of all the time so far), `text` says more.
+        """
         self.records = records
         if self._quiet:
             return
-        parts = [
-            text,
-            count(records),
-            f"{self.records_per_second:,.0f} records/s",
-            "" if lag is None else f"lag {lag:,}",
-        ]
+        rate = self.records_per_second if rate is None else rate
+        parts = [text, count(records), f"{rate:,.0f} records/s", "" if lag is None else f"lag {lag:,}"]
         line = " · ".join(part for part in parts if part)
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, total=self._total if total is None else total, text=line)
@@ -164,5 +169,6 @@ class Meter:
         now = self._clock.now_ms()
         if now - self._shown >= PLAIN_INTERVAL_MS:
             self._shown = now
-            share = f" {done / total:.0%}" if done is not None and (total := total or self._total) else ""
+            whole = self._total if total is None else total
+            share = f" {done / whole:.0%}" if done is not None and whole else ""
             note(f"{self._title}{share} · {line}")

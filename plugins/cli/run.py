@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
 import click
 
+from penstock.clock import duration_ms
+from penstock.errors import ConfigError
+
 from .command import Command, verbose_option
-from .options import data_dir_option, log_option
+from .failures import INTERRUPTED
+from .options import data_dir_option, log_option, parse_settings
+from .output import Meter, count, note, print_json
+
+if TYPE_CHECKING:
+    from penstock.plugins.spark import RunProgress, RunSummary
+
+AVAILABLE_NOW = "available_now"
 
 
 @click.command(
@@ -21,7 +34,7 @@ from .options import data_dir_option, log_option
 @click.option(
     "--trigger",
     metavar="WHEN",
-    default="available_now",
+    default=AVAILABLE_NOW,
     show_default=True,
     help="available_now: what there is, then end. A time like 10s: a batch that often, until Ctrl-C or SIGTERM.",
 )
@@ -41,10 +54,19 @@ from .options import data_dir_option, log_option
 )
 @log_option
 @data_dir_option
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="Which log lines of the application and its tasks are shown on stderr.",
+)
 @click.option("--quiet", "-q", is_flag=True, help="No progress and no summary.")
 @click.option("--json", "as_json", is_flag=True, help="At the end, print a summary as a JSON object.")
 @verbose_option
+@click.pass_context
 def run(
+    ctx: click.Context,
     target: str,
     trigger: str,
     master: str | None,
@@ -52,6 +74,7 @@ def run(
     given: tuple[str, ...],
     log: str | None,
     data_dir: str | None,
+    log_level: str,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -62,3 +85,63 @@ def run(
     once, however often this is stopped, killed and started again. Ctrl-C and SIGTERM stop it cleanly: tasks
     finish their batch and commit.
     """
+    settings = dict(parse_settings(given))
+    settings.update({name: value for name, value in (("log", log), ("data_dir", data_dir)) if value is not None})
+    draining = trigger == AVAILABLE_NOW
+    if not draining:
+        _check_interval(trigger)
+
+    from .target import load_application
+
+    application = load_application(target, application_id, settings)
+
+    from penstock.plugins.spark import run as run_on_spark
+
+    from .log_lines import log_lines
+
+    with log_lines(log_level), Meter(f"running {application.id}", quiet=quiet) as meter:
+        summary = run_on_spark(
+            application,
+            trigger=trigger,
+            master=master,
+            on_progress=lambda progress: _show(meter, progress, draining),
+        )
+    if as_json:
+        print_json(asdict(summary))
+    elif not quiet:
+        note(_sentence(summary))
+    if summary.stopped_by == "SIGINT":
+        ctx.exit(INTERRUPTED)
+
+
+def _check_interval(trigger: str) -> None:
+    try:
+        duration_ms(trigger)
+    except ConfigError:
+        raise ConfigError(f"--trigger {trigger!r}: expected {AVAILABLE_NOW}, or a time like 10s or 500ms") from None
+
+
+def _show(meter: Meter, progress: RunProgress, draining: bool) -> None:
+    """Show how far a run is; only one that drains has an end to measure against."""
+    meter.update(
+        progress.records_in,
+        done=progress.records_in if draining else None,
+        total=progress.records_in + progress.lag if draining else None,
+        lag=progress.lag,
+        rate=progress.records_per_second,
+        text=f"batch {progress.batches}",
+    )
+
+
+def _sentence(summary: RunSummary) -> str:
+    """Say what a run did."""
+    rate = summary.records_in / max(summary.seconds, 0.001)
+    parts = [
+        f"{count(summary.records_in)} in, {summary.records_out:,} out",
+        f"{count(summary.dropped)} dropped" if summary.dropped else "",
+        f"in {count(summary.batches, 'batch', 'batches')}",
+        f"of {count(summary.tasks, 'task')}",
+        f"in {summary.seconds:.1f} s ({rate:,.0f} records/s)",
+    ]
+    end = f", stopped by {summary.stopped_by}" if summary.stopped_by else ""
+    return f"{summary.application_id}: {' '.join(part for part in parts if part)}, lag {summary.lag:,}{end}"

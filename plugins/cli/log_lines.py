@@ -1,0 +1,38 @@
+"""Log lines of an application on the operator's terminal."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class LogLines(logging.Handler):
+    """Prints log records on stderr, above a progress bar if there is one.
+
+    The level is left out where it is INFO, which is what an application says in passing.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one record."""
+        level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
+        # Not click.echo: while a bar is shown, rich puts an object of its own in the place of stderr.
+        print(f"{level}{self.format(record)}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def log_lines(level: str) -> Iterator[None]:
+    """Show what applications log from `level` on, and of the libraries below them only warnings."""
+    root = logging.getLogger()
+    before, handler = root.level, LogLines()
+    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    for library in ("py4j", "pyspark"):
+        logging.getLogger(library).setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(before)
