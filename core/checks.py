@@ -33,7 +33,8 @@ def near(name: object, known: Iterable[str]) -> str:
     close = get_close_matches(str(name), names, 3)
     if close:
         return f"; did you mean {' or '.join(map(repr, close))}?"
-    return f"; there is: {', '.join(names)}" if names else ""
+    listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    return f"; there is: {listed}" if names else ""
 
 
 def check_name(kind: str, name: object) -> None:
