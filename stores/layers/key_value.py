@@ -45,8 +45,8 @@ class PlainStore(KeyValueStore[Any, Any]):
     """A KeyValueStore: serdes, the value's envelope, and the entries in use as objects.
 
     Entries are held as objects in two dicts, with None for a key that has no value: `_pending` has what was put and is
-    not serialized yet, `_clean` what the BytesStore below has; `_pending` comes first. A put of a key that is
-    pending already, and a get of it, touch one dict once, which is what makes a hot key cheap.
+    not serialized yet, `_clean` what the BytesStore below has; `_pending` comes first. A key that is in neither takes the slow way,
+    so a TypeError in the fast one can only be that the key cannot be hashed.
 
     Only what cannot be changed from outside is held: values of the serde's `immutable_types` and
     `checked_types`, when they are small. Keys are held when they are exactly a str, bytes or int that the key serde gives back as such,
@@ -88,14 +88,17 @@ class PlainStore(KeyValueStore[Any, Any]):
         self._put(key, value)
 
     def _compile_get(self) -> Callable[[Any], Any]:
-        pending, slow, key_types = self._pending, self._get, self._key_types
+        pending, clean, slow, key_types = self._pending.get, self._clean.get, self._get, self._key_types
         if int in key_types:
 
             def get(key: Any) -> Any:
                 if type(key) in key_types:
-                    value = pending.get(key, _MISSING)
-                    if value is not _MISSING:
-                        return value
+                    value = pending(key, _MISSING)
+                    if value is _MISSING:
+                        value = clean(key, _MISSING)
+                        if value is _MISSING:
+                            return slow(key)
+                    return value
                 return slow(key)
 
             return get
@@ -103,18 +106,24 @@ class PlainStore(KeyValueStore[Any, Any]):
         def get_text(key: Any) -> Any:
             # Nothing but a str equals a str, and nothing but bytes equals bytes: no need to ask for the type.
             try:
-                return pending[key]
-            except (KeyError, TypeError):
+                value = pending(key, _MISSING)
+                if value is _MISSING:
+                    value = clean(key, _MISSING)
+                    if value is _MISSING:
+                        return slow(key)
+                return value
+            except TypeError:  # unhashable; the slow way has the error to show
                 return slow(key)
 
         return get_text
 
     def _compile_put(self) -> Callable[[Any, Any], None]:
-        pending, slow, key_types, free_types = self._pending, self._put, self._key_types, self._free_types
+        pending, clean, slow = self._pending, self._clean, self._put
+        key_types, free_types = self._key_types, self._free_types
         if int in key_types:
 
             def put(key: Any, value: Any) -> None:
-                if type(value) in free_types and type(key) in key_types and key in pending:
+                if type(value) in free_types and type(key) in key_types and (key in pending or key in clean):
                     pending[key] = value
                 else:
                     slow(key, value)
@@ -123,7 +132,7 @@ class PlainStore(KeyValueStore[Any, Any]):
 
         def put_text(key: Any, value: Any) -> None:
             try:
-                if type(value) in free_types and key in pending:
+                if type(value) in free_types and (key in pending or key in clean):
                     pending[key] = value
                     return
             except TypeError:  # unhashable; the slow way has the error to show
@@ -347,10 +356,11 @@ class StampedStore(PlainStore, TimestampedKeyValueStore[Any]):
     """A TimestampedKeyValueStore: values are ValueAndTimestamp."""
 
     def _compile_put(self) -> Callable[[Any, Any], None]:
-        pending, slow, key_types, free_types = self._pending, self._put, self._key_types, self._free_types
+        pending, clean, slow = self._pending, self._clean, self._put
+        key_types, free_types = self._key_types, self._free_types
 
         def put(key: Any, value: Any) -> None:
-            if type(value) is ValueAndTimestamp and type(key) in key_types and key in pending:
+            if type(value) is ValueAndTimestamp and type(key) in key_types and (key in pending or key in clean):
                 content, timestamp = value
                 if type(content) in free_types and type(timestamp) is int and 0 <= timestamp <= 0x7FFF_FFFF_FFFF_FFFF:
                     pending[key] = value
