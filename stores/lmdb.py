@@ -145,18 +145,16 @@ class LmdbBackend(StoreBackend):
             raise self._open()._explain(error) from error
 
     def _scan(self, store: str, start: bytes | None, end: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-        """Yield in chunks that are read at once: no cursor lives between two steps, where anything may happen."""
+        """Yield in chunks that are read at once.
+
+        No cursor lives between two steps, where anything may happen, and no transaction of a writer, who may never take
+        the next step.
+        """
         size = _FIRST_CHUNK
         token = object()
         try:
             while True:
-                if self._read_only:
-                    transaction = self._snapshots.get(token) or self._begin()
-                    self._snapshots[token] = transaction
-                else:
-                    transaction = self._transaction or self._begin()
-                entries = lmdb_keys.scan(transaction, self._database(store), start, end, reverse)
-                chunk = list(islice(entries, size))
+                chunk = self._chunk(store, start, end, reverse, size, token)
                 yield from chunk
                 if len(chunk) < size:
                     return
@@ -168,6 +166,16 @@ class LmdbBackend(StoreBackend):
                     start = chunk[-1][0] + b"\x00"
         finally:
             self._snapshots.pop(token, None)
+
+    def _chunk(
+        self, store: str, start: bytes | None, end: bytes | None, reverse: bool, size: int, token: object
+    ) -> list[tuple[bytes, bytes]]:
+        if self._read_only:
+            transaction = self._snapshots.get(token) or self._begin()
+            self._snapshots[token] = transaction
+        else:
+            transaction = self._transaction or self._begin()
+        return list(islice(lmdb_keys.scan(transaction, self._database(store), start, end, reverse), size))
 
     def _apply(self, transaction: Any, store: str, database: Any, changes: Sequence[Change]) -> None:
         puts = [(HEAD + key, value) for key, value in changes if value is not None and len(key) < SHORT]

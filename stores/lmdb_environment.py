@@ -60,11 +60,14 @@ class SharedEnvironment:
         self._lock: WriterLock | None = None
         self._opening = threading.Lock()
         self._inode = -1
+        self._ended = False
 
     # ------------------------------------------------------------------ opening and closing
 
     def open(self, stores: Sequence[str], timeout: float) -> None:
         """Open, or open more stores; `timeout` (seconds) bounds the wait for a writer."""
+        if self._ended:
+            self._running()
         if self.read_only:
             if self._environment is None:
                 self._open_environment()
@@ -83,6 +86,7 @@ class SharedEnvironment:
 
     def close(self) -> None:
         """Close. If this process wrote, sync and leave the mark that says so, unless another process is writing."""
+        self._ended = True
         if self._environment is None:
             return
         if self._wrote and self._is_here():
@@ -110,6 +114,7 @@ class SharedEnvironment:
         """Let go without closing, in a process that was forked: the environment is the parent's."""
         for reader in self.readers:
             reader.release()
+        self._ended = True
         self._environment = self._meta = None
         self._inode = -1
         self.databases.clear()
@@ -132,6 +137,7 @@ class SharedEnvironment:
 
     def version(self) -> str | None:
         """Return the version that the last write transaction recorded."""
+        self._running()
         if self._meta is None and self.read_only:
             self._open_databases(())
         if self._meta is None:
@@ -234,7 +240,8 @@ class SharedEnvironment:
                 map_size=self._map_size,
                 max_dbs=_MAX_DATABASES,
                 max_readers=_MAX_READERS,
-                max_spare_txns=8,
+                # A forked child that lets go of an environment with spare transactions ends those of its parent.
+                max_spare_txns=0,
                 readonly=self.read_only,
                 create=not self.read_only,
                 # The changelog is the durable copy; what a crash of the machine leaves here is not trusted.
@@ -316,7 +323,9 @@ class SharedEnvironment:
         text = str(error)
         code = getattr(error, "errno", None)
         if isinstance(error, lmdb.DiskError) or code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or _says(text, _FULL):
-            fix = "the disk is full or a limit is reached: free some space, or set state_dir to another disk"
+            fix = (
+                "the disk is full, or failed, or a limit is reached: free some space, or set state_dir to another disk"
+            )
         elif isinstance(error, (lmdb.ReadonlyError, PermissionError)) or code == errno.EROFS or _says(text, _REFUSED):
             fix = f"make it writable for user {os.getuid()}, or set state_dir to another directory"
         elif isinstance(error, FileNotFoundError) or _says(text, ("No such file",)):
@@ -376,7 +385,7 @@ class SharedEnvironment:
         return os.path.join(self.directory, name)
 
 
-_FULL = ("No space left", "File too large", "quota exceeded")
+_FULL = ("No space left", "File too large", "quota exceeded", "Input/output error")  # the last after half a page
 _REFUSED = ("Permission denied", "Read-only file system", "Operation not permitted")
 
 

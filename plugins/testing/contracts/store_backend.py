@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import tempfile
-import traceback
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import ClassVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -28,6 +25,8 @@ from hypothesis.stateful import (
 
 from penstock.errors import StaleStoreError, StoreError
 from penstock.store import Changes, StoreBackend, StoreBackendFactory
+
+from .child import answer, forked
 
 STORES = ("first", "second")
 
@@ -292,7 +291,7 @@ class StoreBackendContract:
                     content = {store: dict(reader.range(store)) for store in STORES}
                     connection.send((reader.version(), reader.get("first", b"n"), content))
 
-        with _forked(read) as connection, self._opened(tmp_path) as backend:
+        with forked(read) as connection, self._opened(tmp_path) as backend:
             for number in range(5):
                 value = b"%d" % number
                 filling = [(b"x%04d" % row, value) for row in range(300)]
@@ -302,15 +301,15 @@ class StoreBackendContract:
                     f"v{number}",
                 )
                 connection.send("read")
-                version, got, content = _answer(connection)
+                version, got, content = answer(connection)
                 assert (version, got) == (f"v{number}", value)
                 assert content["first"] == dict([(b"n", value), *filling])
                 assert set(content["second"]) == {b"%d" % each for each in range(number + 1)}
             connection.send("write")
-            assert _answer(connection) == "StoreError"
+            assert answer(connection) == "StoreError"
             backend.write({"first": [(b"n", b"last")]}, "v4", "v5")
             connection.send("end")
-            assert _answer(connection) == "ended"
+            assert answer(connection) == "ended"
 
     # ------------------------------------------------------------------ helpers
 
@@ -432,12 +431,12 @@ class _History(RuleBasedStateMachine):
             connection.send("done")
 
         acknowledged = 0
-        with _forked(write_on, kill=True) as connection:
+        with forked(write_on, kill=True) as connection:
             while acknowledged < min(after, len(plan)):
-                assert _answer(connection) == names[acknowledged]
+                assert answer(connection) == names[acknowledged]
                 acknowledged += 1
             if after > len(plan):
-                assert _answer(connection) == "done"
+                assert answer(connection) == "done"
         self.backend = self.opener(self.directory, STORES)
         assert self.backend.trusted()
         found = self.backend.version()
@@ -467,48 +466,3 @@ def applied(model: Mapping[str, Mapping[bytes, bytes]], changes: Changes) -> dic
             else:
                 result[store][key] = value
     return result
-
-
-@contextmanager
-def _forked(run: Callable[[Connection], None], *, kill: bool = False) -> Iterator[Connection]:
-    """Run a function in a child process, which ends, or is killed, with the `with` block.
-
-    Forked and not spawned, so that a test may hand over whatever it has; no backend is open when it happens.
-    """
-    ours, theirs = Pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forking beside a test runner's threads
-        child = os.fork()
-    if child == 0:
-        _child(run, theirs)
-    theirs.close()
-    try:
-        yield ours
-    finally:
-        if kill:
-            os.kill(child, signal.SIGKILL)
-        ours.close()
-        os.waitpid(child, 0)
-
-
-def _child(run: Callable[[Connection], None], connection: Connection) -> NoReturn:
-    try:
-        run(connection)
-    except BaseException:
-        connection.send(_Failure(traceback.format_exc()))
-    finally:
-        os._exit(0)
-
-
-class _Failure:
-    """What went wrong in a child."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-
-def _answer(connection: Connection) -> Any:
-    assert connection.poll(60), "the other process did not answer within a minute"
-    answer = connection.recv()
-    assert not isinstance(answer, _Failure), answer.text
-    return answer
