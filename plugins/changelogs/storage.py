@@ -78,14 +78,19 @@ def open_storage(location: str, *folders: str) -> Storage:
         raise ChangelogError(
             f"changelog location {location!r} needs the package pyarrow: pip install pyarrow, or name a path on this host"
         ) from error
+    problem = "it names no bucket or folder"
     try:
         file_system, root = fs.FileSystem.from_uri(location)
     except Exception as error:  # pyarrow raises many kinds: ArrowInvalid, OSError, NotImplementedError, ...
+        root, problem = "", (str(error).splitlines() or [type(error).__name__])[0]
+    if not root.strip("/"):
         raise ChangelogError(
-            f"changelog location {location!r}: pyarrow cannot open it: {error}; "
-            "expected a path or a URL with one of file://, s3://, gs://, hdfs://, abfs://"
-        ) from error
-    return ArrowStorage(file_system, "/".join([root.rstrip("/"), *folders]), "/".join([location.rstrip("/"), *folders]))
+            f"changelog location {scheme}://...: pyarrow cannot open it: {problem}; "
+            "expected a path on this host, or a URL with one of file://, s3://, gs://, hdfs://, abfs://"
+        )
+    folder = "/".join([root.rstrip("/"), *folders])
+    # The location itself may hold a secret, and must not get into a message.
+    return ArrowStorage(file_system, folder, f"{scheme}://{folder.lstrip('/')}")
 
 
 class LocalStorage(Storage):
