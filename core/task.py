@@ -159,6 +159,7 @@ class Task:
         self._closed = False
         self._saved: dict[str, Any] = json.loads(saved) if saved else {}
         self._idle_since: int | None = None
+        self._has_idled = False
         self._max_idle = None if settings.max_task_idle is None else duration_ms(settings.max_task_idle)
         self.node_metrics: dict[str, NodeMetrics] = {name: NodeMetrics() for name in self._nodes}
 
@@ -488,18 +489,19 @@ class Task:
             else:
                 empty = True
         if not heads:
-            # Before it has waited long enough, records that it waits with are only not read yet, after a re-opening.
-            if self._idle_since is not None and self.wall_clock - self._idle_since >= (self._max_idle or 0):
-                self._idle_since = None
+            # Else the records that it waits with are only not read yet, after a re-opening.
+            if self._has_idled:
+                self._idle_since, self._has_idled = None, False
             return None
         if not empty:
-            self._idle_since = None
+            self._idle_since, self._has_idled = None, False
         elif self._max_idle and may_wait:
             if self._idle_since is None:
                 self._idle_since = self.wall_clock
                 self.changed_engine_state = True
             if self.wall_clock - self._idle_since < self._max_idle:
                 return None
+            self._has_idled = True
         heads.sort()
         chosen = heads[0][1]
         bound = min((time if order > chosen else time - 1 for time, order in heads[1:]), default=_NEVER)
@@ -800,17 +802,15 @@ class Task:
         return self.node_metrics
 
     def close(self) -> None:
-        """Close every processor, parents first; idempotent. The first error is raised after all were closed."""
+        """Close every processor, parents first; idempotent. What one raises is logged: the others are closed all the same."""
         if self._closed:
             return
         self._closed = True
-        first: Exception | None = None
         for name, processor in reversed(self._processors):
             try:
                 processor.close()
             except Exception as error:
                 _log.warning("task %s, node %r: close raised %s: %s", self.id, name, type(error).__name__, error)
-                first = first or error
 
     # ------------------------------------------------------------------ errors
 
