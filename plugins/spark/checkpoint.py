@@ -1,0 +1,77 @@
+"""Spark's checkpoint of an application: used again while it fits, else replaced, for the truth is in the log."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from penstock.config import Settings
+from penstock.errors import IncompatibleStateError
+from penstock.plugins.runtime.locations import resolve
+
+_log = logging.getLogger("penstock.spark")
+
+
+@dataclass(frozen=True)
+class _Pointer:
+    """Which directory is in use, and what it was made for."""
+
+    directory: str
+    identity: str
+    parallelism: int
+    spark: str
+
+
+class Checkpoint:
+    """The checkpoint of one application.
+
+    `identity` names the application's life in the log. A checkpoint of another life means that the log was replaced or lost:
+    IncompatibleStateError. One made for another number of Spark partitions or another release of Spark is replaced.
+    """
+
+    def __init__(self, settings: Settings, application_id: str, identity: str, parallelism: int, spark: str) -> None:
+        root = resolve(settings, settings.checkpoint_dir)
+        self.is_local = "://" not in root
+        self._root = f"{root}/{application_id}"
+        local = Path(self._root) if self.is_local else Path(settings.data_dir, "checkpoint", application_id)
+        local.mkdir(parents=True, exist_ok=True)
+        self._path = local / "current.json"
+        self._wanted = _Pointer("", identity, parallelism, spark)
+        found = self._read()
+        self.is_new = found is None
+        if found is not None and found.identity != identity:
+            raise IncompatibleStateError(
+                f"application {application_id!r}: Spark's checkpoint in {self._path.parent} was made with another log, or this one was "
+                f"replaced: the log {settings.log!r} does not know the commits that it remembers. Is it the right log? If "
+                f"the application was reset on purpose, delete {self._path.parent}"
+            )
+        if found is not None and (found.parallelism, found.spark) == (parallelism, spark):
+            self.directory = found.directory
+        else:
+            self.renew()
+
+    def renew(self) -> None:
+        """Start a new checkpoint and delete the one there was."""
+        self.is_new = True
+        directory = f"{self._root}/{secrets.token_hex(6)}"
+        previous = self._read()
+        aside = self._path.with_suffix(".new")
+        aside.write_text(json.dumps(asdict(_Pointer(directory, self._wanted.identity, self._wanted.parallelism, self._wanted.spark))))
+        os.replace(aside, self._path)
+        self.directory = directory
+        if previous is not None and self.is_local:
+            shutil.rmtree(previous.directory, ignore_errors=True)
+
+    def _read(self) -> _Pointer | None:
+        try:
+            return _Pointer(**json.loads(self._path.read_text()))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            _log.warning("%s is damaged (%s): starting a new checkpoint", self._path, error)
+            return None

@@ -1,0 +1,63 @@
+"""The control file: what the runner tells the source, which Spark keeps in a process of its own on the same host."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Control:
+    """What the source must know besides the log.
+
+    `stopping`: plan no more batches. `next_tick`: the wall-clock time (ms) at which the first punctuator is due.
+    `clock_ms`: a clock of the runner's own, in place of the machine's. `step`: a batch is wanted for each new number, and
+    no tick causes one.
+    """
+
+    stopping: bool = False
+    next_tick: int | None = None
+    clock_ms: int | None = None
+    step: int | None = None
+
+
+class ControlFile:
+    """A `Control` in a file that is replaced whole, and the answer to its `step` in another beside it."""
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+        self._path = self.directory / "control"
+        self._answer = self.directory / "drained"
+
+    def write(self, control: Control) -> None:
+        """Replace what readers see."""
+        _replace(self._path, json.dumps(asdict(control)))
+
+    def read(self) -> Control:
+        """Return what was written last. A directory that is gone means that the runner has gone: stop."""
+        try:
+            return Control(**json.loads(self._path.read_text()))
+        except FileNotFoundError:
+            return Control(stopping=True)
+
+    def write_drained(self, step: int) -> None:
+        """Say that everything up to `step` was processed."""
+        _replace(self._answer, str(step))
+
+    def read_drained(self) -> int:
+        """Return the last step that was processed to its end; -1 before the first."""
+        try:
+            return int(self._answer.read_text())
+        except FileNotFoundError:
+            return -1
+
+
+def _replace(path: Path, text: str) -> None:
+    aside = path.with_suffix(f".{os.getpid()}")
+    try:
+        aside.write_text(text)
+        os.replace(aside, path)
+    except FileNotFoundError:
+        pass  # the directory went with its runner

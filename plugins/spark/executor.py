@@ -1,0 +1,240 @@
+"""What runs in Spark's Python workers: one task's batch inside applyInPandasWithState, with tasks kept open between batches."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import logging
+import os
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from penstock.config import Application
+from penstock.nodes import TaskId
+from penstock.plugins.runtime.host import Host, tune_garbage_collector
+from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.runtime.worker import TaskWorker
+from penstock.record import TopicPartition
+
+from .reports import TaskFailure, WorkerMessage, positions_from_list, positions_to_list
+from .worker_logs import WorkerLogHandler
+
+if TYPE_CHECKING:
+    import pandas
+    from pyspark.sql.streaming.state import GroupState
+
+OUTPUT_SCHEMA = "message string"
+STATE_SCHEMA = "version string, positions string"
+
+_IDLE_SECONDS = 30.0
+"""How long a task stays open unused. Less than Spark's minute for idle workers, whom it ends without a word."""
+
+_log = logging.getLogger("penstock.spark")
+
+
+@dataclass(frozen=True)
+class Cargo:
+    """What is shipped to the workers: the application, its tasks' partitions, and where log lines go."""
+
+    application: Application
+    tasks: Mapping[str, tuple[TopicPartition, ...]]
+    log_directory: str
+    log_level: int
+
+
+class BatchFunction:
+    """The function for applyInPandasWithState. `cargo` is a pickled `Cargo`, unpacked once in each process."""
+
+    def __init__(self, cargo: bytes) -> None:
+        self.cargo = cargo
+        self.digest = hashlib.sha256(cargo).hexdigest()
+
+    def __call__(
+        self, key: tuple[int], frames: Iterator[pandas.DataFrame], state: GroupState
+    ) -> Iterator[pandas.DataFrame]:
+        """Run one task's batch: rows of `source.SCHEMA` in, one message out; the state keeps the task's last commit."""
+        import pandas
+
+        rows = [row for frame in frames for row in frame.itertuples(index=False)]
+        known = None
+        if state.exists:
+            version, positions = state.get
+            known = version, positions_from_list(json.loads(positions))
+        message = run_batch(
+            self,
+            rows[0].task,
+            {TopicPartition(row.topic, int(row.partition)): int(row.end) for row in rows},
+            int(rows[0].clock_ms),
+            known,
+        )
+        if message.report is not None:
+            state.update((message.report.version, json.dumps(positions_to_list(message.report.positions))))
+        yield pandas.DataFrame({"message": [message.to_json()]})
+
+
+def run_batch(
+    function: BatchFunction,
+    task: str,
+    ends: Mapping[TopicPartition, int],
+    clock_ms: int,
+    known: tuple[str, Mapping[TopicPartition, int]] | None,
+) -> WorkerMessage:
+    """Run one task's batch in this process's thread for tasks.
+
+    An error becomes part of the message: Spark would repeat the batch, which does not help against an error of the
+    program, and would show it inside its own.
+    """
+    process = _this_process()
+    return process.submit(lambda: process.run(function, task, ends, clock_ms, known)).result()
+
+
+class _OpenApplication:
+    """An application that this process has unpacked: its log, host, and open tasks."""
+
+    def __init__(self, function: BatchFunction) -> None:
+        self.digest = function.digest
+        self.cargo: Cargo = pickle.loads(function.cargo)
+        self.application = self.cargo.application
+        self.log = open_log(self.application.settings)
+        self.host = Host()
+        self.workers: dict[str, TaskWorker] = {}
+        self.last_used: dict[str, float] = {}
+
+    def worker(self, task: str) -> TaskWorker:
+        found = self.workers.get(task)
+        if found is None:
+            found = self.workers[task] = TaskWorker(
+                self.application, TaskId.parse(task), self.cargo.tasks[task], self.log, host=self.host
+            )
+        self.last_used[task] = time.monotonic()
+        return found
+
+    def close_idle(self) -> None:
+        """Close tasks that this process has not run for a while: they have moved, or there is no work."""
+        limit = time.monotonic() - _IDLE_SECONDS
+        for task, used in list(self.last_used.items()):
+            if used < limit:
+                del self.last_used[task]
+                self.workers.pop(task).close()
+
+    def close(self) -> None:
+        for worker in self.workers.values():
+            worker.close()
+        self.workers.clear()
+        self.last_used.clear()
+        self.host.close()
+        self.log.close()
+
+
+class _Process:
+    """What this worker process keeps open, used by one thread of ours.
+
+    Spark's own thread hands each batch over. So everything of a task happens in one thread, as processors and stores are
+    promised, and yet tasks can be closed between batches.
+    """
+
+    def __init__(self) -> None:
+        self._applications: dict[tuple[str, str, str], _OpenApplication] = {}
+        self._digests: dict[str, tuple[str, str, str]] = {}
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self.logs = WorkerLogHandler()
+        logging.getLogger().addHandler(self.logs)
+        self._thread = threading.Thread(target=self._serve, name="penstock-tasks", daemon=True)
+        self._thread.start()
+        atexit.register(self._end)
+
+    def submit(self, call: Callable[[], Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._calls.put((future, call))
+        return future
+
+    def run(
+        self,
+        function: BatchFunction,
+        task: str,
+        ends: Mapping[TopicPartition, int],
+        clock_ms: int,
+        known: tuple[str, Mapping[TopicPartition, int]] | None,
+    ) -> WorkerMessage:
+        self.logs.task = task
+        application_id = "?"
+        try:
+            opened = self._open(function)
+            application_id = opened.application.id
+            report = opened.worker(task).run_batch(ends, clock_ms, known)
+            opened.close_idle()
+            return WorkerMessage(report=report, lines=self.logs.take(), process=os.getpid())
+        except Exception as error:
+            failure = TaskFailure.of(application_id, task, error)
+            return WorkerMessage(failure=failure, lines=self.logs.take(), process=os.getpid())
+        finally:
+            self.logs.task = ""
+
+    def _open(self, function: BatchFunction) -> _OpenApplication:
+        key = self._digests.get(function.digest)
+        if key is None:
+            opened = _OpenApplication(function)
+            settings = opened.application.settings
+            key = (opened.application.id, settings.log, settings.data_dir)
+            predecessor = self._applications.get(key)
+            if predecessor is not None:
+                # The same application, started again with other code or settings.
+                predecessor.close()
+                del self._digests[predecessor.digest]
+            self._applications[key] = opened
+            self._digests[function.digest] = key
+            directory = Path(opened.cargo.log_directory)
+            self.logs.directory = directory if directory.is_dir() else None
+            logging.getLogger().setLevel(opened.cargo.log_level)
+            if predecessor is None:
+                tune_garbage_collector()
+        return self._applications[key]
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                call = self._calls.get(timeout=_IDLE_SECONDS / 3)
+            except Empty:
+                self._close_idle()
+                continue
+            if call is None:
+                return
+            future, function = call
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)
+
+    def _close_idle(self) -> None:
+        for opened in self._applications.values():
+            try:
+                opened.close_idle()
+            except Exception as error:
+                _log.warning("closing an idle task raised %s: %s", type(error).__name__, error)
+
+    def _end(self) -> None:
+        def close_all() -> None:
+            for opened in self._applications.values():
+                opened.close()
+
+        self.submit(close_all)
+        self._calls.put(None)
+        self._thread.join(10)
+
+
+_process: _Process | None = None
+
+
+def _this_process() -> _Process:
+    global _process
+    if _process is None:
+        _process = _Process()
+    return _process

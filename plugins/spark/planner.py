@@ -1,0 +1,197 @@
+"""BatchPlanner: decides whether a batch runs, how far it may read, and what time it is in it. Knows nothing of Spark."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from penstock.clock import Clock, SystemClock
+from penstock.log import Log
+from penstock.nodes import TaskId
+from penstock.record import TopicPartition
+
+from .control import ControlFile
+from .placement import group_key
+
+Offset = dict[str, Any]
+"""What Spark logs for a batch: `seq` counts batches, `clock_ms` is their wall clock, `step` the test's step, and `ends`
+has for each topic and partition the offset that the batch may read up to."""
+
+Row = tuple[int, str, str, int, int, int]
+"""(group, task, topic, partition, end, clock_ms): what a task is told about one of its partitions."""
+
+_FIRST_WAIT, _LONGEST_WAIT = 0.02, 0.5
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the source must know about an application; goes through a Spark option as JSON.
+
+    `tasks`: (topic, partition) pairs by task id. `internal`: topics of the application's own, `latest`: those it starts
+    to read at their end. `globals`: partitions that fill global stores.
+    """
+
+    application_id: str
+    log: str
+    data_dir: str
+    tasks: Mapping[str, Sequence[tuple[str, int]]]
+    internal: Sequence[str]
+    latest: Sequence[str]
+    globals: Sequence[tuple[str, int]]
+    parallelism: int
+    max_records: int | None
+    punctuation_interval_ms: int
+    control: str
+
+    def to_json(self) -> str:
+        """Return this as text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Return what `to_json` wrote."""
+        return cls(**json.loads(text))
+
+
+class BatchPlanner:
+    """Plans the batches of one run of a query. The log's committed positions always win: what Spark remembers is no more than an upper bound."""
+
+    def __init__(
+        self, plan: Plan, log: Log, clock: Clock | None = None, wait: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._plan = plan
+        self._log = log
+        self._clock = clock or SystemClock()
+        self._wait = wait
+        self._control = ControlFile(plan.control)
+        self._read = [TopicPartition(*each) for partitions in plan.tasks.values() for each in partitions]
+        self._global = [TopicPartition(*each) for each in plan.globals]
+        self._internal = frozenset(plan.internal)
+        self._latest = frozenset(plan.latest)
+        self._targets: Mapping[TopicPartition, int] | None = None
+        self._has_run = False
+        self._last_positions: Mapping[TopicPartition, int | None] = {}
+        self._idle_batches = 0
+        self._rows: dict[str, int] = {}
+
+    def first(self) -> Offset:
+        """Return the offset before the first batch."""
+        return {"seq": 0, "clock_ms": 0, "step": -1, "ends": {}}
+
+    def drain_only(self) -> None:
+        """Read topics from outside no further than where they stand now; internal ones until nothing is left."""
+        self._targets = self._log.end_offsets([each for each in self._read if each.topic not in self._internal])
+
+    def next(self, start: Offset, max_records: int | None) -> Offset:
+        """Return the offset of the next batch, or `start` when there is nothing to do.
+
+        A batch runs at the start, when the control file asks for a step, when a wall-clock tick is due, and while some
+        position is below its end.
+        """
+        control = self._control.read()
+        if control.stopping:
+            return start
+        now = self._clock.now_ms() if control.clock_ms is None else control.clock_ms
+        positions = self._log.committed(self._plan.application_id, self._read)
+        ends = self._ends()
+        behind = self._behind(positions, ends)
+        wanted = not self._has_run or (control.step is not None and control.step > start["step"])
+        tick_is_due = (
+            control.step is None
+            and control.next_tick is not None
+            and now >= max(control.next_tick, start["clock_ms"] + self._plan.punctuation_interval_ms)
+        )
+        if not (wanted or tick_is_due or behind):
+            if control.step is not None:
+                self._control.write_drained(start["step"])
+            return start
+        if not wanted and not tick_is_due and positions == self._last_positions:
+            # Tasks wait (max_task_idle) or fail: they are asked again, but not at once.
+            self._wait(min(_LONGEST_WAIT, _FIRST_WAIT * 2**self._idle_batches))
+            self._idle_batches += 1
+        else:
+            self._idle_batches = 0
+        self._has_run = True
+        self._last_positions = dict(positions)
+        seq = start["seq"] + 1
+        planned = _limit(behind, ends, max_records, seq)
+        planned |= self._log.end_offsets(self._global) if self._global else {}
+        return {
+            "seq": seq,
+            "clock_ms": now,
+            "step": start["step"] if control.step is None else control.step,
+            "ends": _nested(planned),
+        }
+
+    def latest(self) -> Offset:
+        """Return where the topics stand, for Spark's report of the lag."""
+        return {**self.first(), "ends": _nested(self._log.end_offsets(self._read))}
+
+    def rows(self, end: Offset) -> list[Row]:
+        """Return the rows of the batch that ends at `end`: at least one for every task."""
+        ends, clock_ms = end["ends"], end["clock_ms"]
+        rows: list[Row] = []
+        for task, partitions in self._plan.tasks.items():
+            group = self._group(task)
+            rows += [
+                (group, task, topic, partition, ends.get(topic, {}).get(str(partition), 0), clock_ms)
+                for topic, partition in (*partitions, *self._plan.globals)
+            ]
+        return rows
+
+    def _group(self, task: str) -> int:
+        if task not in self._rows:
+            self._rows[task] = group_key(TaskId.parse(task), self._plan.parallelism)
+        return self._rows[task]
+
+    def _ends(self) -> dict[TopicPartition, int]:
+        ends = dict(self._log.end_offsets(self._read))
+        if self._targets is not None:
+            for partition, target in self._targets.items():
+                ends[partition] = min(ends[partition], target)
+        return ends
+
+    def _behind(
+        self, positions: Mapping[TopicPartition, int | None], ends: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Return the positions that are below their ends."""
+        fresh = [each for each, position in positions.items() if position is None and each.topic not in self._latest]
+        starts = self._log.start_offsets(fresh) if fresh else {}
+        behind = {}
+        for partition, end in ends.items():
+            position = positions.get(partition)
+            if position is None:
+                position = starts.get(partition, end)
+            if position < end:
+                behind[partition] = position
+        return behind
+
+
+def _limit(
+    behind: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], max_records: int | None, seq: int
+) -> dict[TopicPartition, int]:
+    """Return how far each partition is read, so that all together stay within `max_records`, shared out by lag."""
+    planned = dict(ends)
+    lags = {partition: ends[partition] - position for partition, position in behind.items()}
+    total = sum(lags.values())
+    if max_records is None or total <= max_records:
+        return planned
+    shares = {partition: lag * max_records // total for partition, lag in lags.items()}
+    rest = max_records - sum(shares.values())
+    turns = list(shares)
+    # What rounding left goes round, so that a small partition beside large ones is not forgotten for ever.
+    for index in range(rest):
+        shares[turns[(seq + index) % len(turns)]] += 1
+    for partition, share in shares.items():
+        planned[partition] = behind[partition] + min(share, lags[partition])
+    return planned
+
+
+def _nested(ends: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    nested: dict[str, dict[str, int]] = {}
+    for (topic, partition), end in ends.items():
+        nested.setdefault(topic, {})[str(partition)] = end
+    return nested

@@ -1,0 +1,125 @@
+"""Preparation: an application laid over its log: tasks, internal topics, and whether what is saved still fits."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.assignment import Assignment
+from penstock.clock import duration_ms
+from penstock.config import Application
+from penstock.errors import IncompatibleStateError, TopologyError
+from penstock.fingerprint import check_compatible
+from penstock.log import Log
+from penstock.nodes import SinkNode
+from penstock.record import TopicPartition
+
+from .planner import Plan
+
+_META = "program"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An application ready to run. `identity` names this life of it in the log, until its commits are deleted."""
+
+    application: Application
+    assignment: Assignment
+    identity: str
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """All partitions that tasks read."""
+        return [each for partitions in self.assignment.tasks.values() for each in partitions]
+
+    def tasks(self) -> Mapping[str, tuple[TopicPartition, ...]]:
+        """Return the tasks' partitions by the task id as text."""
+        return {str(task): partitions for task, partitions in self.assignment.tasks.items()}
+
+    def plan(self, parallelism: int, control: Path) -> Plan:
+        """Return what the source must know."""
+        settings = self.application.settings
+        sources = {source.name: source for each in self.application.program.subtopologies for source in each.sources}
+        latest = [
+            topic
+            for topics in self.assignment.sources.values()
+            for topic, source in topics.items()
+            if (sources[source].offset_reset or settings.offset_reset) == "latest"
+        ]
+        return Plan(
+            self.application.id,
+            settings.log,
+            settings.data_dir,
+            {task: [(topic, partition) for topic, partition in each] for task, each in self.tasks().items()},
+            list(self.assignment.internal),
+            [topic for topic in latest if topic not in self.assignment.internal],
+            [(topic, partition) for topic, partition in self.assignment.globals],
+            parallelism,
+            settings.max_records_per_batch,
+            duration_ms(settings.punctuation_interval),
+            str(control),
+        )
+
+
+def resolve(application: Application, log: Log) -> Assignment:
+    """Lay the application over its log. Raises TopologyError for topics that are missing or do not fit."""
+    own = f"{application.id}-"
+    counts = {name: info.partitions for name, info in log.topics().items() if not info.internal or name.startswith(own)}
+    return application.program.resolve(counts, application.id)
+
+
+def prepare(application: Application, log: Log) -> Prepared:
+    """Check the application against its log, and create its internal topics.
+
+    Raises TopologyError for missing topics, IncompatibleStateError with the reasons when the program no longer
+    fits what it saved.
+    """
+    assignment = resolve(application, log)
+    _check_sinks(application, log)
+    identity = _check_saved(application, assignment, log)
+    for topic, partitions in assignment.missing.items():
+        log.create_topic(topic, partitions, {"cleanup.policy": "delete", "retention.ms": "-1"}, internal=True)
+    return Prepared(application, assignment, identity)
+
+
+def _check_sinks(application: Application, log: Log) -> None:
+    program, topics = application.program, log.topics()
+    missing = [
+        f"{node.topic!r} (sink {node.name!r})"
+        for node in program.nodes.values()
+        if isinstance(node, SinkNode)
+        and isinstance(node.topic, str)
+        and node.topic not in program.internal_topics
+        and node.topic not in topics
+    ]
+    if missing:
+        several = len(missing) > 1
+        raise TopologyError(
+            f"the log has no topic{'s' if several else ''} {', '.join(missing)}; create {'them' if several else 'it'} "
+            "(`penstock topics create`) or correct the name"
+        )
+
+
+def _check_saved(application: Application, assignment: Assignment, log: Log) -> str:
+    """Compare the program with the one that ran last, and note this one. Return the identity."""
+    now = application.program.fingerprint(assignment)
+    saved = log.get_meta(application.id, _META)
+    if saved is None:
+        identity = secrets.token_hex(8)
+    else:
+        before: dict[str, Any] = json.loads(saved)
+        identity = before["identity"]
+        reasons = check_compatible(before["fingerprint"], now)
+        if reasons:
+            raise IncompatibleStateError(
+                f"application {application.id!r} does not fit what it saved: {'; '.join(reasons)}. Undo the change, or run it under "
+                "another application id, which starts afresh"
+            )
+    new = json.dumps({"identity": identity, "fingerprint": now}, sort_keys=True).encode()
+    if new != saved:
+        log.put_meta(application.id, _META, new)
+    return identity

@@ -1,0 +1,70 @@
+"""Progress and summary of a run, as its caller sees them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.plugins.runtime.worker import TaskReport
+from penstock.record import TopicPartition
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    """How far a run is. Counts are of the whole run.
+
+    `lag`: records between committed positions and the ends of the topics, internal ones included.
+    `records_per_second`: over the last batch that read something. `reports`: the tasks' reports of the last batch; empty
+    when this is news from within a batch. `batch_seconds`: how long that batch took.
+    """
+
+    batches: int
+    records_in: int
+    records_out: int
+    dropped: int
+    records_per_second: float
+    lag: int
+    positions: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int]
+    reports: tuple[TaskReport, ...] = ()
+    batch_seconds: float = 0.0
+
+
+@dataclass
+class RunSummary:
+    """What a run did.
+
+    `nodes`: counts `in`, `out` and `dropped` (by reason) of every node. `phases`: seconds, added up over all tasks.
+    `workers_lost`: how often the query was started again. `stopped_by`: a signal's name, or "stop" when
+    the caller asked; None when everything was processed.
+    """
+
+    application_id: str
+    batches: int = 0
+    records_in: int = 0
+    records_out: int = 0
+    dropped: int = 0
+    commits: int = 0
+    seconds: float = 0.0
+    lag: int = 0
+    tasks: int = 0
+    workers_lost: int = 0
+    stopped_by: str | None = None
+    nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    phases: dict[str, float] = field(default_factory=dict)
+
+    def add(self, report: TaskReport) -> None:
+        """Count what a task did in one batch."""
+        self.records_in += report.records_in
+        self.records_out += report.records_out
+        self.dropped += report.dropped
+        self.commits += report.commits
+        for phase, seconds in report.phases.items():
+            self.phases[phase] = self.phases.get(phase, 0.0) + seconds
+        for name, counts in report.nodes.items():
+            node = self.nodes.setdefault(name, {"in": 0, "out": 0, "dropped": {}})
+            node["in"] += counts["in"]
+            node["out"] += counts["out"]
+            node["dropped"] = dict(Counter(node["dropped"]) + Counter(counts["dropped"]))

@@ -1,0 +1,249 @@
+"""ApplicationQuery: one Spark streaming query that runs an application, started, watched and stopped."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import FencedError, PenstockError
+from penstock.plugins.runtime.worker import TaskReport
+
+from .checkpoint import Checkpoint
+from .control import Control, ControlFile
+from .executor import OUTPUT_SCHEMA, STATE_SCHEMA, BatchFunction, Cargo
+from .preparation import Prepared
+from .reports import TaskFailure, WorkerMessage
+from .session import tune
+from .shipping import pack
+from .worker_logs import WorkerLogReader, forward
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_OBSERVED = "penstock"
+_MOST_FENCED_BATCHES = 3
+
+_log = logging.getLogger("penstock.spark")
+
+
+class SparkFailure(Exception):
+    """Spark ended the query, not a task: a worker was lost, or the checkpoint is damaged."""
+
+
+class Batch:
+    """What a batch did: its number, how long it took, and its tasks' reports."""
+
+    def __init__(self, number: int, seconds: float, reports: list[TaskReport]) -> None:
+        self.number = number
+        self.seconds = seconds
+        self.reports = reports
+
+
+class ApplicationQuery:
+    """The query of a prepared application. `control` is what its source reads; `poll` collects what its workers report.
+
+    `clock_ms` and `step` make the source use a clock and steps of the caller's (see Control).
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        prepared: Prepared,
+        *,
+        clock_ms: int | None = None,
+        step: int | None = None,
+    ) -> None:
+        self._session = session
+        self._prepared = prepared
+        self.parallelism = parallelism(session, prepared)
+        application = prepared.application
+        self.checkpoint = Checkpoint(
+            application.settings, application.id, prepared.identity, self.parallelism, session.version
+        )
+        self._directory = Path(tempfile.mkdtemp(prefix="penstock-"))
+        self._logs = WorkerLogReader(self._directory)
+        self.control_file = ControlFile(self._directory)
+        self._control = Control(clock_ms=clock_ms, step=step)
+        self.control_file.write(self._control)
+        self._query: StreamingQuery | None = None
+        self._last_batch = -1
+        self._next_ticks: dict[str, int | None] = {}
+        self._fenced_batches = 0
+
+    # ------------------------------------------------------------------ starting and stopping
+
+    def start(self, trigger: dict[str, Any]) -> None:
+        """Start the query. `trigger` are arguments of Spark's `DataStreamWriter.trigger`."""
+        from pyspark.sql.functions import collect_list
+        from pyspark.sql.streaming.state import GroupStateTimeout
+
+        from .source import NAME, PenstockDataSource
+
+        spark = tune(self._session, self.checkpoint.is_local, self.parallelism)
+        spark.dataSource.register(PenstockDataSource)
+        plan = self._prepared.plan(self.parallelism, self._directory)
+        cargo = Cargo(
+            self._prepared.application,
+            self._prepared.tasks(),
+            str(self._directory),
+            min(logging.getLogger().getEffectiveLevel(), logging.getLogger("penstock").getEffectiveLevel()),
+        )
+        messages = (
+            spark.readStream.format(NAME)
+            .option("plan", plan.to_json())
+            .load()
+            .groupBy("group")
+            .applyInPandasWithState(
+                BatchFunction(pack(cargo)),  # type: ignore[arg-type]
+                OUTPUT_SCHEMA,
+                STATE_SCHEMA,
+                "append",
+                GroupStateTimeout.NoTimeout,
+            )
+            .observe(_OBSERVED, collect_list("message").alias("messages"))
+        )
+        writer = messages.writeStream.format("noop").outputMode("append")
+        writer = writer.option("checkpointLocation", self.checkpoint.directory).trigger(**trigger)
+        self._last_batch = -1
+        self._query = writer.start()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the query still runs."""
+        return self._query is not None and self._query.isActive
+
+    def drain(self) -> None:
+        """Plan no more batches; returns at once."""
+        self.set_control(stopping=True)
+
+    def set_control(self, **changes: Any) -> None:
+        """Change what the source reads."""
+        changed = replace(self._control, **changes)
+        if changed != self._control:
+            self._control = changed
+            self.control_file.write(changed)
+
+    def is_at_rest(self) -> bool:
+        """Return whether no batch is running or being planned."""
+        return self._query is None or not self._query.isActive or not self._query.status["isTriggerActive"]
+
+    def stop(self) -> None:
+        """Stop the query; a batch that runs is cut off."""
+        if self._query is not None:
+            self._query.stop()
+
+    def close(self) -> None:
+        """Stop the query and remove what it left on this host; idempotent."""
+        try:
+            self.stop()
+        finally:
+            self._query = None
+            self._logs.close()
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    # ------------------------------------------------------------------ watching
+
+    def poll(self) -> list[Batch]:
+        """Return the batches that ended since the last call, and hand on the workers' log lines.
+
+        Raises what a task failed with, and SparkFailure when the query ended by another error.
+        """
+        self._logs.forward()
+        batches, failure = self._collect()
+        if failure is not None:
+            raise failure
+        query = self._query
+        if query is not None and not query.isActive:
+            error = query.exception()
+            batches_at_the_end, failure = self._collect()
+            batches += batches_at_the_end
+            self._logs.forward()
+            if failure is not None:
+                raise failure
+            if error is not None:
+                raise SparkFailure(explain(str(error)))
+        return batches
+
+    def _collect(self) -> tuple[list[Batch], PenstockError | None]:
+        assert self._query is not None
+        newest = self._query._jsq.lastProgress()
+        if newest is None or newest.batchId() <= self._last_batch:
+            return [], None
+        batches: list[Batch] = []
+        failures: list[TaskFailure] = []
+        for progress in map(json.loads, (each.json() for each in self._query._jsq.recentProgress())):
+            number = progress["batchId"]
+            messages = (progress.get("observedMetrics") or {}).get(_OBSERVED, {}).get("messages") or []
+            # Progress without messages is Spark saying that there was nothing to do.
+            if number <= self._last_batch or not messages:
+                continue
+            self._last_batch = number
+            reports = []
+            for message in map(WorkerMessage.from_json, messages):
+                for line in message.lines:
+                    forward(line)
+                if message.failure is not None:
+                    failures.append(message.failure)
+                if message.report is not None:
+                    reports.append(message.report)
+                    self._next_ticks[message.report.task_id] = message.report.next_tick
+            seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
+            batches.append(Batch(number, seconds, reports))
+        if batches:
+            self.set_control(
+                next_tick=min((tick for tick in self._next_ticks.values() if tick is not None), default=None)
+            )
+        return batches, self._judge(failures, bool(batches))
+
+    def _judge(self, failures: list[TaskFailure], has_batches: bool) -> PenstockError | None:
+        """Return the error that ends the run, if there is one.
+
+        A fence is none at first: an attempt that Spark had given up was still at work. The next batch goes on from the
+        log's commit.
+        """
+        for failure in failures:
+            if failure.kind != FencedError.__name__:
+                return failure.error()
+        if failures:
+            self._fenced_batches += 1
+            if self._fenced_batches >= _MOST_FENCED_BATCHES:
+                return failures[0].error()
+            _log.warning("%s; the next batch takes it up again", failures[0].message)
+        elif has_batches:
+            self._fenced_batches = 0
+        return None
+
+
+def parallelism(session: SparkSession, prepared: Prepared) -> int:
+    """Return over how many Spark partitions the tasks are spread."""
+    tasks = max(1, len(prepared.assignment.tasks))
+    given = prepared.application.settings.parallelism
+    return min(tasks, given or _cores(session))
+
+
+def _cores(session: SparkSession) -> int:
+    """Return how many cores Spark has; on a cluster, once the first executor is there."""
+    context = session.sparkContext
+    if not context.master.startswith("local"):
+        deadline = time.monotonic() + 10
+        while context._jsc.sc().getExecutorMemoryStatus().size() < 2 and time.monotonic() < deadline:
+            time.sleep(0.1)
+    return int(context.defaultParallelism)
+
+
+def explain(text: str) -> str:
+    """Return what an error of Spark's says, without its stack and its plan."""
+    traceback = re.findall(r"^(\w[\w.]*(?:Error|Exception|Interrupt)\b.*)$", text.partition("Traceback (most recent call last)")[2], re.M)
+    if traceback:
+        return str(traceback[-1]).strip()
+    lines = [line.strip() for line in text.partition("=== Streaming Query ===")[0].splitlines()]
+    kept = [line for line in lines if line and not re.match(r"(at |\.\.\. \d+ more|Driver stacktrace)", line)]
+    return " ".join(kept[:3]) or "no reason given"

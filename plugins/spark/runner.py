@@ -1,0 +1,343 @@
+"""run: an application on Spark from start to clean stop, started again when workers are lost."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from penstock.clock import Clock, SystemClock, duration_ms
+from penstock.config import Application
+from penstock.errors import ConfigError, RuntimeUnavailableError
+from penstock.log import Log
+from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.runtime.worker import TaskReport
+from penstock.record import TopicPartition
+
+from .lease import LeaseKeeper
+from .preparation import Prepared, prepare, resolve
+from .progress import RunProgress, RunSummary
+from .session import check_java, check_session, make_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from .query import ApplicationQuery
+
+_POLL_SECONDS = 0.05
+_LAG_SECONDS = 0.5
+_MAINTENANCE_SECONDS = 60.0
+_REASSIGN_SECONDS = 5.0
+_MOST_RESTARTS = 5
+
+_log = logging.getLogger("penstock.spark")
+
+
+def run(
+    application: Application,
+    trigger: str = "available_now",
+    *,
+    session: SparkSession | None = None,
+    master: str | None = None,
+    on_progress: Callable[[RunProgress], None] | None = None,
+    clock: Clock | None = None,
+    stop: threading.Event | None = None,
+) -> RunSummary:
+    """Run `application` on Spark and return what it did.
+
+    `trigger` "available_now": process what the topics hold now, and return. A duration such as "10s": a batch
+    that often (as often as possible with "0s"), until SIGTERM, Ctrl-C or `stop`; each ends it after the running batch.
+    `session`: an existing SparkSession, which stays open; otherwise one is made on `master` (all cores of this host)
+    and stopped at the end. `on_progress` is called after each batch, and twice a second within one. `clock`: the wall clock that
+    tasks see.
+
+    Raises TopologyError for topics that are missing, IncompatibleStateError when the program no longer fits what it saved,
+    LogError when another driver runs the application, RuntimeUnavailableError when Spark cannot start or keeps failing, and what a task failed with.
+    """
+    triggers = spark_trigger(trigger)
+    if session is None:
+        check_java()
+    else:
+        check_session(session)
+    with ExitStack() as stack:
+        running = stack.enter_context(RunningApplication.open(application, session, master))
+        stopped_by = stack.enter_context(_StopRequest.listening(stop))
+        return _Run(running, triggers, on_progress, clock, stopped_by).until_done()
+
+
+def spark_trigger(trigger: str) -> dict[str, Any]:
+    """Return Spark's trigger arguments for "available_now" or a duration. Raises ConfigError for anything else."""
+    if trigger == "available_now":
+        return {"availableNow": True}
+    try:
+        return {"processingTime": f"{duration_ms(trigger)} milliseconds"}
+    except ConfigError:
+        raise ConfigError(f'trigger {trigger!r}: expected "available_now" or a time between batches such as "10s"') from None
+
+
+class RunningApplication:
+    """An application with its log, lease and session open; what `run` and the stepping driver share."""
+
+    def __init__(self, application: Application, log: Log, session: SparkSession) -> None:
+        self.application = application
+        self.log = log
+        self.session = session
+        self.prepared: Prepared = prepare(application, log)
+        self.lease: LeaseKeeper | None = None
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls, application: Application, session: SparkSession | None, master: str | None
+    ) -> Iterator[RunningApplication]:
+        """Open everything, and close it at the end. Raises what `run` does."""
+        # Workers have working directories of their own.
+        directory = str(Path(application.settings.data_dir).absolute())
+        application = application.with_settings(data_dir=directory)
+        with ExitStack() as stack:
+            log = open_log(application.settings)
+            stack.callback(log.close)
+            lease = LeaseKeeper(log, application.id)
+            stack.callback(lease.release)
+            prepare(application, log)
+            if session is None:
+                session = make_session(master)
+                stack.callback(_stop_quietly, session)
+            running = cls(application, log, session)
+            running.lease = lease
+            yield running
+
+    def query(self, **options: Any) -> ApplicationQuery:
+        """Return a new query, not started."""
+        from .query import ApplicationQuery
+
+        return ApplicationQuery(self.session, self.prepared, **options)
+
+    def purge(self, reports: list[TaskReport]) -> None:
+        """Give up what was read of repartition topics: their only reader has committed it."""
+        for report in reports:
+            for partition, position in report.positions.items():
+                if partition.topic in self.prepared.assignment.internal:
+                    self.log.purge(partition, position)
+
+
+class _Run:
+    """One call of `run`."""
+
+    def __init__(
+        self,
+        running: RunningApplication,
+        trigger: dict[str, Any],
+        on_progress: Callable[[RunProgress], None] | None,
+        clock: Clock | None,
+        stop: _StopRequest,
+    ) -> None:
+        self._running = running
+        self._trigger = trigger
+        self._on_progress = on_progress
+        self._clock = clock
+        self._stop = stop
+        self._query: ApplicationQuery | None = None
+        self._began = time.monotonic()
+        self._summary = RunSummary(running.application.id)
+        self._rate = 0.0
+        self._next_lag = self._next_assignment = 0.0
+        self._next_maintenance = self._began + _MAINTENANCE_SECONDS
+        self._failures_in_a_row = 0
+        self._is_reassigning = False
+
+    def until_done(self) -> RunSummary:
+        """Run queries until one ends as it should."""
+        from .query import SparkFailure
+
+        try:
+            while True:
+                try:
+                    if self._run_query():
+                        break
+                except SparkFailure as failure:
+                    self._after(failure)
+        finally:
+            self._close_query()
+        self._maintain()
+        return self._finish()
+
+    def _run_query(self) -> bool:
+        """Start a query and watch it to its end. Return False when it must be started again."""
+        if self._query is None:
+            self._query = self._running.query(clock_ms=None if self._clock is None else self._clock.now_ms())
+        query = self._query
+        self._is_reassigning = False
+        query.start(self._trigger)
+        while True:
+            ended = not query.is_active
+            self._take(query.poll())
+            if ended:
+                break
+            if self._wants_to_stop():
+                query.drain()
+                if query.is_at_rest():
+                    query.stop()
+                    continue
+            lease = self._running.lease
+            if lease is not None and lease.lost is not None:
+                query.stop()
+                raise lease.lost
+            self._now_and_then()
+            self._stop.wait(_POLL_SECONDS)
+        if self._stop.reason is not None:
+            self._summary.stopped_by = self._stop.reason
+            return True
+        if self._is_reassigning:
+            self._close_query()
+            self._running.prepared = prepare(self._running.application, self._running.log)
+            return False
+        return True
+
+    def _wants_to_stop(self) -> bool:
+        return self._stop.reason is not None or self._is_reassigning
+
+    def _take(self, batches: list[Any]) -> None:
+        for batch in batches:
+            self._failures_in_a_row = 0
+            self._summary.batches += 1
+            for report in batch.reports:
+                self._summary.add(report)
+            read = sum(report.records_in for report in batch.reports)
+            if read and batch.seconds:
+                self._rate = read / batch.seconds
+            self._running.purge(batch.reports)
+            self._tell(tuple(batch.reports), batch.seconds)
+
+    def _tell(self, reports: tuple[TaskReport, ...] = (), seconds: float = 0.0) -> None:
+        self._next_lag = time.monotonic() + _LAG_SECONDS
+        if self._on_progress is None:
+            return
+        positions, ends, lag = self._lag()
+        summary = self._summary
+        self._on_progress(
+            RunProgress(
+                summary.batches, summary.records_in, summary.records_out, summary.dropped,
+                self._rate, lag, positions, ends, reports, seconds,
+            )
+        )  # fmt: skip
+
+    def _lag(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int], int]:
+        partitions, log = self._running.prepared.partitions, self._running.log
+        ends = dict(log.end_offsets(partitions))
+        committed = log.committed(self._running.application.id, partitions)
+        unread = [each for each, position in committed.items() if position is None]
+        starts = log.start_offsets(unread) if unread else {}
+        positions = {each: starts[each] if (at := committed[each]) is None else at for each in partitions}
+        return positions, ends, sum(max(0, ends[each] - positions[each]) for each in partitions)
+
+    def _now_and_then(self) -> None:
+        now = time.monotonic()
+        if self._clock is not None and self._query is not None:
+            self._query.set_control(clock_ms=self._clock.now_ms())
+        if now >= self._next_lag:
+            self._tell()
+        if now >= self._next_maintenance:
+            self._next_maintenance = now + _MAINTENANCE_SECONDS
+            self._maintain()
+        if "availableNow" not in self._trigger and now >= self._next_assignment:
+            self._next_assignment = now + _REASSIGN_SECONDS
+            running = self._running
+            if resolve(running.application, running.log).tasks != running.prepared.assignment.tasks:
+                _log.info("topics or their partitions have changed: starting again with other tasks")
+                self._is_reassigning = True
+
+    def _maintain(self) -> None:
+        self._running.log.maintain(SystemClock().now_ms())
+
+    def _after(self, failure: Exception) -> None:
+        """Decide what to do about an end of the query that no task asked for. Raises when it is enough."""
+        query = self._query
+        assert query is not None
+        if self._stop.reason is not None:
+            return
+        self._failures_in_a_row += 1
+        self._summary.workers_lost += 1
+        if self._failures_in_a_row > _MOST_RESTARTS:
+            raise RuntimeUnavailableError(
+                f"application {self._running.application.id!r}: Spark ended the query {self._failures_in_a_row} times without a batch "
+                f"in between; the last time it said: {failure}"
+            )
+        if self._failures_in_a_row >= 2 and not query.checkpoint.is_new:
+            _log.warning("Spark ended the query (%s): starting it again with a new checkpoint", failure)
+            query.checkpoint.renew()
+        else:
+            _log.warning("Spark ended the query (%s): starting it again", failure)
+
+    def _close_query(self) -> None:
+        query, self._query = self._query, None
+        if query is not None:
+            query.close()
+
+    def _finish(self) -> RunSummary:
+        summary = self._summary
+        summary.seconds = time.monotonic() - self._began
+        summary.tasks = len(self._running.prepared.assignment.tasks)
+        summary.lag = self._lag()[2]
+        return summary
+
+
+class _StopRequest:
+    """Why the run should end, once it should: a signal that arrived, or the caller's event."""
+
+    def __init__(self, event: threading.Event | None) -> None:
+        self._event = event
+        self._signalled = threading.Event()
+        self._signal: str | None = None
+
+    @classmethod
+    @contextmanager
+    def listening(cls, event: threading.Event | None) -> Iterator[_StopRequest]:
+        """Take SIGTERM and SIGINT while the block runs; a second one of either acts as before."""
+        request = cls(event)
+        if threading.current_thread() is not threading.main_thread():
+            yield request
+            return
+        before = {number: signal.signal(number, request._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        request._before = before
+        try:
+            yield request
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    _before: dict[signal.Signals, Any]
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._signal is not None:
+            handler = self._before[signal.Signals(number)]
+            signal.signal(number, handler)
+            if callable(handler):
+                handler(number, frame)
+            return
+        self._signal = signal.Signals(number).name
+        self._signalled.set()
+
+    @property
+    def reason(self) -> str | None:
+        """The signal's name, "stop" for the caller's event, or None."""
+        if self._signal is not None:
+            return self._signal
+        return "stop" if self._event is not None and self._event.is_set() else None
+
+    def wait(self, seconds: float) -> None:
+        """Wait, but no longer than until a signal."""
+        self._signalled.wait(0.001 if self._signal is not None else seconds)
+
+
+def _stop_quietly(session: SparkSession) -> None:
+    try:
+        session.stop()
+    except Exception as error:
+        _log.debug("stopping Spark raised %s", error)

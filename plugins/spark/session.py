@@ -1,0 +1,193 @@
+"""Spark sessions: making one that suits penstock, and what any session needs before a query starts on it."""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.errors import ConfigError, RuntimeUnavailableError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LEAST_JAVA = 17
+_INSTALL_JAVA = (
+    "install a Java runtime of version 17 or later with all its modules (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; "
+    "macOS: brew install openjdk@17; conda: openjdk) and put `java` on PATH or set JAVA_HOME"
+)
+
+_log = logging.getLogger("penstock.spark")
+
+
+def make_session(master: str | None = None, options: Mapping[str, str] | None = None) -> SparkSession:
+    """Return a new SparkSession for penstock, without a web interface; the caller stops it.
+
+    `master` is Spark's (None: all cores of this host). A local one binds to loopback, and tolerates lost workers:
+    plain `local[n]` fails a query at the first. `options` are Spark's own settings, and win over ours.
+    Raises RuntimeUnavailableError when Java is missing or too old, with what to install.
+    """
+    check_java()
+    master = _tolerant(master or "local[*]")
+    is_local = master.startswith("local")
+    # Not only `spark.pyspark.python`: planning runs in Python processes too, and those are started by this.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    if SparkContext._active_spark_context is not None:
+        raise ConfigError("this process has a SparkContext already: pass its SparkSession (session=...), or stop it first")
+    chosen = {**_session_options(is_local), **(options or {})}
+    try:
+        with _launching(is_local) as directory:
+            # Without a configuration of its own Spark explains how to change its log level, and logs each lost worker at length.
+            quiet = directory / "log4j2.properties"
+            quiet.write_text("rootLogger.level = off\n")
+            java_options = chosen.get("spark.driver.extraJavaOptions", "")
+            chosen["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={quiet.as_uri()} {java_options}"
+            builder = SparkSession.builder.appName("penstock").master(master)
+            for name, value in chosen.items():
+                builder = builder.config(name, value)
+            session: SparkSession = builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        raise RuntimeUnavailableError(
+            f"Spark did not start ({error}); see its messages above. Is Java {_LEAST_JAVA} or later with all its modules there? "
+            f"Otherwise {_INSTALL_JAVA}"
+        ) from error
+    return session
+
+
+def check_session(session: SparkSession) -> None:
+    """Raise RuntimeUnavailableError for a session that cannot run an application, with the reason."""
+    if type(session).__module__.startswith("pyspark.sql.connect"):
+        raise RuntimeUnavailableError(
+            "this is a Spark Connect session; penstock needs a classic SparkSession (its runner watches the query in the driver's JVM): make "
+            "one with SparkSession.builder.master(...), or leave `session` out"
+        )
+
+
+def check_java() -> None:
+    """Raise RuntimeUnavailableError, with what to do, unless Spark will find Java 17 or later."""
+    home = os.environ.get("JAVA_HOME")
+    if home and not (Path(home) / "bin" / "java").exists():
+        raise RuntimeUnavailableError(f"JAVA_HOME is {home!r}, and there is no bin/java in it; correct it, or {_INSTALL_JAVA}")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None:
+        raise RuntimeUnavailableError(f"Spark needs Java, and there is no `java` on PATH; {_INSTALL_JAVA}")
+    version = _java_version(java)
+    if version is not None and version < _LEAST_JAVA:
+        raise RuntimeUnavailableError(f"Spark needs Java {_LEAST_JAVA} or later, and {java} is version {version}; {_INSTALL_JAVA}")
+
+
+def tune(session: SparkSession, checkpoint_is_local: bool, shuffle_partitions: int) -> SparkSession:
+    """Return a new session on the same SparkContext with the settings that an application's query wants."""
+    tuned = session.newSession()
+    for name, value in _query_options(checkpoint_is_local).items():
+        tuned.conf.set(name, value)
+    tuned.conf.set("spark.sql.shuffle.partitions", str(shuffle_partitions))
+    return tuned
+
+
+def _session_options(is_local: bool) -> dict[str, str]:
+    options = {
+        "spark.pyspark.python": sys.executable,
+        "spark.pyspark.driver.python": sys.executable,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.locality.wait": "0s",
+        "spark.sql.catalogImplementation": "in-memory",
+    }
+    if is_local:
+        options |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            # No record passes through the JVM. What it has to do is to start soon and to plan small batches, for which the
+            # compiler and the collector of large services are too much. A child process is a `chmod` of Hadoop's.
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+            "-Djdk.lang.Process.launchMechanism=VFORK",
+        }
+    return options
+
+
+def _query_options(checkpoint_is_local: bool) -> dict[str, str]:
+    options = {
+        "spark.sql.adaptive.enabled": "false",
+        # A batch is a handful of rows: generating and compiling code for it takes longer than interpreting it.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        "spark.sql.streaming.minBatchesToRetain": "5",
+        "spark.sql.streaming.numRecentProgressUpdates": "50",
+        "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
+        "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+        "spark.sql.execution.pyspark.udf.faulthandler.enabled": "false",
+    }
+    if checkpoint_is_local:
+        # Hadoop's default for local files starts a `chmod` process and writes a checksum file for each file, 16 for a
+        # batch: a third of a batch's time, for a checkpoint that is disposable.
+        options |= {
+            "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+            "fs.file.impl.disable.cache": "true",
+            "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing."
+            "FileSystemBasedCheckpointFileManager",
+        }
+    return options
+
+
+def _tolerant(master: str) -> str:
+    """Return `master` with a number of attempts for each task, if it is a local one that says none."""
+    if master == "local":
+        return "local[1,4]"
+    found = re.fullmatch(r"local\[([^,\]]+)\]", master)
+    return f"local[{found[1]},4]" if found else master
+
+
+def _java_version(java: str) -> int | None:
+    """Return Java's major version; None when it does not say."""
+    release = Path(java).resolve().parent.parent / "release"
+    try:
+        text = release.read_text()
+    except OSError:
+        # Not every package has that file, and asking Java itself takes a tenth of a second.
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+        if answer.returncode != 0:
+            raise RuntimeUnavailableError(f"`{java} -version` failed: {answer.stderr.strip()}; {_INSTALL_JAVA}") from None
+        text = answer.stderr
+    found = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', text)
+    return int(found[1]) if found else None
+
+
+@contextmanager
+def _launching(is_local: bool) -> Iterator[Path]:
+    """Have the JVM start with a SPARK_HOME from which Python processes import the installed pyspark.
+
+    Spark puts its own archive of pyspark first on the path of every Python process it starts. Modules in an archive are
+    compiled anew by each of these: about a second of each one's start, of which an application makes five.
+    The block gets a directory that lives as long as this process.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="penstock-spark-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    package = importlib.util.find_spec("pyspark")
+    home = Path(package.origin).parent if package is not None and package.origin is not None else directory
+    if not is_local or "SPARK_HOME" in os.environ or not (home / "jars").is_dir():
+        yield directory
+        return
+    for each in home.iterdir():
+        if each.name in ("bin", "sbin", "jars"):
+            (directory / each.name).symlink_to(each)
+    os.environ["SPARK_HOME"] = str(directory)
+    try:
+        yield directory
+    finally:
+        del os.environ["SPARK_HOME"]

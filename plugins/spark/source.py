@@ -1,0 +1,98 @@
+"""The Python Data Source `penstock`, whose rows say which task may read how far; record data never passes through it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from penstock.config import Settings
+from penstock.plugins.runtime.locations import open_log
+
+from .planner import BatchPlanner, Offset, Plan, Row
+
+NAME = "penstock"
+SCHEMA = "group bigint, task string, topic string, partition int, end bigint, clock_ms bigint"
+
+
+class PenstockDataSource(DataSource):
+    """Plans the batches of an application. The option `plan` is a `Plan` as JSON."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return NAME
+
+    def schema(self) -> str:
+        """Return the columns: a row says that `task` may read `topic` and `partition` up to `end`."""
+        return SCHEMA
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader; Spark calls this on the driver's host."""
+        return PenstockStreamReader(Plan.from_json(self.options["plan"]))
+
+
+class RowsPartition(InputPartition):
+    """All rows of one batch: a few numbers a task, so one partition carries them."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        super().__init__(0)
+        self.rows = rows
+
+
+class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Spark's view of a BatchPlanner. Spark makes one in a process of its own on the driver's host for planning, and others that only `read`."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._planner_or_none: BatchPlanner | None = None
+
+    @property
+    def _planner(self) -> BatchPlanner:
+        if self._planner_or_none is None:
+            settings = Settings(log=self._plan.log, data_dir=self._plan.data_dir)
+            self._log = open_log(settings)
+            self._planner_or_none = BatchPlanner(self._plan, self._log)
+        return self._planner_or_none
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the setting `max_records_per_batch`."""
+        return ReadAllAvailable() if self._plan.max_records is None else ReadMaxRows(self._plan.max_records)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix how far topics from outside are read."""
+        self._planner.drain_only()
+
+    def initialOffset(self) -> Offset:
+        """Return the offset before the first batch of a new checkpoint."""
+        return self._planner.first()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Plan the next batch; return `start` when there is nothing to do."""
+        return self._planner.next(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+
+    def reportLatestOffset(self) -> Offset:
+        """Return where the topics stand."""
+        return self._planner.latest()
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Return the batch's rows as one partition."""
+        return [RowsPartition(self._planner.rows(end))]
+
+    def read(self, partition: InputPartition) -> Iterator[Row]:
+        """Yield the rows; Spark calls this in a worker."""
+        assert isinstance(partition, RowsPartition)
+        yield from partition.rows
+
+    def stop(self) -> None:
+        """Close the log."""
+        if self._planner_or_none is not None:
+            self._planner_or_none = None
+            self._log.close()

@@ -1,0 +1,71 @@
+"""SteppingDriver: an application on Spark that moves only when a test says so, at the time the test says it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from penstock.config import Application
+from penstock.errors import RuntimeUnavailableError
+from penstock.plugins.runtime.worker import TaskReport
+
+from .query import ApplicationQuery
+from .runner import RunningApplication
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_POLL_SECONDS = 0.005
+
+
+class SteppingDriver:
+    """One query that stays open. Each `step` runs the batches it takes to process everything there is, at least one.
+
+    The wall clock that tasks see stands still in between. Made by `SteppingDriver.open`, within a `with` block.
+    """
+
+    def __init__(self, running: RunningApplication, query: ApplicationQuery) -> None:
+        self.log = running.log
+        self.prepared = running.prepared
+        self._query = query
+        self._running = running
+        self._step = -1
+
+    @classmethod
+    @contextmanager
+    def open(cls, application: Application, session: SparkSession) -> Iterator[SteppingDriver]:
+        """Start the query on an existing session; nothing runs before the first step."""
+        with RunningApplication.open(application, session, None) as running:
+            query = running.query(clock_ms=0, step=-1)
+            try:
+                yield cls(running, query)
+            finally:
+                query.close()
+
+    def step(self, clock_ms: int, timeout: float = 120.0) -> list[TaskReport]:
+        """Process everything that is in the log, at the time `clock_ms`; return the tasks' reports, one a task and batch.
+
+        Raises what a task failed with, and RuntimeUnavailableError after `timeout` seconds.
+        """
+        self._step += 1
+        self._query.set_control(clock_ms=clock_ms, step=self._step)
+        if not self._query.is_active:
+            self._query.start({"processingTime": "0 seconds"})
+        deadline = time.monotonic() + timeout
+        reports: list[TaskReport] = []
+        checks = 0
+        while self._query.control_file.read_drained() < self._step:
+            checks += 1
+            if checks % 10 == 0:
+                reports += self._collect()
+            if time.monotonic() > deadline:
+                raise RuntimeUnavailableError(f"step {self._step} took longer than {timeout:g} s")
+            time.sleep(_POLL_SECONDS)
+        return reports + self._collect()
+
+    def _collect(self) -> list[TaskReport]:
+        reports = [report for batch in self._query.poll() for report in batch.reports]
+        self._running.purge(reports)
+        return reports

@@ -1,0 +1,119 @@
+"""Log lines of workers on their way to the operator: by a file on the driver's host, else with the task's report."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from penstock.processor import Processor, ValueTransformer
+
+_MOST_LINES = 200
+_FILE = "worker-log"
+
+
+class WorkerLogHandler(logging.Handler):
+    """Sends records of this worker process to the driver, with the task and node they come from.
+
+    `directory` is the runner's; where it is not on this host, lines are kept until `take` gives them to a report.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory: Path | None = None
+        self.task = ""
+        self._kept: list[dict[str, Any]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send one record; never raises."""
+        try:
+            line = {
+                "logger": record.name,
+                "level": record.levelno,
+                "message": record.getMessage(),
+                "created": record.created,
+                "task": self.task,
+                "node": _current_node(),
+                "trace": "".join(traceback.format_exception(*record.exc_info)) if record.exc_info else "",
+            }
+            if self.directory is None or not self._append(line):
+                self._keep(line)
+        except Exception:
+            self.handleError(record)
+
+    def take(self) -> list[dict[str, Any]]:
+        """Return the lines that were kept, once."""
+        kept, self._kept = self._kept, []
+        return kept
+
+    def _append(self, line: dict[str, Any]) -> bool:
+        assert self.directory is not None
+        data = (json.dumps(line) + "\n").encode()
+        try:
+            # One write to a file opened for appending stays in one piece beside other processes' lines.
+            file = os.open(self.directory / _FILE, os.O_WRONLY | os.O_APPEND)
+        except OSError:
+            return False
+        try:
+            return os.write(file, data) == len(data)
+        finally:
+            os.close(file)
+
+    def _keep(self, line: dict[str, Any]) -> None:
+        if len(self._kept) < _MOST_LINES:
+            self._kept.append(line)
+
+
+class WorkerLogReader:
+    """The driver's end: hands the lines to this process's loggers, in which the operator chose what is shown, and how."""
+
+    def __init__(self, directory: Path) -> None:
+        path = directory / _FILE
+        path.touch()
+        self._file = path.open("rb")
+        self._rest = b""
+
+    def forward(self) -> None:
+        """Hand on what was written since the last call."""
+        *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
+        for line in lines:
+            forward(json.loads(line))
+
+    def close(self) -> None:
+        """Hand on what is left, and close."""
+        self.forward()
+        self._file.close()
+
+
+def forward(line: dict[str, Any]) -> None:
+    """Hand one worker's line to the logger of the same name."""
+    logger = logging.getLogger(line["logger"])
+    if not logger.isEnabledFor(line["level"]):
+        return
+    message = line["message"]
+    where = []
+    if line["task"] and f"task {line['task']}" not in message:
+        where.append(f"task {line['task']}")
+    if line["node"] and f"node {line['node']!r}" not in message:
+        where.append(f"node {line['node']!r}")
+    text = (f"{', '.join(where)}: " if where else "") + message + (f"\n{line['trace']}" if line["trace"] else "")
+    record = logger.makeRecord(line["logger"], line["level"], "worker", 0, text, (), None)
+    record.created = line["created"]
+    record.task, record.node = line["task"], line["node"]
+    logger.handle(record)
+
+
+def _current_node() -> str:
+    """Return the node that is being processed, from the processor whose method runs; nothing is kept for it on the record path."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, (Processor, ValueTransformer)):
+            node = getattr(getattr(owner, "context", None), "node", "")
+            return node if isinstance(node, str) else ""
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
