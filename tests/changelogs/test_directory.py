@@ -272,7 +272,7 @@ def test_a_failed_write_says_what_to_do_and_leaves_nothing(
         if call == "open":
             patch.setattr(storage, "open", fails, raising=False)
         else:
-            patch.setattr(storage.os, call, fails)
+            patch.setattr(os, call, fails)
         with pytest.raises(ChangelogError, match=rf"changelog at {tmp_path}/app/0_0: cannot write delta v4.*{advice}"):
             log.append({"s": [(b"a", b"4")]}, "v3", "v4")
         with pytest.raises(ChangelogError, match=rf"cannot write snapshot v3\.snapshot: .*{advice}"):
