@@ -198,27 +198,18 @@ class Environment:
             )
 
     def _open_databases(self, environment: Any) -> dict[str, Any]:
-        transaction = environment.begin()
-        try:
-            found: dict[str, Any] = {
-                name: environment.open_db(name.encode(), transaction, create=False) for name in DATABASES
-            }
-            form = transaction.get(b"format", db=found["system"])
-        except lmdb.NotFoundError:
-            transaction.abort()
-            with self._write_lock.held():
-                transaction = environment.begin(write=True)
-                try:
-                    found = {name: environment.open_db(name.encode(), transaction) for name in DATABASES}
-                    form = transaction.get(b"format", db=found["system"])
-                    if form is None:
-                        form = _FORMAT
-                        transaction.put(b"format", form, db=found["system"])
-                except BaseException:
-                    transaction.abort()
-                    raise
-                transaction.commit()
-        else:
+        # In a write transaction even when they exist: py-lmdb forgets handles that were opened in a read transaction.
+        with self._write_lock.held():
+            transaction = environment.begin(write=True)
+            try:
+                found: dict[str, Any] = {name: environment.open_db(name.encode(), transaction) for name in DATABASES}
+                form = transaction.get(b"format", db=found["system"])
+                if form is None:
+                    form = _FORMAT
+                    transaction.put(b"format", form, db=found["system"])
+            except BaseException:
+                transaction.abort()
+                raise
             transaction.commit()
         if form != _FORMAT:
             raise LogError(

@@ -1,0 +1,280 @@
+"""The state machine of `LogContract`: any history of a log, against a model in lists and dicts."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from penstock.clock import ManualClock
+from penstock.errors import FencedError, ProductionError
+from penstock.log import Commit, Log, TaskCommitter
+from penstock.record import Headers, OutputBatch, TopicPartition
+
+if TYPE_CHECKING:
+    from .log import LogContract
+
+MUCH = 1 << 40
+APPLICATION = "application"
+
+
+class Found(NamedTuple):
+    """A record as it was read."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: Headers
+
+
+def output(topic: str, count: int) -> OutputBatch:
+    """Return `count` records with keys of their own."""
+    return OutputBatch(topic, [b"key-%d" % i for i in range(count)], [b"%d" % i for i in range(count)], [0] * count)
+
+
+def read(
+    log: Log, partition: TopicPartition, offset: int | None = None, end: int | None = None, max_bytes: int = MUCH
+) -> list[Found]:
+    """Read until nothing is left, and check what every batch must keep."""
+    if offset is None:
+        offset = log.start_offsets([partition])[partition]
+    if end is None:
+        end = log.end_offsets([partition])[partition]
+    found: list[Found] = []
+    while offset < end:
+        batches = log.fetch(partition, offset, end, max_bytes)
+        if not batches:
+            break
+        for batch in batches:
+            assert (batch.topic, batch.partition) == partition
+            columns: Sequence[Sequence[object]] = [batch.offsets, batch.keys, batch.values, batch.timestamps]
+            assert {len(column) for column in columns} == {len(batch)}, "columns of different lengths"
+            assert len(batch), "an empty batch"
+            assert batch.headers is None or len(batch.headers) == len(batch)
+            assert list(batch.offsets) == sorted(set(batch.offsets)), "offsets must ascend"
+            assert offset <= batch.offsets[0] and batch.offsets[-1] < batch.next_offset <= end
+            headers = batch.headers if batch.headers is not None else [()] * len(batch)
+            found.extend(
+                map(
+                    Found,
+                    [batch.partition] * len(batch),
+                    batch.offsets,
+                    batch.keys,
+                    batch.values,
+                    batch.timestamps,
+                    headers,
+                )
+            )
+            offset = batch.next_offset
+    return found
+
+
+_TOPICS = {"one": 1, "three": 3}
+_PARTITIONS = [TopicPartition(topic, partition) for topic, count in _TOPICS.items() for partition in range(count)]
+_MANY = 150
+"""So many keys that a log may hash them together."""
+_TASKS = ["0_0", "0_1", "1_0"]
+_bytes = st.binary(max_size=6)
+_headers: st.SearchStrategy[Headers] = st.lists(
+    st.tuples(st.text("abc", max_size=2), st.none() | _bytes), max_size=2
+).map(tuple)
+
+
+@st.composite
+def _outputs(draw: st.DrawFn) -> OutputBatch:
+    topic = draw(st.sampled_from(sorted(_TOPICS)))
+    size = draw(st.integers(0, 6) | st.just(_MANY))
+    if size == _MANY:
+        keys: list[bytes | None] = [None if i % 50 == 7 else b"%d" % i for i in range(size)]
+        return OutputBatch(topic, keys, [b"%d" % i for i in range(size)], list(range(size)))
+    columns = [
+        draw(st.lists(each, min_size=size, max_size=size))
+        for each in (st.none() | _bytes, st.none() | _bytes, st.integers(0, 1 << 40))
+    ]
+    batch = OutputBatch(topic, *columns)  # type: ignore[arg-type]
+    if draw(st.booleans()):
+        batch.headers = draw(st.lists(_headers, min_size=size, max_size=size))
+    if draw(st.booleans()):
+        targets: st.SearchStrategy[Sequence[int]] = st.lists(
+            st.integers(0, _TOPICS[topic] - 1), max_size=2, unique=True
+        )
+        batch.partitions = draw(st.lists(st.none() | targets, min_size=size, max_size=size))
+    return batch
+
+
+class History(RuleBasedStateMachine):
+    """Several tasks, their zombies and other producers on one log, against a model in lists and dicts."""
+
+    def __init__(self, contract: LogContract) -> None:
+        super().__init__()
+        self._contract = contract
+        self._directory = tempfile.TemporaryDirectory()
+        self._clock = ManualClock(1_000_000)
+        self._log = contract.open_log(Path(self._directory.name), self._clock)
+        for topic, partitions in _TOPICS.items():
+            self._log.create_topic(topic, partitions)
+        self._records: dict[TopicPartition, list[Found]] = {each: [] for each in _PARTITIONS}
+        self._ends = self._log.end_offsets(_PARTITIONS)
+        self._commits: dict[str, Commit] = {}
+        self._meta: dict[str, bytes] = {}
+        self._open: dict[str, TaskCommitter] = {}
+        self._zombies: list[tuple[str, TaskCommitter]] = []
+        self._version = 0
+
+    def teardown(self) -> None:
+        """Close and delete the log."""
+        self._log.close()
+        self._directory.cleanup()
+
+    def _commit(self, positions: Mapping[TopicPartition, int], engine_state: bytes) -> Commit:
+        self._version += 1
+        return Commit(positions, f"{self._version:012d}-ab", engine_state)
+
+    def _partitions_of(self, task: str) -> list[TopicPartition]:
+        index = _TASKS.index(task)
+        return [each for place, each in enumerate(_PARTITIONS) if place % len(_TASKS) == index]
+
+    def _produced(self, batches: Sequence[OutputBatch]) -> None:
+        """Find what was appended, check it against what was produced, and take it into the model."""
+        expected: dict[str, list[tuple[object, ...]]] = {topic: [] for topic in _TOPICS}
+        told: dict[str, list[int | None]] = {topic: [] for topic in _TOPICS}
+        for batch in batches:
+            for index in range(len(batch)):
+                headers = batch.headers[index] if batch.headers is not None else ()
+                targets = batch.partitions[index] if batch.partitions is not None else None
+                record: tuple[object, ...] = (batch.keys[index], batch.values[index], batch.timestamps[index], headers)
+                for target in (None,) if targets is None else targets:
+                    expected[batch.topic].append(record)
+                    told[batch.topic].append(target)
+        self._ends = self._log.end_offsets(_PARTITIONS)
+        for topic, records in expected.items():
+            appended: list[list[Found]] = []
+            for partition in range(_TOPICS[topic]):
+                name = TopicPartition(topic, partition)
+                known = self._records[name]
+                everything = read(self._log, name)
+                assert everything[: len(known)] == known, "what was there has changed"
+                appended.append(everything[len(known) :])
+                self._records[name] = everything
+            # Each expected record is the next one of some partition: the one it was told, or any.
+            places = [0] * _TOPICS[topic]
+            order = [[tuple(each[2:]) for each in found] for found in appended]
+            assert sum(map(len, appended)) == len(records), f"{topic}: not as many records as were produced"
+            for record, target in zip(records, told[topic], strict=True):
+                candidates = range(_TOPICS[topic]) if target is None else [target]
+                fitting = [p for p in candidates if places[p] < len(order[p]) and order[p][places[p]] == record]
+                if target is None and len(fitting) > 1:
+                    fitting = [p for p in fitting if p == self._partition_of(topic, record)] or fitting
+                assert fitting, f"{topic}: {record} is not where it should be"
+                places[fitting[0]] += 1
+
+    def _partition_of(self, topic: str, record: tuple[object, ...]) -> int | None:
+        homes = [
+            each.partition
+            for name in _PARTITIONS
+            if name.topic == topic
+            for each in self._records[name]
+            if each.key == record[0]
+        ]
+        return homes[0] if homes else None
+
+    @rule(batch=_outputs())
+    def append(self, batch: OutputBatch) -> None:
+        """Produce outside any task."""
+        self._log.append(batch)
+        self._produced([batch])
+
+    @rule(task=st.sampled_from(_TASKS))
+    def open_task(self, task: str) -> None:
+        """Take a task over; who had it is a zombie from now on."""
+        if task in self._open:
+            self._zombies.append((task, self._open[task]))
+        committer = self._open[task] = self._log.open_committer(APPLICATION, task, self._partitions_of(task))
+        assert committer.committed == self._commits.get(task)
+
+    @rule(
+        task=st.sampled_from(_TASKS),
+        outputs=st.lists(_outputs(), max_size=3),
+        positions=st.lists(st.integers(0, 1000), min_size=2, max_size=2),
+        state=_bytes,
+    )
+    def commit(self, task: str, outputs: list[OutputBatch], positions: list[int], state: bytes) -> None:
+        """Commit outputs to any topics, positions, a version and an engine state."""
+        if task not in self._open:
+            self.open_task(task)
+        commit = self._commit(dict(zip(self._partitions_of(task), positions, strict=False)), state)
+        self._open[task].commit(commit, outputs)
+        assert self._open[task].committed == commit
+        self._commits[task] = commit
+        self._produced(outputs)
+
+    @rule(task=st.sampled_from(_TASKS), outputs=st.lists(_outputs(), max_size=2), unknown=st.booleans())
+    def commit_what_cannot_be_produced(self, task: str, outputs: list[OutputBatch], unknown: bool) -> None:
+        """Fail, and change nothing."""
+        if task not in self._open:
+            self.open_task(task)
+        bad = output("nowhere", 1) if unknown else OutputBatch("one", [b""], [b""], [0], None, [[1]])
+        with pytest.raises(ProductionError):
+            self._open[task].commit(self._commit({}, b"bad"), [*outputs, bad])
+
+    @rule(data=st.data(), outputs=st.lists(_outputs(), max_size=2))
+    def zombie_commits(self, data: st.DataObject, outputs: list[OutputBatch]) -> None:
+        """Be fenced, and change nothing."""
+        if not self._zombies:
+            return
+        task, zombie = data.draw(st.sampled_from(self._zombies))
+        assert not zombie.is_current()
+        with pytest.raises(FencedError):
+            zombie.commit(self._commit(dict.fromkeys(self._partitions_of(task), 7), b"zombie"), outputs)
+
+    @rule(data=st.data(), partition=st.sampled_from(_PARTITIONS), max_bytes=st.integers(1, 200))
+    def fetch(self, data: st.DataObject, partition: TopicPartition, max_bytes: int) -> None:
+        """Read any range in pieces of any size."""
+        log_end = self._log.end_offsets([partition])[partition]
+        offset = data.draw(st.integers(0, log_end))
+        end = data.draw(st.integers(offset, log_end + 3))
+        found = read(self._log, partition, offset, end, max_bytes)
+        assert found == [each for each in self._records[partition] if offset <= each.offset < end]
+
+    @rule(key=st.sampled_from("ab"), value=_bytes)
+    def put_meta(self, key: str, value: bytes) -> None:
+        """Keep a note."""
+        self._log.put_meta(APPLICATION, key, value)
+        self._meta[key] = value
+
+    @rule()
+    def reopen(self) -> None:
+        """End the process: its committers are gone with it, and nothing that was committed."""
+        self._open.clear()
+        self._zombies.clear()
+        self._log = self._contract.reopen_log(self._log, Path(self._directory.name), self._clock)
+        self._produced([])
+
+    @rule()
+    def forget(self) -> None:
+        """Delete the application's commits; its tasks are fenced."""
+        self._log.delete_commits(APPLICATION)
+        self._zombies.extend(self._open.items())
+        self._open.clear()
+        self._commits.clear()
+        self._meta.clear()
+
+    @invariant()
+    def only_what_was_committed(self) -> None:
+        """Compare positions, notes, fences and ends with the model."""
+        expected: dict[TopicPartition, int | None] = dict.fromkeys(_PARTITIONS)
+        for commit in self._commits.values():
+            expected.update(commit.positions)
+        assert self._log.committed(APPLICATION, _PARTITIONS) == expected
+        for key in "ab":
+            assert self._log.get_meta(APPLICATION, key) == self._meta.get(key)
+        for task, committer in self._open.items():
+            assert committer.is_current(), task
+        assert self._log.end_offsets(_PARTITIONS) == self._ends
