@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from penstock.errors import PenstockError, SerdeError, StoreError
-from penstock.serde import Serde
+from penstock.serde import IntSerde, Serde, StrSerde
 from penstock.store import (
     BytesStore,
     Entries,
@@ -29,6 +29,7 @@ HELD_ENTRIES = 131_072
 _LONGEST_HELD = 256
 """Longer texts and bytes (as keys in bytes, as values) are not held as objects."""
 _KEY_TYPES = frozenset({str, bytes, int})
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
 
 def build_key_value_store(spec: KeyValueStoreSpec, bytes_store: BytesStore, context: StoreContext) -> StateStore:
@@ -73,6 +74,7 @@ class PlainStore(KeyValueStore[Any, Any]):
         """Values of these types may be serialized later."""
         self._plain_types = faithful - sized
         self._sized_types = faithful & sized
+        self._fits = self._compile_fits()
         # The two hot methods, as closures: no look-up in self, and none of a type where no other could be equal.
         setattr(self, "get", self._compile_get())  # noqa: B010
         setattr(self, "put", self._compile_put())  # noqa: B010
@@ -86,6 +88,20 @@ class PlainStore(KeyValueStore[Any, Any]):
     def put(self, key: Any, value: Any) -> None:
         """Set the value of `key`; None deletes it."""
         self._put(key, value)
+
+    def _compile_fits(self) -> Callable[[Any], bool]:
+        """Return a function that says whether a value may be held and serialized later, after a look at it."""
+        late = self._sized_types & self._late_types
+        # Core's own serdes are known well enough to tell beforehand what they accept.
+        numbers, texts = type(self._value_serde) is IntSerde, type(self._value_serde) is StrSerde
+
+        def fits(value: Any) -> bool:
+            kind = type(value)
+            if kind in late or (texts and kind is str and value.isascii()):
+                return len(value) <= _LONGEST_HELD
+            return numbers and kind is int and _INT64_MIN <= value <= _INT64_MAX
+
+        return fits
 
     def _compile_get(self) -> Callable[[Any], Any]:
         pending, clean, slow, key_types = self._pending.get, self._clean.get, self._get, self._key_types
@@ -119,11 +135,15 @@ class PlainStore(KeyValueStore[Any, Any]):
 
     def _compile_put(self) -> Callable[[Any, Any], None]:
         pending, clean, slow = self._pending, self._clean, self._put
-        key_types, free_types = self._key_types, self._free_types
+        key_types, free_types, fits = self._key_types, self._free_types, self._fits
         if int in key_types:
 
             def put(key: Any, value: Any) -> None:
-                if type(value) in free_types and type(key) in key_types and (key in pending or key in clean):
+                if (
+                    (type(value) in free_types or fits(value))
+                    and type(key) in key_types
+                    and (key in pending or key in clean)
+                ):
                     pending[key] = value
                 else:
                     slow(key, value)
@@ -132,7 +152,7 @@ class PlainStore(KeyValueStore[Any, Any]):
 
         def put_text(key: Any, value: Any) -> None:
             try:
-                if type(value) in free_types and (key in pending or key in clean):
+                if (type(value) in free_types or fits(value)) and (key in pending or key in clean):
                     pending[key] = value
                     return
             except TypeError:  # unhashable; the slow way has the error to show
@@ -273,7 +293,9 @@ class PlainStore(KeyValueStore[Any, Any]):
         if value is not None:
             value = self._check(key, value)
         holdable = key is not _MISSING and (value is None or self._is_small(self._content(value)))
-        if holdable and (value is None or type(self._content(value)) in self._late_types):
+        if holdable and (
+            value is None or type(content := self._content(value)) in self._late_types or self._fits(content)
+        ):
             if len(self._pending) >= HELD_ENTRIES and key not in self._pending:
                 self.flush_held()
             self._pending[key] = value
@@ -357,12 +379,16 @@ class StampedStore(PlainStore, TimestampedKeyValueStore[Any]):
 
     def _compile_put(self) -> Callable[[Any, Any], None]:
         pending, clean, slow = self._pending, self._clean, self._put
-        key_types, free_types = self._key_types, self._free_types
+        key_types, free_types, fits = self._key_types, self._free_types, self._fits
 
         def put(key: Any, value: Any) -> None:
             if type(value) is ValueAndTimestamp and type(key) in key_types and (key in pending or key in clean):
                 content, timestamp = value
-                if type(content) in free_types and type(timestamp) is int and 0 <= timestamp <= 0x7FFF_FFFF_FFFF_FFFF:
+                if (
+                    (type(content) in free_types or fits(content))
+                    and type(timestamp) is int
+                    and 0 <= timestamp <= _INT64_MAX
+                ):
                     pending[key] = value
                     return
             slow(key, value)
@@ -387,7 +413,7 @@ class StampedStore(PlainStore, TimestampedKeyValueStore[Any]):
                 f"store {self.name!r} is timestamped: expected ValueAndTimestamp(value, timestamp), "
                 f"found {type(value).__name__} {str(value)[:40]!r}"
             )
-        if type(value[1]) is not int or not -0x8000_0000_0000_0000 <= value[1] <= 0x7FFF_FFFF_FFFF_FFFF:
+        if type(value[1]) is not int or not _INT64_MIN <= value[1] <= _INT64_MAX:
             raise StoreError(f"store {self.name!r}: expected a timestamp in milliseconds (64 bits), found {value[1]!r}")
         return None if value[0] is None else value
 

@@ -368,9 +368,10 @@ def test_what_a_serde_refuses_is_refused_at_once(tmp_path: Path) -> None:
     for key, value in (("a", 2**63), ("a", "text"), ("a", True), ("\ud800", 1), (1, 1), (["a"], 1)):
         with pytest.raises(SerdeError, match="'words'"):
             store.put(key, value)
-    for key in ("\ud800", 1, ["a"], {"a": 1}):
+    wrong: list[Any] = ["\ud800", 1, ["a"], {"a": 1}]
+    for each in wrong:
         with pytest.raises(SerdeError, match="'words'"):
-            store.get(key)
+            store.get(each)
     store.flush()
     assert list(store.all()) == [("a", 1)]
 
@@ -389,11 +390,12 @@ def test_damaged_bytes_name_the_store_and_the_key(tmp_path: Path) -> None:
 
 def test_a_timestamped_store_takes_nothing_else(tmp_path: Path) -> None:
     store, _, _ = build(tmp_path, timestamped=True)
-    for value in (1, (1, 2), ValueAndTimestamp(1, 2**63), ValueAndTimestamp(1, True), ValueAndTimestamp(1, 1.5)):
+    fraction: Any = 1.5
+    for value in (1, (1, 2), ValueAndTimestamp(1, 2**63), ValueAndTimestamp(1, True), ValueAndTimestamp(1, fraction)):
         with pytest.raises(StoreError, match="'words'.*timestamp"):
             store.put("a", value)
     store.put("a", ValueAndTimestamp(1, 5))
-    for value in (2, ValueAndTimestamp(2, -(2**63) - 1), ValueAndTimestamp(2, 2.0)):
+    for value in (2, ValueAndTimestamp(2, -(2**63) - 1), ValueAndTimestamp(2, fraction)):
         with pytest.raises(StoreError, match="'words'.*timestamp"):
             store.put("a", value)
     assert store.get("a") == ValueAndTimestamp(1, 5)
