@@ -61,7 +61,9 @@ class Checkpoint:
         directory = f"{self._root}/{secrets.token_hex(6)}"
         previous = self._read()
         aside = self._path.with_suffix(".new")
-        aside.write_text(json.dumps(asdict(_Pointer(directory, self._wanted.identity, self._wanted.parallelism, self._wanted.spark))))
+        aside.write_text(
+            json.dumps(asdict(_Pointer(directory, self._wanted.identity, self._wanted.parallelism, self._wanted.spark)))
+        )
         os.replace(aside, self._path)
         self.directory = directory
         if previous is not None and self.is_local:

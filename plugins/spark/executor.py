@@ -63,7 +63,7 @@ class BatchFunction:
         """Run one task's batch: rows of `source.SCHEMA` in, one message out; the state keeps the task's last commit."""
         import pandas
 
-        rows = [row for frame in frames for row in frame.itertuples(index=False)]
+        rows: list[Any] = [row for frame in frames for row in frame.itertuples(index=False)]
         known = None
         if state.exists:
             version, positions = state.get
@@ -93,7 +93,8 @@ def run_batch(
     program, and would show it inside its own.
     """
     process = _this_process()
-    return process.submit(lambda: process.run(function, task, ends, clock_ms, known)).result()
+    message: WorkerMessage = process.submit(lambda: process.run(function, task, ends, clock_ms, known)).result()
+    return message
 
 
 class _OpenApplication:

@@ -102,7 +102,7 @@ class ApplicationQuery:
             .load()
             .groupBy("group")
             .applyInPandasWithState(
-                BatchFunction(pack(cargo)),  # type: ignore[arg-type]
+                BatchFunction(pack(cargo)),
                 OUTPUT_SCHEMA,
                 STATE_SCHEMA,
                 "append",
@@ -232,7 +232,7 @@ def parallelism(session: SparkSession, prepared: Prepared) -> int:
 def _cores(session: SparkSession) -> int:
     """Return how many cores Spark has; on a cluster, once the first executor is there."""
     context = session.sparkContext
-    if not context.master.startswith("local"):
+    if not (context.master or "local").startswith("local"):
         deadline = time.monotonic() + 10
         while context._jsc.sc().getExecutorMemoryStatus().size() < 2 and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -241,7 +241,9 @@ def _cores(session: SparkSession) -> int:
 
 def explain(text: str) -> str:
     """Return what an error of Spark's says, without its stack and its plan."""
-    traceback = re.findall(r"^(\w[\w.]*(?:Error|Exception|Interrupt)\b.*)$", text.partition("Traceback (most recent call last)")[2], re.M)
+    traceback = re.findall(
+        r"^(\w[\w.]*(?:Error|Exception|Interrupt)\b.*)$", text.partition("Traceback (most recent call last)")[2], re.M
+    )
     if traceback:
         return str(traceback[-1]).strip()
     lines = [line.strip() for line in text.partition("=== Streaming Query ===")[0].splitlines()]

@@ -78,7 +78,9 @@ def spark_trigger(trigger: str) -> dict[str, Any]:
     try:
         return {"processingTime": f"{duration_ms(trigger)} milliseconds"}
     except ConfigError:
-        raise ConfigError(f'trigger {trigger!r}: expected "available_now" or a time between batches such as "10s"') from None
+        raise ConfigError(
+            f'trigger {trigger!r}: expected "available_now" or a time between batches such as "10s"'
+        ) from None
 
 
 class RunningApplication:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
-import logging
 import os
 import re
 import shutil
@@ -27,7 +26,15 @@ _INSTALL_JAVA = (
     "macOS: brew install openjdk@17; conda: openjdk) and put `java` on PATH or set JAVA_HOME"
 )
 
-_log = logging.getLogger("penstock.spark")
+_QUIET = """\
+rootLogger.level = off
+rootLogger.appenderRef.nothing.ref = nothing
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = off
+appender.nothing.type = Null
+appender.nothing.name = nothing
+"""
+"""Without an appender Spark would take the configuration for none at all, and use its own."""
 
 
 def make_session(master: str | None = None, options: Mapping[str, str] | None = None) -> SparkSession:
@@ -47,13 +54,15 @@ def make_session(master: str | None = None, options: Mapping[str, str] | None = 
     from pyspark.sql import SparkSession
 
     if SparkContext._active_spark_context is not None:
-        raise ConfigError("this process has a SparkContext already: pass its SparkSession (session=...), or stop it first")
+        raise ConfigError(
+            "this process has a SparkContext already: pass its SparkSession (session=...), or stop it first"
+        )
     chosen = {**_session_options(is_local), **(options or {})}
     try:
         with _launching(is_local) as directory:
             # Without a configuration of its own Spark explains how to change its log level, and logs each lost worker at length.
             quiet = directory / "log4j2.properties"
-            quiet.write_text("rootLogger.level = off\n")
+            quiet.write_text(_QUIET)
             java_options = chosen.get("spark.driver.extraJavaOptions", "")
             chosen["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={quiet.as_uri()} {java_options}"
             builder = SparkSession.builder.appName("penstock").master(master)
@@ -81,13 +90,17 @@ def check_java() -> None:
     """Raise RuntimeUnavailableError, with what to do, unless Spark will find Java 17 or later."""
     home = os.environ.get("JAVA_HOME")
     if home and not (Path(home) / "bin" / "java").exists():
-        raise RuntimeUnavailableError(f"JAVA_HOME is {home!r}, and there is no bin/java in it; correct it, or {_INSTALL_JAVA}")
+        raise RuntimeUnavailableError(
+            f"JAVA_HOME is {home!r}, and there is no bin/java in it; correct it, or {_INSTALL_JAVA}"
+        )
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None:
         raise RuntimeUnavailableError(f"Spark needs Java, and there is no `java` on PATH; {_INSTALL_JAVA}")
     version = _java_version(java)
     if version is not None and version < _LEAST_JAVA:
-        raise RuntimeUnavailableError(f"Spark needs Java {_LEAST_JAVA} or later, and {java} is version {version}; {_INSTALL_JAVA}")
+        raise RuntimeUnavailableError(
+            f"Spark needs Java {_LEAST_JAVA} or later, and {java} is version {version}; {_INSTALL_JAVA}"
+        )
 
 
 def tune(session: SparkSession, checkpoint_is_local: bool, shuffle_partitions: int) -> SparkSession:
@@ -162,7 +175,9 @@ def _java_version(java: str) -> int | None:
         # Not every package has that file, and asking Java itself takes a tenth of a second.
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
         if answer.returncode != 0:
-            raise RuntimeUnavailableError(f"`{java} -version` failed: {answer.stderr.strip()}; {_INSTALL_JAVA}") from None
+            raise RuntimeUnavailableError(
+                f"`{java} -version` failed: {answer.stderr.strip()}; {_INSTALL_JAVA}"
+            ) from None
         text = answer.stderr
     found = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', text)
     return int(found[1]) if found else None

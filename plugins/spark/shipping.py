@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import sysconfig
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +23,7 @@ def pack(cargo: Any) -> bytes:
 
     with _by_value(cloudpickle):
         try:
-            data: bytes = cloudpickle.dumps(cargo)
+            data: bytes = cloudpickle.dumps(cargo)  # type: ignore[no-untyped-call]
         except Exception as error:
             raise ConfigError(
                 f"the application cannot be sent to Spark's workers: {type(error).__name__}: {error}. Whatever its topology refers to "
@@ -54,7 +54,12 @@ def _own_modules() -> list[ModuleType]:
     candidates = []
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if file is None or name == "__main__" or name.partition(".")[0] == "penstock" or getattr(module, "__name__", None) != name:
+        if (
+            file is None
+            or name == "__main__"
+            or name.partition(".")[0] == "penstock"
+            or getattr(module, "__name__", None) != name
+        ):
             continue
         if not str(Path(file).resolve()).startswith(installed):
             candidates.append(module)
