@@ -12,7 +12,8 @@ from pathlib import Path
 
 from penstock.config import Settings
 from penstock.errors import IncompatibleStateError
-from penstock.plugins.runtime.locations import resolve
+
+from ..runtime.locations import resolve
 
 _log = logging.getLogger("penstock.spark")
 
