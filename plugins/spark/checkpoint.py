@@ -12,8 +12,7 @@ from pathlib import Path
 
 from penstock.config import Settings
 from penstock.errors import IncompatibleStateError
-
-from ..runtime.locations import resolve
+from penstock.plugins.runtime.locations import resolve
 
 _log = logging.getLogger("penstock.spark")
 

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.config import Application
 from penstock.nodes import TaskId
+from penstock.plugins.runtime.host import Host, tune_garbage_collector
+from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.runtime.worker import TaskWorker
 from penstock.record import TopicPartition
 
-from ..runtime.host import Host, tune_garbage_collector
-from ..runtime.locations import open_log
-from ..runtime.worker import TaskWorker
 from .reports import TaskFailure, WorkerMessage, positions_from_list, positions_to_list
 from .worker_logs import WorkerLogHandler
 

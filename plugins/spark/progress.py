@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.plugins.runtime.worker import TaskReport
 from penstock.record import TopicPartition
-
-from ..runtime.worker import TaskReport
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import FencedError, PenstockError
+from penstock.plugins.runtime.worker import TaskReport
 
-from ..runtime.worker import TaskReport
 from .checkpoint import Checkpoint
 from .control import Control, ControlFile
 from .executor import OUTPUT_SCHEMA, STATE_SCHEMA, BatchFunction, Cargo

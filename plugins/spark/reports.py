@@ -9,9 +9,8 @@ from typing import Any
 
 from penstock import errors
 from penstock.errors import PenstockError
+from penstock.plugins.runtime.worker import TaskReport
 from penstock.record import TopicPartition
-
-from ..runtime.worker import TaskReport
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from penstock.clock import Clock, SystemClock, duration_ms
 from penstock.config import Application
 from penstock.errors import ConfigError, RuntimeUnavailableError
 from penstock.log import Log
+from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.runtime.worker import TaskReport
 from penstock.record import TopicPartition
 
-from ..runtime.locations import open_log
-from ..runtime.worker import TaskReport
 from .lease import LeaseKeeper
 from .preparation import Prepared, prepare, resolve
 from .progress import RunProgress, RunSummary

@@ -14,8 +14,8 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.config import Settings
+from penstock.plugins.runtime.locations import open_log
 
-from ..runtime.locations import open_log
 from .planner import BatchPlanner, Offset, Plan, Row
 
 NAME = "penstock"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from penstock.config import Application
 from penstock.errors import RuntimeUnavailableError
+from penstock.plugins.runtime.worker import TaskReport
 
-from ..runtime.worker import TaskReport
 from .query import ApplicationQuery
 from .runner import RunningApplication
 
