@@ -12,6 +12,8 @@ from penstock.plugins.testing.contracts.log import LogContract
 
 
 class TestMemoryLog(LogContract):
+    examples = 20
+
     def open_log(self, directory: Path, clock: ManualClock) -> Log:
         return MemoryLog(clock=clock)
 
@@ -20,7 +22,7 @@ class TestMemoryLog(LogContract):
 
 
 class TestLocalLog(LogContract):
-    examples = 12
+    examples = 8
 
     def open_log(self, directory: Path, clock: ManualClock) -> Log:
         return LocalLog(str(directory / "log"), clock=clock)

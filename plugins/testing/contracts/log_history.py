@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from penstock.clock import ManualClock
 from penstock.errors import FencedError, ProductionError
 from penstock.log import Commit, Log, TaskCommitter
+from penstock.plugins.logs.partitioner import partition_for_key
 from penstock.record import Headers, OutputBatch, TopicPartition
 
 if TYPE_CHECKING:
@@ -93,12 +94,9 @@ def _outputs(draw: st.DrawFn) -> OutputBatch:
     size = draw(st.integers(0, 6) | st.just(_MANY))
     if size == _MANY:
         keys: list[bytes | None] = [None if i % 50 == 7 else b"%d" % i for i in range(size)]
-        return OutputBatch(topic, keys, [b"%d" % i for i in range(size)], list(range(size)))
-    columns = [
-        draw(st.lists(each, min_size=size, max_size=size))
-        for each in (st.none() | _bytes, st.none() | _bytes, st.integers(0, 1 << 40))
-    ]
-    batch = OutputBatch(topic, *columns)  # type: ignore[arg-type]
+        return OutputBatch(topic, keys, [b"%d" % i for i in range(size)], [0] * size)
+    columns = [draw(st.lists(each, min_size=size, max_size=size)) for each in (st.none() | _bytes, st.none() | _bytes)]
+    batch = OutputBatch(topic, columns[0], columns[1], [0] * size)
     if draw(st.booleans()):
         batch.headers = draw(st.lists(_headers, min_size=size, max_size=size))
     if draw(st.booleans()):
@@ -127,6 +125,7 @@ class History(RuleBasedStateMachine):
         self._open: dict[str, TaskCommitter] = {}
         self._zombies: list[tuple[str, TaskCommitter]] = []
         self._version = 0
+        self._stamped = 0
 
     def teardown(self) -> None:
         """Close and delete the log."""
@@ -141,53 +140,46 @@ class History(RuleBasedStateMachine):
         index = _TASKS.index(task)
         return [each for place, each in enumerate(_PARTITIONS) if place % len(_TASKS) == index]
 
-    def _produced(self, batches: Sequence[OutputBatch]) -> None:
-        """Find what was appended, check it against what was produced, and take it into the model."""
-        expected: dict[str, list[tuple[object, ...]]] = {topic: [] for topic in _TOPICS}
-        told: dict[str, list[int | None]] = {topic: [] for topic in _TOPICS}
+    def _stamp(self, batches: Sequence[OutputBatch]) -> None:
+        """Give every record a timestamp of its own, by which it is known again."""
         for batch in batches:
-            for index in range(len(batch)):
-                headers = batch.headers[index] if batch.headers is not None else ()
-                targets = batch.partitions[index] if batch.partitions is not None else None
-                record: tuple[object, ...] = (batch.keys[index], batch.values[index], batch.timestamps[index], headers)
-                for target in (None,) if targets is None else targets:
-                    expected[batch.topic].append(record)
-                    told[batch.topic].append(target)
-        self._ends = self._log.end_offsets(_PARTITIONS)
-        for topic, records in expected.items():
-            appended: list[list[Found]] = []
-            for partition in range(_TOPICS[topic]):
-                name = TopicPartition(topic, partition)
-                known = self._records[name]
-                everything = read(self._log, name)
-                assert everything[: len(known)] == known, "what was there has changed"
-                appended.append(everything[len(known) :])
-                self._records[name] = everything
-            # Each expected record is the next one of some partition: the one it was told, or any.
-            places = [0] * _TOPICS[topic]
-            order = [[tuple(each[2:]) for each in found] for found in appended]
-            assert sum(map(len, appended)) == len(records), f"{topic}: not as many records as were produced"
-            for record, target in zip(records, told[topic], strict=True):
-                candidates = range(_TOPICS[topic]) if target is None else [target]
-                fitting = [p for p in candidates if places[p] < len(order[p]) and order[p][places[p]] == record]
-                if target is None and len(fitting) > 1:
-                    fitting = [p for p in fitting if p == self._partition_of(topic, record)] or fitting
-                assert fitting, f"{topic}: {record} is not where it should be"
-                places[fitting[0]] += 1
+            batch.timestamps = list(range(self._stamped, self._stamped + len(batch)))
+            self._stamped += len(batch)
 
-    def _partition_of(self, topic: str, record: tuple[object, ...]) -> int | None:
-        homes = [
-            each.partition
-            for name in _PARTITIONS
-            if name.topic == topic
-            for each in self._records[name]
-            if each.key == record[0]
-        ]
-        return homes[0] if homes else None
+    def _produced(self, batches: Sequence[OutputBatch]) -> None:
+        """Read everything, check it against what was there and what was produced, and take it into the model."""
+        self._ends = self._log.end_offsets(_PARTITIONS)
+        where: dict[int, set[int]] = {}
+        added: dict[tuple[str, int], Found] = {}
+        for name, known in self._records.items():
+            everything = read(self._log, name)
+            assert everything[: len(known)] == known, "what was there has changed"
+            new = everything[len(known) :]
+            assert [each.timestamp for each in new] == sorted(each.timestamp for each in new), "the order has changed"
+            for each in new:
+                assert each.partition not in where.setdefault(each.timestamp, set()), "a record is there twice"
+                where[each.timestamp].add(each.partition)
+                added[name.topic, each.timestamp] = each
+            self._records[name] = everything
+        for batch in batches:
+            for index, (key, value, stamp) in enumerate(zip(batch.keys, batch.values, batch.timestamps, strict=True)):
+                told = batch.partitions[index] if batch.partitions is not None else None
+                found = where.pop(stamp, set())
+                if told is not None:
+                    assert found == set(told)
+                elif key is not None:
+                    assert found == {partition_for_key(key, _TOPICS[batch.topic])}
+                else:
+                    assert len(found) == 1
+                if found:
+                    headers = batch.headers[index] if batch.headers is not None else ()
+                    assert added[batch.topic, stamp][2:] == (key, value, stamp, headers)
+        assert not where, "records that nobody produced"
 
     @rule(batch=_outputs())
     def append(self, batch: OutputBatch) -> None:
         """Produce outside any task."""
+        self._stamp([batch])
         self._log.append(batch)
         self._produced([batch])
 
@@ -210,6 +202,7 @@ class History(RuleBasedStateMachine):
         if task not in self._open:
             self.open_task(task)
         commit = self._commit(dict(zip(self._partitions_of(task), positions, strict=False)), state)
+        self._stamp(outputs)
         self._open[task].commit(commit, outputs)
         assert self._open[task].committed == commit
         self._commits[task] = commit

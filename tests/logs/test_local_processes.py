@@ -1,0 +1,215 @@
+"""The local log between processes: concurrent, stopped, killed, forked."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import LogError
+from penstock.log import Commit
+from penstock.plugins.logs.local import LocalLog
+from penstock.record import OutputBatch, TopicPartition
+
+from .processes import RECORDS, line, start
+
+TASKS = 2
+PARTITIONS = 3
+
+
+def make(directory: Path) -> str:
+    log = LocalLog(str(directory / "log"))
+    log.create_topic("in", TASKS)
+    log.create_topic("out", PARTITIONS)
+    log.close()
+    return str(directory / "log")
+
+
+def check_whole(directory: str) -> int:
+    """Check that each task's commits are there completely and in order, as far as its position says; return how many."""
+    log = LocalLog(directory)
+    inputs = [TopicPartition("in", task) for task in range(TASKS)]
+    positions = {each.partition: position or 0 for each, position in log.committed("app", inputs).items()}
+    for partition in range(PARTITIONS):
+        name = TopicPartition("out", partition)
+        end = log.end_offsets([name])[name]
+        batches = log.fetch(name, 0, end, 1 << 40)
+        offsets = [offset for batch in batches for offset in batch.offsets]
+        assert offsets == list(range(end))
+        records = [(key, value) for batch in batches for key, value in zip(batch.keys, batch.values, strict=True)]
+        for task, committed in positions.items():
+            mine = [value for key, value in records if key == b"%d" % task]
+            blocks = [(value, len(list(block))) for value, block in groupby(mine)]
+            assert blocks == [(b"%d" % count * 200, RECORDS) for count in range(1, committed + 1)]
+        assert len(records) == sum(positions.values()) * RECORDS
+    for each in inputs:
+        commit = log.open_committer("app", f"0_{each.partition}", [each]).committed
+        count = positions[each.partition]
+        assert commit is None if not count else commit == Commit({each: count}, f"{count:012d}-x", b"%d" % count)
+    log.close()
+    return sum(positions.values())
+
+
+def test_two_processes_commit_at_once(tmp_path: Path) -> None:
+    directory = make(tmp_path)
+    with (
+        start("commit_for_ever", directory, 0, PARTITIONS) as one,
+        start("commit_for_ever", directory, 1, PARTITIONS) as two,
+    ):
+        for _ in range(15):
+            assert line(one).isdigit()
+            assert line(two).isdigit()
+    assert check_whole(directory) >= 30
+
+
+def test_kill_9_at_any_moment_loses_and_halves_nothing(tmp_path: Path) -> None:
+    """One of two committing processes is killed, again and again; the other goes on at once, and so does a successor."""
+    directory = make(tmp_path)
+    chance = random.Random(7)
+    acknowledged = 0
+    with start("commit_for_ever", directory, 1, PARTITIONS) as other:
+        for _ in range(6):
+            with start("commit_for_ever", directory, 0, PARTITIONS) as victim:
+                for _ in range(chance.randrange(1, 12)):
+                    acknowledged = int(line(victim))
+                victim.send_signal(signal.SIGKILL)
+                victim.wait()
+            assert int(line(other)) > 0
+            log = LocalLog(directory)
+            position = log.committed("app", [TopicPartition("in", 0)])[TopicPartition("in", 0)]
+            assert position is not None and position >= acknowledged, "a commit that was acknowledged is gone"
+            log.close()
+    assert check_whole(directory) > acknowledged
+
+
+def test_a_process_stopped_while_writing_is_named_and_hangs_nobody(tmp_path: Path) -> None:
+    directory = make(tmp_path)
+    log = LocalLog(directory, {"lock_timeout": "100ms"})
+    log.put_meta("app", "before", b"1")
+    with start("stop_while_writing", directory) as stopped:
+        assert line(stopped) == "writing"
+        os.waitid(os.P_PID, stopped.pid, os.WSTOPPED | os.WNOWAIT)
+        for _ in range(2):
+            with pytest.raises(LogError, match=rf"process {stopped.pid} has been writing(.|\n)*kill -CONT"):
+                log.put_meta("app", "a", b"1")
+        assert log.get_meta("app", "before") == b"1", "readers wait for nobody"
+        assert log.get_meta("app", "written") is None
+        stopped.send_signal(signal.SIGCONT)
+        assert line(stopped) == "written"
+        log.put_meta("app", "a", b"2")
+        assert log.get_meta("app", "written") == b"yes"
+    log.close()
+
+
+def test_a_process_killed_while_writing_leaves_nothing(tmp_path: Path) -> None:
+    """Neither half a transaction nor a lock."""
+    directory = make(tmp_path)
+    log = LocalLog(directory, {"lock_timeout": "5s"})
+    for _ in range(2):
+        with start("stop_while_writing", directory) as stopped:
+            assert line(stopped) == "writing"
+            stopped.kill()
+            stopped.wait()
+            log.put_meta("app", "a", b"1")
+            assert log.get_meta("app", "written") is None
+    log.close()
+
+
+def test_a_frozen_process_that_wakes_is_fenced(tmp_path: Path) -> None:
+    directory = make(tmp_path)
+    log = LocalLog(directory)
+    partition = TopicPartition("in", 0)
+    with start("commit_when_told", directory) as zombie:
+        assert line(zombie) == "open"
+        zombie.send_signal(signal.SIGSTOP)
+        committer = log.open_committer("app", "0_0", [partition])
+        committer.commit(Commit({partition: 5}, "v1"), [])
+        zombie.send_signal(signal.SIGCONT)
+        assert zombie.stdin is not None
+        zombie.stdin.write("go\n")
+        zombie.stdin.flush()
+        assert line(zombie).startswith("fenced: task 0_0 of application 'app' was taken over")
+    assert committer.is_current()
+    assert log.committed("app", [partition]) == {partition: 5}
+    assert set(log.end_offsets([TopicPartition("out", each) for each in range(PARTITIONS)]).values()) == {0}
+    log.close()
+
+
+def test_the_lease_of_a_killed_driver_is_free_at_once(tmp_path: Path) -> None:
+    """Its process is gone, so nobody needs to wait for its expiry; while it lives it is named."""
+    directory = make(tmp_path)
+    log = LocalLog(directory)
+    with start("take_lease", directory) as driver:
+        assert line(driver) == "leased"
+        with pytest.raises(LogError, match=rf"the first driver \(process {driver.pid} on .*ends in 3[56]"):
+            log.lease("app", "the second driver", 1000)
+        driver.kill()
+        driver.wait()
+        log.lease("app", "the second driver", 1000).release()
+    log.close()
+
+
+def test_a_forked_child_opens_the_log_anew(tmp_path: Path) -> None:
+    """What it inherited belongs to its parent; both go on."""
+    log = LocalLog(make(tmp_path))
+    log.append(OutputBatch("out", [b"k"], [b"parent"], [0], None, [[0]]))
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            log.append(OutputBatch("out", [b"k"], [b"child"], [0], None, [[0]]))
+            code = 0 if len(log.fetch(TopicPartition("out", 0), 0, 9, 1 << 20)[0]) == 2 else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    log.append(OutputBatch("out", [b"k"], [b"parent again"], [0], None, [[0]]))
+    (batch,) = log.fetch(TopicPartition("out", 0), 0, 9, 1 << 20)
+    assert list(batch.values) == [b"parent", b"child", b"parent again"]
+    log.close()
+
+
+def test_a_child_forked_in_the_middle_of_a_read_says_so(tmp_path: Path) -> None:
+    """Closing LMDB's handles there would give away the reader slot that the parent's thread is using."""
+    log = LocalLog(make(tmp_path))
+    with log._storage.read():
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                log.topics()
+            except LogError as error:
+                code = 0 if "forked while another thread" in str(error) else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert log.topics()
+    log.close()
+
+
+def test_a_file_size_limit_or_a_full_disk_loses_nothing(tmp_path: Path) -> None:
+    directory = make(tmp_path)
+    with start("fill_up", directory, 1_000_000) as process:
+        count, why = int(line(process)), line(process)
+        process.wait()
+    assert count > 10
+    assert why.startswith(f"LogError: local log {directory}: cannot append to topic 'out'")
+    assert "Free space there" in why
+    log = LocalLog(directory)
+    names = [TopicPartition("out", each) for each in range(PARTITIONS)]
+    assert sum(log.end_offsets(names).values()) == count * 10
+    log.append(OutputBatch("out", [b"k"] * 10, [b"v" * 2000] * 10, [count] * 10))
+    found = [batch for name in names for batch in log.fetch(name, 0, 1 << 40, 1 << 40)]
+    assert [stamp for batch in found for stamp in batch.timestamps] == [n for n in range(count + 1) for _ in range(10)]
+    log.close()
+
+
+def test_python_is_not_needed_to_see_who_writes(tmp_path: Path) -> None:
+    """The lock file holds the writer's process id as text."""
+    log = LocalLog(make(tmp_path))
+    log.put_meta("app", "a", b"1")
+    log.close()
+    assert (tmp_path / "log" / "write.lock").read_text().strip() == str(os.getpid())
