@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import reprlib
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,6 +36,7 @@ from .task_context import NodeContext, ReadOnlyView, TransformerContext
 _log = logging.getLogger("penstock.task")
 _record = tuple.__new__
 _NEVER = 1 << 62
+_NO_TIMESTAMP = "no int of milliseconds from 0 to 2**63 - 1"
 
 Run = Callable[[Record], Any]
 
@@ -328,8 +330,11 @@ class Task:
                 except Exception as error:
                     failed(node, topic, record, error)
                     return
-            if timestamp < 0:
-                failed(node, topic, record, ProductionError(f"the timestamp {timestamp} is below 0"))
+            if type(timestamp) is not int or timestamp >> 63:  # below 0 or beyond 64 bits
+                failed(node, topic, record, ProductionError(f"the timestamp {timestamp!r} is {_NO_TIMESTAMP}"))
+                return
+            if headers and (wrong := _wrong_headers(headers)):
+                failed(node, topic, record, ProductionError(wrong))
                 return
             append_key(raw_key)
             append_value(raw_value)
@@ -618,6 +623,10 @@ class Task:
                     headers,
                 )
                 timestamp = queue.extractor(record, partition_time, self.wall_clock)
+                if type(timestamp) is not int or timestamp >> 63 > 0:
+                    raise ProcessingError(
+                        f"the timestamp extractor returned {timestamp!r}, which is {_NO_TIMESTAMP} (below 0 drops the record)"
+                    )
             except Exception as error:
                 queue.bad = column, error
                 break
@@ -688,7 +697,7 @@ class Task:
             try:
                 schedule.punctuator(now)
             except Exception as error:
-                self._processing_failed(schedule.context.node, None, error)
+                self._processing_failed(schedule.context.node, _NO_RECORD, error)
         if fired:
             self._schedules[kind] = [each for each in self._schedules[kind] if not each.cancelled or each.from_init]
         self._update_stream_due()
@@ -814,7 +823,7 @@ class Task:
 
     # ------------------------------------------------------------------ errors
 
-    def _failure(self, stage: Stage, node: str, error: Exception, record: Record | None) -> Failure:
+    def _failure(self, stage: Stage, node: str, error: Exception) -> Failure:
         queue = self._current
         if queue is None or queue.batch is None:
             return Failure(stage, error, node, str(self.id), None, None, None)
@@ -833,24 +842,31 @@ class Task:
             batch.timestamps[column],
         )
 
-    def _processing_failed(self, node: str, record: Record | None, error: Exception) -> None:
+    def _processing_failed(self, node: str, record: object, error: Exception) -> None:
         """Ask the processing handler about an exception that `node` raised; return when the record is to be dropped there."""
         if isinstance(error, (RetryRequested, _Decided)):
             raise error
-        self._decide(self._failure(Stage.PROCESSING, node, error, record), self.settings.processing_handler, "skipped")
+        error = _not_a_record(record) or error
+        self._decide(self._failure(Stage.PROCESSING, node, error), self.settings.processing_handler, "skipped")
 
     def _production_failed(self, node: SinkNode, topic: str, record: Record, error: Exception) -> None:
         if isinstance(error, (RetryRequested, _Decided)):
             raise error
         if not isinstance(error, PenstockError):
             error = SerdeError(f"{type(error).__name__}: {error}")
-        failure = self._failure(Stage.PRODUCTION, node.name, error, record)
+        failure = self._failure(Stage.PRODUCTION, node.name, _not_a_record(record) or error)
         self._decide(failure, self.settings.production_handler, "production", f" while producing to topic {topic!r}")
 
     def _decide(self, failure: Failure, handler: Callable[[Failure], Any], reason: str, doing: str = "") -> None:
         key = (failure.stage, failure.node, failure.topic, failure.partition, failure.offset)
         failure = Failure(**{**_fields(failure), "attempt": self._attempt(key)})
-        decision = handler(failure)
+        try:
+            decision = handler(failure)
+        except Exception as error:
+            raise _Decided(
+                f"{describe_failure(failure, self.application_id, doing)}. The {failure.stage.value} handler, asked what to do "
+                f"about that, raised {type(error).__name__}: {error}"
+            ) from error
         if isinstance(decision, Skip):
             _log.warning("%s: skipped", describe_failure(failure, self.application_id, doing))
         elif isinstance(decision, SendToDeadLetter):
@@ -861,8 +877,8 @@ class Task:
             self._fail(failure, doing)
         else:
             raise _Decided(
-                f"the {failure.stage.value} handler returned {decision!r}, expected Fail(), Skip(), RetryAfter(...) or "
-                "SendToDeadLetter(...)"
+                f"{describe_failure(failure, self.application_id, doing)}. The {failure.stage.value} handler, asked what to do "
+                f"about that, returned {decision!r}, expected Fail(), Skip(), RetryAfter(...) or SendToDeadLetter(...)"
             ) from failure.error
         self.node_metrics[failure.node].drop(reason)
         self.changed_engine_state = True
@@ -873,7 +889,10 @@ class Task:
             Stage.PROCESSING: ProcessingFailed,
             Stage.PRODUCTION: ProductionFailed,
         }[failure.stage]
-        raise kind(describe_failure(failure, self.application_id, doing)) from failure.error
+        raise kind(
+            f"{describe_failure(failure, self.application_id, doing)}. Mend it and start again: nothing since the last commit counts, "
+            f"and nothing is lost. Or set {failure.stage.value}_handler (skip, DeadLetter(TOPIC), Retry())"
+        ) from failure.error
 
     def _dead_letter(self, failure: Failure, topic: str, doing: str) -> None:
         _log.warning("%s: sent to %s", describe_failure(failure, self.application_id, doing), topic)
@@ -961,6 +980,34 @@ def make_processor(node: ProcessorNode) -> Processor | ValueTransformer:
 
 def _fields(failure: Failure) -> dict[str, Any]:
     return {name: getattr(failure, name) for name in failure.__dataclass_fields__}
+
+
+_NO_RECORD = Record(None, None, -1)
+"""What a punctuator is handed."""
+
+
+def _not_a_record(forwarded: object) -> ProcessingError | None:
+    """Return the error for what was forwarded and is no record: only a failure makes the engine look."""
+    if isinstance(forwarded, Record):
+        return None
+    return ProcessingError(
+        f"its parent forwarded {type(forwarded).__name__} {reprlib.repr(forwarded)}, expected a Record, for instance "
+        "record.with_value(...)"
+    )
+
+
+def _wrong_headers(headers: Any) -> str | None:
+    """Return what is wrong with a record's headers, None if nothing."""
+    if type(headers) is tuple:
+        for header in headers:
+            if not isinstance(header, tuple) or len(header) != 2:
+                break
+            name, value = header
+            if not isinstance(name, str) or not (value is None or isinstance(value, bytes)):
+                break
+        else:
+            return None
+    return f"the headers {reprlib.repr(headers)} are no tuple of pairs (name as str, value as bytes or None)"
 
 
 def _set_last_headers(output: OutputBatch, headers: Headers) -> None:
