@@ -81,7 +81,7 @@ def type_commands(block: str, directory: Path, where: str) -> None:
             env={**os.environ, "PATH": path, "NO_COLOR": "1"},
             capture_output=True,
             text=True,
-            timeout=180,
+            timeout=300,
         )
         assert done.returncode == 0, f"{where}: {command}\n{done.stdout}{done.stderr}"
         matches = doctest.OutputChecker().check_output(expected, done.stdout, doctest.ELLIPSIS)
