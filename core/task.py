@@ -446,6 +446,10 @@ class Task:
         queue.raw.append(batch)
         queue.more = more
 
+    def expect(self, partition: TopicPartition, more: bool) -> None:
+        """Say whether the log has records of a partition beyond those that are queued, as `add_records` does."""
+        self._by_partition[partition].more = more
+
     def queued_to(self, partition: TopicPartition) -> int | None:
         """Return the offset after the last record of a partition that was queued, processed or not; None if none was."""
         queue = self._by_partition[partition]
@@ -945,6 +949,13 @@ def describe_failure(failure: Failure, application_id: str, doing: str = "") -> 
     error = failure.error
     text = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
     return f"application {application_id!r}, task {failure.task_id}, node {failure.node!r}{doing}, {where}: {text}"
+
+
+def partitions_read(engine_state: bytes) -> set[TopicPartition]:
+    """Return the partitions of which a task with this `engine_state()` has processed records."""
+    times: dict[str, int] = json.loads(engine_state).get("partitions", {}) if engine_state else {}
+    read = (name.rpartition(":") for name, time in times.items() if time >= 0)
+    return {TopicPartition(topic, int(partition)) for topic, _, partition in read}
 
 
 def resolve_serde(given: str | Serde[Any] | None, default: str | Serde[Any] | None, what: str) -> Serde[Any]:

@@ -61,7 +61,7 @@ def out_of_range(partition: TopicPartition, offset: int, start: int, end: int) -
     """Return the error for an offset that the log does not have."""
     return OffsetOutOfRangeError(
         f"offset {offset} of topic {partition.topic!r} partition {partition.partition} is out of range: the log has offsets "
-        f"from {start} up to, not including, {end}. Reset the application's position, or keep records longer (`retention.ms`)"
+        f"from {start} up to, not including, {end} (how long it keeps records is the topic's `retention.ms` and `retention.bytes`)"
     )
 
 

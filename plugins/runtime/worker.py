@@ -14,7 +14,7 @@ from penstock.errors import IncompatibleStateError, OffsetOutOfRangeError, Topol
 from penstock.log import Commit, Log, TaskCommitter
 from penstock.nodes import SourceNode, Subtopology, TaskId, decorate
 from penstock.record import RecordBatch, TopicPartition
-from penstock.task import RetryRequested, Task
+from penstock.task import RetryRequested, Task, partitions_read
 
 from .host import Host
 from .locations import open_changelog
@@ -138,6 +138,8 @@ class TaskWorker:
         fetched_to = {
             partition: at if (queued := task.queued_to(partition)) is None else queued for partition, at in position.items()
         }
+        for partition in self.partitions:
+            task.expect(partition, fetched_to[partition] < ends.get(partition, 0))
         limit = _CHUNK
         while True:
             since = perf_counter()
@@ -178,8 +180,8 @@ class TaskWorker:
             batches = self._log.fetch(partition, fetched_to[partition], end, self._settings.fetch_bytes)
         except OffsetOutOfRangeError as error:
             raise OffsetOutOfRangeError(
-                f"application {self._application.id!r}, task {self.id}: {error}. The records were deleted before they were "
-                "processed (retention); raise the topic's retention, or reset the application's position"
+                f"application {self._application.id!r}, task {self.id}: {error}. The records in between were deleted before they "
+                "were processed. What was committed stays; to go on with what the log still has, run it under a new application id"
             ) from error
         if not batches:
             # Compaction or transaction markers left nothing below the end: the position still moves there.
@@ -227,12 +229,8 @@ class TaskWorker:
         if commit is None:
             commit = self._first_commit(state, committer)
         elif set(commit.positions) != set(self.partitions):
-            missing = sorted(str(partition) for partition in set(self.partitions) - set(commit.positions))
-            raise IncompatibleStateError(
-                f"application {self._application.id!r}, task {self.id}: its commit has no position for {', '.join(missing) or 'none'}"
-                f" and names {', '.join(sorted(map(str, commit.positions)))}; the topology's sources changed under saved state. "
-                "Run it under a new application id, or reset the application"
-            )
+            commit = self._with_new_partitions(commit)
+            committer.commit(commit, [])
         state.open(commit.version)
         self._commit = commit
         task = self.task = Task(
@@ -255,16 +253,38 @@ class TaskWorker:
     def _first_commit(self, state: TaskState, committer: TaskCommitter) -> Commit:
         """Commit the starting positions and the empty version, so that a task without a commit has never run."""
         version = first_version()
+        state.append_delta({}, version)
+        commit = Commit(self._starting_positions(), version)
+        committer.commit(commit, [])
+        return commit
+
+    def _starting_positions(self) -> dict[TopicPartition, int]:
         starts = self._log.start_offsets(self.partitions)
         ends = self._log.end_offsets(self.partitions)
         positions = {}
         for partition, source in self._inputs:
             latest = (source.offset_reset or self._settings.offset_reset) == "latest"
             positions[partition] = ends[partition] if latest else starts[partition]
-        state.append_delta({}, version)
-        commit = Commit(positions, version)
-        committer.commit(commit, [])
-        return commit
+        return positions
+
+    def _with_new_partitions(self, commit: Commit) -> Commit:
+        """Return `commit` with starting positions for partitions that the task did not read before, of a topic that was added.
+
+        Raises IncompatibleStateError for one that it did read, whose position is gone.
+        """
+        new = [partition for partition in self.partitions if partition not in commit.positions]
+        lost = sorted(map(str, set(new) & partitions_read(commit.engine_state)))
+        where = f"application {self._application.id!r}, task {self.id}"
+        if lost:
+            raise IncompatibleStateError(
+                f"{where}: it has read {', '.join(lost)}, and its commit has no position there: the topic was deleted and made again, "
+                "or the log lost data. What it would read now is not what follows on its state: run it under a new application id"
+            )
+        starting = self._starting_positions()
+        for partition in new:
+            _log.info("%s: reads %s from now on, from offset %d", where, partition, starting[partition])
+        positions = {partition: commit.positions.get(partition, starting[partition]) for partition in self.partitions}
+        return Commit(positions, commit.version, commit.engine_state)
 
     def _check_known(self, commit: Commit | None, known: tuple[str, Mapping[TopicPartition, int]] | None) -> None:
         if known is None:
