@@ -76,6 +76,8 @@ class ApplicationQuery:
         self._query: StreamingQuery | None = None
         self._last_batch = -1
         self._next_ticks: dict[str, int | None] = {}
+        self.processes: dict[str, int] = {}
+        """The worker process that ran each task last."""
         self._fenced_batches = 0
 
     # ------------------------------------------------------------------ starting and stopping
@@ -194,6 +196,7 @@ class ApplicationQuery:
                     failures.append(message.failure)
                 if message.report is not None:
                     reports.append(message.report)
+                    self.processes[message.report.task_id] = message.process
                     self._next_ticks[message.report.task_id] = message.report.next_tick
             seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
             batches.append(Batch(number, seconds, reports))

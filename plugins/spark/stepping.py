@@ -65,6 +65,11 @@ class SteppingDriver:
             time.sleep(_POLL_SECONDS)
         return reports + self._collect()
 
+    @property
+    def processes(self) -> dict[str, int]:
+        """The worker process that ran each task last."""
+        return self._query.processes
+
     def _collect(self) -> list[TaskReport]:
         reports = [report for batch in self._query.poll() for report in batch.reports]
         self._running.purge(reports)

@@ -1,0 +1,1 @@
+"""Tests of the Spark runtime; those that start Spark share one session."""

@@ -1,0 +1,131 @@
+"""Topologies that the tests run. This module is not installed: workers get it with the application."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from penstock import STREAM_TIME, WALL_CLOCK_TIME, Processor, Record, Topology, key_value_store
+
+log = logging.getLogger("tests.apps")
+
+
+def pipe() -> Topology:
+    return Topology().add_source("in", "in").add_sink("out", "out", "in")
+
+
+class Count(Processor):
+    def init(self, context: Any) -> None:
+        super().init(context)
+        self.counts = context.get_store("counts")
+
+    def process(self, record: Record) -> None:
+        count = (self.counts.get(record.key) or 0) + 1
+        self.counts.put(record.key, count)
+        self.context.forward(record.with_value(str(count)))
+
+
+def count(supplier: Any = Count, **options: Any) -> Topology:
+    return (
+        Topology()
+        .add_source("in", "in")
+        .add_processor("count", supplier, "in", stores=["counts"], **options)
+        .add_store(key_value_store("counts", key_serde="str"))
+        .add_sink("out", "out", "count")
+    )
+
+
+class ByValue(Processor):
+    def process(self, record: Record) -> None:
+        self.context.forward(record.with_key(record.value))
+
+
+def count_by_value() -> Topology:
+    """Two sub-topologies with a repartition topic between them."""
+    return (
+        Topology()
+        .add_source("in", "in")
+        .add_processor("rekey", ByValue, "in")
+        .add_repartition("by-value", "rekey", partitions=3)
+        .add_processor("count", Count, "by-value", stores=["counts"])
+        .add_store(key_value_store("counts", key_serde="str"))
+        .add_sink("out", "out", "count")
+    )
+
+
+class Ticks(Processor):
+    """Forwards a record at each tick of either clock: key is the clock, value the task's stream time."""
+
+    def init(self, context: Any) -> None:
+        super().init(context)
+        context.schedule("10s", self.wall, WALL_CLOCK_TIME, start=0)
+        context.schedule("1s", self.stream, STREAM_TIME)
+
+    def process(self, record: Record) -> None:
+        return None
+
+    def wall(self, now: int) -> None:
+        self.context.forward(Record("wall", str(self.context.current_stream_time_ms()), now))
+
+    def stream(self, now: int) -> None:
+        self.context.forward(Record("stream", str(self.context.current_stream_time_ms()), now))
+
+
+def ticks() -> Topology:
+    return Topology().add_source("in", "in").add_processor("ticks", Ticks, "in").add_sink("out", "out", "ticks")
+
+
+class SecondTicks(Processor):
+    def init(self, context: Any) -> None:
+        super().init(context)
+        context.schedule("200ms", lambda now: context.forward(Record("tick", "", now)), WALL_CLOCK_TIME)
+
+    def process(self, record: Record) -> None:
+        return None
+
+
+def real_ticks() -> Topology:
+    return Topology().add_source("in", "in").add_processor("ticks", SecondTicks, "in").add_sink("out", "out", "ticks")
+
+
+class Poisoned(Count):
+    def process(self, record: Record) -> None:
+        if record.value == "poison":
+            raise ValueError("cannot stand this")
+        super().process(record)
+
+
+class Warns(Count):
+    def process(self, record: Record) -> None:
+        if record.value == "strange":
+            log.warning("strange record %s", record.key)
+        super().process(record)
+
+
+class DiesOnce(Count):
+    """Kills its worker process at a record with the value "die", the first time."""
+
+    def __init__(self, flag: str) -> None:
+        self.flag = Path(flag)
+
+    def process(self, record: Record) -> None:
+        if record.value == "die" and not self.flag.exists():
+            self.flag.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().process(record)
+
+
+class FreezesOnce(Count):
+    """Stops its worker process at a record with the value "freeze", the first time, and says which it is."""
+
+    def __init__(self, flag: str) -> None:
+        self.flag = Path(flag)
+
+    def process(self, record: Record) -> None:
+        if record.value == "freeze" and not self.flag.exists():
+            self.flag.write_text(str(os.getpid()))
+            os.kill(os.getpid(), signal.SIGSTOP)
+        super().process(record)

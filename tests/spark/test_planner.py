@@ -1,0 +1,184 @@
+"""BatchPlanner: when a batch runs and how far it reads; laws over random lags, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock import Commit, ManualClock, OutputBatch, TaskId, TopicPartition
+from penstock.plugins.logs.memory import MemoryLog
+from penstock.plugins.spark.control import Control, ControlFile
+from penstock.plugins.spark.placement import group_key
+from penstock.plugins.spark.planner import BatchPlanner, Offset, Plan, _limit
+
+IN = TopicPartition("in", 0)
+INTERNAL = TopicPartition("app-r", 0)
+
+
+class Stage:
+    """A planner beside a log in memory; waits are counted and not waited."""
+
+    def __init__(self, directory: Path) -> None:
+        self.clock = ManualClock(1_000)
+        self.log = MemoryLog(f"{directory}", {})
+        self.log.create_topic("in", 1)
+        self.log.create_topic("app-r", 1, internal=True)
+        self.control = ControlFile(directory)
+        self.control.write(Control())
+        self.plan = Plan(
+            "app", "memory:", str(directory), {"0_0": [("in", 0)], "1_0": [("app-r", 0)]}, ["app-r"], [], [], 2, None, 1_000,
+            str(directory),
+        )  # fmt: skip
+        self.waits: list[float] = []
+        self.planner = self.new_planner()
+        self.commit("0_0", IN, 0)
+        self.commit("1_0", INTERNAL, 0)
+
+    def new_planner(self, **changes: object) -> BatchPlanner:
+        return BatchPlanner(replace(self.plan, **changes), self.log, self.clock, self.waits.append)  # type: ignore[arg-type]
+
+    def put(self, topic: str, count: int) -> None:
+        self.log.append(OutputBatch(topic, [b"k"] * count, [b"v"] * count, [0] * count))
+
+    def commit(self, task: str, partition: TopicPartition, position: int) -> None:
+        committer = self.log.open_committer("app", task, [partition])
+        committer.commit(Commit({partition: position}, f"{position:012d}-x"), [])
+        committer.close()
+
+    def started(self) -> Offset:
+        """The offset after the first batch, which always runs."""
+        return self.planner.next(self.planner.first(), None)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    yield Stage(tmp_path)
+
+
+def test_the_first_batch_always_runs_and_then_none_without_reason(stage: Stage) -> None:
+    first = stage.started()
+    assert first == {"seq": 1, "clock_ms": 1_000, "step": -1, "ends": {"in": {"0": 0}, "app-r": {"0": 0}}}
+    assert stage.planner.next(first, None) is first
+
+
+def test_a_position_below_its_end_makes_a_batch(stage: Stage) -> None:
+    first = stage.started()
+    stage.put("in", 5)
+    second = stage.planner.next(first, None)
+    assert (second["seq"], second["ends"]["in"]) == (2, {"0": 5})
+    stage.commit("0_0", IN, 5)
+    assert stage.planner.next(second, None) is second
+
+
+def test_a_batch_that_moved_nothing_is_repeated_but_not_at_once(stage: Stage) -> None:
+    stage.put("in", 5)
+    offset = stage.started()
+    for _ in range(8):
+        offset = stage.planner.next(offset, None)
+    assert offset["seq"] == 9
+    assert stage.waits == sorted(stage.waits)
+    assert stage.waits[-1] == 0.5
+    stage.commit("0_0", IN, 2)
+    stage.planner.next(offset, None)
+    assert len(stage.waits) == 8
+
+
+def test_a_tick_that_is_due_makes_a_batch_and_not_more_often_than_the_interval(stage: Stage) -> None:
+    first = stage.started()
+    stage.control.write(Control(next_tick=1_500))
+    stage.clock.advance("600ms")
+    assert stage.planner.next(first, None) is first, "due, but the last batch was less than an interval ago"
+    stage.clock.advance("400ms")
+    second = stage.planner.next(first, None)
+    assert (second["seq"], second["clock_ms"]) == (2, 2_000)
+    stage.control.write(Control(next_tick=10_000))
+    stage.clock.advance("5s")
+    assert stage.planner.next(second, None) is second
+
+
+def test_stopping_plans_nothing_and_a_runner_that_is_gone_is_one_that_stops(stage: Stage, tmp_path: Path) -> None:
+    stage.put("in", 5)
+    stage.control.write(Control(stopping=True))
+    start = stage.planner.first()
+    assert stage.planner.next(start, None) is start
+    (tmp_path / "control").unlink()
+    assert stage.planner.next(start, None) is start
+
+
+def test_draining_stops_at_what_was_there_but_not_in_topics_of_our_own(stage: Stage) -> None:
+    stage.put("in", 5)
+    stage.planner.drain_only()
+    stage.put("in", 5)
+    first = stage.started()
+    assert first["ends"]["in"] == {"0": 5}
+    stage.commit("0_0", IN, 5)
+    stage.put("app-r", 3)
+    second = stage.planner.next(first, None)
+    assert second["ends"] == {"in": {"0": 5}, "app-r": {"0": 3}}
+    stage.commit("1_0", INTERNAL, 3)
+    assert stage.planner.next(second, None) is second
+
+
+def test_steps_run_at_the_clock_that_is_given_and_are_answered(stage: Stage) -> None:
+    stage.control.write(Control(clock_ms=77, step=0, next_tick=0))
+    first = stage.started()
+    assert (first["clock_ms"], first["step"]) == (77, 0)
+    assert stage.control.read_drained() == -1
+    assert stage.planner.next(first, None) is first, "ticks are the step's business"
+    assert stage.control.read_drained() == 0
+    stage.control.write(Control(clock_ms=99, step=1))
+    second = stage.planner.next(first, None)
+    assert (second["clock_ms"], second["step"]) == (99, 1)
+
+
+def test_every_task_gets_a_row_for_each_partition(stage: Stage) -> None:
+    planner = stage.new_planner(globals=[("in", 0)])
+    end: Offset = {"seq": 3, "clock_ms": 5, "step": -1, "ends": {"in": {"0": 9}}}
+    first, second = group_key(TaskId(0, 0), 2), group_key(TaskId(1, 0), 2)
+    assert planner.rows(end) == [
+        (first, "0_0", "in", 0, 9, 5),
+        (first, "0_0", "in", 0, 9, 5),
+        (second, "1_0", "app-r", 0, 0, 5),
+        (second, "1_0", "in", 0, 9, 5),
+    ]
+
+
+def test_the_plan_survives_its_text(stage: Stage) -> None:
+    assert Plan.from_json(stage.plan.to_json()).to_json() == stage.plan.to_json()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1_000), st.integers(0, 5_000)), min_size=1, max_size=8),
+    st.integers(1, 2_000),
+    st.integers(0, 100),
+)
+def test_a_limit_is_kept_used_up_and_never_moves_an_end_back(
+    sizes: list[tuple[int, int]], most: int, seq: int
+) -> None:
+    partitions = [TopicPartition("t", number) for number in range(len(sizes))]
+    positions = {each: position for each, (position, _) in zip(partitions, sizes, strict=True)}
+    ends = {each: position + lag for each, (position, lag) in zip(partitions, sizes, strict=True)}
+    behind = {each: positions[each] for each in partitions if positions[each] < ends[each]}
+    planned = _limit(behind, ends, most, seq)
+    assert all(positions[each] <= planned[each] <= ends[each] for each in partitions)
+    read = sum(planned[each] - positions[each] for each in partitions)
+    lag = sum(ends[each] - positions[each] for each in partitions)
+    assert read <= most
+    assert read >= min(most, lag) - len(partitions), "rounding may leave a record a partition for the next batch"
+    assert read > 0 or not lag
+
+
+@given(st.integers(1, 6), st.integers(1, 3))
+def test_under_a_limit_everybody_gets_a_turn(count: int, most: int) -> None:
+    partitions = [TopicPartition("t", number) for number in range(count)]
+    positions = dict.fromkeys(partitions, 0)
+    ends = {each: 10 if each.partition else 1_000_000 for each in partitions}
+    for seq in range(200 * count):
+        behind = {each: at for each, at in positions.items() if at < ends[each]}
+        positions = {**positions, **_limit(behind, ends, most, seq)} if behind else positions
+    assert all(positions[each] == 10 for each in partitions if each.partition)

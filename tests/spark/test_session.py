@@ -1,0 +1,91 @@
+"""What is missing or does not fit is said before Spark starts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import ConfigError, RuntimeUnavailableError
+from penstock.plugins.spark import run
+from penstock.plugins.spark.query import explain
+from penstock.plugins.spark.runner import spark_trigger
+from penstock.plugins.spark.session import check_java
+
+from . import apps
+from .surroundings import Surroundings
+
+
+def fake_java(folder: Path, script: str) -> Path:
+    java = folder / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\n{script}\n")
+    java.chmod(0o755)
+    return java.parent
+
+
+def test_a_missing_java_is_named_with_what_to_install(
+    surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    surroundings.create(**{"in": 1, "out": 1})
+    with pytest.raises(RuntimeUnavailableError, match=r"no `java` on PATH; install .* 17 or later"):
+        run(surroundings.application("app", apps.pipe()))
+
+
+def test_an_old_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(fake_java(tmp_path, """echo 'openjdk version "11.0.2" 2019-01-15' >&2""")))
+    with pytest.raises(RuntimeUnavailableError, match=r"needs Java 17 or later, and .*java is version 11; install"):
+        check_java()
+    (tmp_path / "release").write_text('JAVA_VERSION="1.8.0_292"\n')
+    with pytest.raises(RuntimeUnavailableError, match=r"version 8; install"):
+        check_java()
+
+
+def test_a_new_java_and_one_that_does_not_say_are_let_through(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(fake_java(tmp_path, """echo 'openjdk version "21" 2023-09-19' >&2""")))
+    check_java()
+    (tmp_path / "release").write_text("IMPLEMENTOR=somebody\n")
+    check_java()
+
+
+def test_a_java_home_without_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(RuntimeUnavailableError, match=rf"JAVA_HOME is '{tmp_path}', and there is no bin/java in it"):
+        check_java()
+
+
+def test_spark_connect_is_refused_with_the_way_out(surroundings: Surroundings) -> None:
+    remote: Any = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    with pytest.raises(RuntimeUnavailableError, match=r"Spark Connect.*classic SparkSession"):
+        run(surroundings.application("app", apps.pipe()), session=remote)
+
+
+def test_triggers() -> None:
+    assert spark_trigger("available_now") == {"availableNow": True}
+    assert spark_trigger("1m30s") == {"processingTime": "90000 milliseconds"}
+    with pytest.raises(ConfigError, match=r'trigger \'soon\': expected "available_now" or a time'):
+        spark_trigger("soon")
+
+
+def test_what_spark_says_is_told_without_its_stack() -> None:
+    text = (
+        "Job aborted due to stage failure: Task 0 failed: ExecutorLostFailure\n\tat org.apache.spark.A.b(A.scala:3)\n"
+        "Driver stacktrace:\n=== Streaming Query ===\nIdentifier: x"
+    )
+    assert explain(text) == "Job aborted due to stage failure: Task 0 failed: ExecutorLostFailure"
+    python = 'Worker failed.\nTraceback (most recent call last):\n  File "x.py", line 3\nOSError: disk full\n\nat java.lang.X'
+    assert explain(python) == "OSError: disk full"
+    assert explain("") == "no reason given"
+
+
+def test_importing_the_runtime_imports_no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    import subprocess
+
+    program = "import sys, penstock.plugins.spark; sys.exit('pyspark' in sys.modules or 'pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
