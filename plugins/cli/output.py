@@ -17,8 +17,8 @@ from .failures import ReaderGone
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-PLAIN_INTERVAL_MS = 5_000
-"""How often long work says where it is when stderr is no terminal."""
+PLAIN_INTERVAL_MS, UNCHANGED_INTERVAL_MS = 5_000, 60_000
+"""How often long work says where it is when stderr is no terminal, and how often when it is still there."""
 
 
 @contextmanager
@@ -104,6 +104,7 @@ class Meter:
         self._quiet = quiet
         self._clock = clock or SystemClock()
         self._started = self._shown = self._clock.now_ms()
+        self._line = ""
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self.records = 0
@@ -142,6 +143,11 @@ class Meter:
         """Records so far by time so far."""
         return self.records / max(self.seconds, 0.001)
 
+    def say(self, text: str) -> None:
+        """Show what goes on before the first record, beside the bar."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, text=text)
+
     def update(
         self,
         records: int,
@@ -166,9 +172,10 @@ class Meter:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, total=self._total if total is None else total, text=line)
             return
+        interval = PLAIN_INTERVAL_MS if line != self._line else UNCHANGED_INTERVAL_MS
         now = self._clock.now_ms()
-        if now - self._shown >= PLAIN_INTERVAL_MS:
-            self._shown = now
+        if now - self._shown >= interval:
+            self._shown, self._line = now, line
             whole = self._total if total is None else total
             share = f" {done / whole:.0%}" if done is not None and whole else ""
             note(f"{self._title}{share} · {line}")

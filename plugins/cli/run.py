@@ -100,6 +100,7 @@ def run(
     from .log_lines import log_lines
 
     with log_lines(log_level), Meter(f"running {application.id}", quiet=quiet) as meter:
+        meter.say("starting Spark")
         summary = run_on_spark(
             application,
             trigger=trigger,

@@ -21,6 +21,12 @@ class Console:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.environment = {
+            # As users have it, whatever the tests are run with: output is buffered, modules are compiled once.
+            "PYTHONUNBUFFERED": "",
+            "PYTHONDONTWRITEBYTECODE": "",
+            "PYTHONPYCACHEPREFIX": str(directory.parent / "pycache"),
+        }
 
     def write(self, name: str, text: str | bytes) -> Path:
         """Write a file of the directory."""
@@ -55,7 +61,7 @@ class Console:
         return subprocess.Popen(
             [sys.executable, "-m", "penstock.plugins.cli", *arguments],
             cwd=self.directory,
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, **self.environment, **(environment or {})},
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -65,7 +71,12 @@ class Console:
     def process(self, *arguments: str, code: int = 0, environment: Mapping[str, str] | None = None) -> tuple[str, str]:
         """Run a real process to its end, which must be with `code`; return what it printed."""
         started = self.start(*arguments, environment=environment)
-        out, err = started.communicate(timeout=60)
+        try:
+            out, err = started.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            started.terminate()
+            out, err = started.communicate()
+            raise AssertionError(f"{arguments}: not done after {timeout} s\n{out}\n{err}") from None
         assert started.returncode == code, f"{arguments}: {started.returncode}\n{out}\n{err}"
         return out, err
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import resource
 import subprocess
@@ -167,8 +168,8 @@ def test_broken_plugins_leave_our_commands_alone(console: Console) -> None:
             "ValueError: not today",
         ),
         "returning": ("@hookimpl\ndef penstock_cli_commands():\n    return 5\n", "TypeError: 'int'"),
-        "taking": (
-            HOOK.format(commands={"topics": "taking.commands:hello"}),
+        "abducting": (
+            HOOK.format(commands={"topics": "abducting.commands:hello"}),
             "command 'topics' comes from two packages",
         ),
         "unknown": ("@hookimpl\ndef penstock_comands():\n    return {}\n", "penstock_comands"),
@@ -184,7 +185,7 @@ def test_broken_plugins_leave_our_commands_alone(console: Console) -> None:
         for each in json.loads(console.process("plugins", "--json", environment=environment)[0])["broken"]
     }
     for name, (_, reason) in plugins.items():
-        assert any(plugin.startswith(f"{name} 1.5 ") and reason in error for plugin, error in broken.items()), name
+        assert any(name in plugin + error and reason in error for plugin, error in broken.items()), name
 
 
 # -- errors
@@ -245,7 +246,8 @@ def test_help_is_fast(console: Console) -> None:
             return usage.ru_utime + usage.ru_stime
 
         before = used()
-        subprocess.run([sys.executable, *command], cwd=console.directory, check=True, stdout=subprocess.DEVNULL)
+        environment = {**os.environ, **console.environment}
+        subprocess.run([sys.executable, *command], env=environment, check=True, stdout=subprocess.DEVNULL)
         return used() - before
 
     # A busy machine makes every process dear for a while, never cheap: one good try shows what it costs.

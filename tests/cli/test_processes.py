@@ -84,6 +84,19 @@ def test_a_reader_that_goes_away_ends_consume_without_a_word(lines: Console) -> 
         assert process.wait(30) == 0
 
 
+def test_a_reader_that_goes_away_ends_following_at_the_next_record(lines: Console) -> None:
+    append(lines, "before")
+    process = lines.start("consume", "lines", "--follow", "--from-beginning")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == "before\n"
+    process.stdout.close()
+    append(lines, "after")
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait(30) == 0
+
+
 def test_a_slow_pipe_is_written_as_it_comes(lines: Console) -> None:
     process = lines.start("produce", "lines", stdin=subprocess.PIPE)
     assert process.stdin is not None
@@ -114,7 +127,7 @@ def on_a_terminal(console: Console, *arguments: str, **environment: str) -> str:
     process = subprocess.Popen(
         [sys.executable, "-m", "penstock.plugins.cli", *arguments],
         cwd=console.directory,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "120", **environment},
+        env={**os.environ, **console.environment, "TERM": "xterm", "COLUMNS": "120", **environment},
         stdin=subprocess.DEVNULL,
         stdout=theirs,
         stderr=theirs,

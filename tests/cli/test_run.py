@@ -75,7 +75,7 @@ def test_an_application_runs_to_the_end_of_its_topics(shout: Console) -> None:
     shout("produce", "lines", "-K", ":", stdin="a:say\nb:hello\na:again\n")
     out, err = shout.process(
         "run", "shout.py:topology", "--application-id", "from-here", "--master", "local[2]", "--json",
-        "--set", "user.limit=4", "--set", "commit_interval=5s",
+        "--set", "user.limit=4", "--set", "commit_interval=5s", timeout=180,
     )  # fmt: skip
     summary = json.loads(out)
     assert (summary["application_id"], summary["records_in"], summary["records_out"]) == ("from-here", 3, 3)
@@ -93,7 +93,7 @@ def test_an_application_runs_until_it_is_interrupted(shout: Console) -> None:
     partitions = [TopicPartition("shouted", 0), TopicPartition("shouted", 1)]
     try:
         with open_log(Settings(data_dir=str(shout.directory / ".penstock"))) as log:
-            deadline = time.monotonic() + 90
+            deadline = time.monotonic() + 180
             while sum(log.end_offsets(partitions).values()) < 2:
                 assert process.poll() is None, process.communicate()
                 assert time.monotonic() < deadline, "no records came out"
@@ -121,9 +121,15 @@ def test_progress_is_a_plain_line_now_and_then(capsys: pytest.CaptureFixture[str
         meter.update(20, done=20, total=40, lag=20, rate=1234.5, text="batch 2")
         assert capsys.readouterr().err == "running x 50% · batch 2 · 20 records · 1,234 records/s · lag 20\n"
         clock.advance("1s")
-        meter.update(40)
+        meter.update(30)
         assert capsys.readouterr().err == ""
-    assert (meter.seconds, meter.records) == (6.0, 40)
+        clock.advance("30s")
+        meter.update(20, done=20, total=40, lag=20, rate=1234.5, text="batch 2")
+        assert capsys.readouterr().err == "", "nothing new"
+        clock.advance("30s")
+        meter.update(20, done=20, total=40, lag=20, rate=1234.5, text="batch 2")
+        assert "batch 2" in capsys.readouterr().err, "a sign of life"
+    assert (meter.seconds, meter.records) == (66.0, 20)
 
 
 def test_no_progress_when_quiet(capsys: pytest.CaptureFixture[str]) -> None:
