@@ -244,7 +244,7 @@ class TopologyTestDriver:
 
     def _stores(self, worker: TaskWorker) -> Mapping[str, StateStore]:
         if worker.task is None:
-            self._run(worker, {})
+            self._run(worker, {}, reopen=False)
         assert worker.task is not None
         return worker.task.stores
 
@@ -290,14 +290,14 @@ class TopologyTestDriver:
             else:
                 waiting.add(worker.id)
 
-    def _run(self, worker: TaskWorker, ends: Mapping[TopicPartition, int]) -> TaskReport:
+    def _run(self, worker: TaskWorker, ends: Mapping[TopicPartition, int], *, reopen: bool = True) -> TaskReport:
         report = worker.run_batch(ends, self._clock.now_ms())
         for name, counts in report.nodes.items():
             metrics = self._metrics.setdefault(name, NodeMetrics())
             metrics.records_in += counts["in"]
             metrics.records_out += counts["out"]
             metrics.dropped.update(counts["dropped"])
-        if self._reopen:
+        if self._reopen and reopen:
             worker.close()
         return report
 

@@ -1,0 +1,240 @@
+"""Error handlers: fail, skip, retry and dead letter, for records that cannot be read, processed or produced."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock import STREAM_TIME, PenstockError, Processor, ProductionError, Record, SerdeError, Topology, key_value_store
+from penstock.errors import ProcessingError
+from penstock.handlers import DeadLetter, Fail, Failure, Retry, RetryAfter, SendToDeadLetter, Skip, Stage, skip
+from penstock.plugins.testing import TopologyTestDriver
+from penstock.record import OutputBatch, TopicPartition
+
+STAGES = ["deserialization", "processing", "production"]
+
+
+class Fragile(Processor):
+    """Counts what it processed; "raise" raises, "unwritable" is forwarded as what the sink's serde refuses."""
+
+    def process(self, record: Record) -> None:
+        seen = self.context.get_store("seen")
+        seen.put("all", (seen.get("all") or 0) + 1)
+        if record.value == "raise":
+            raise ValueError("as asked")
+        self.context.forward(record.with_value(7) if record.value == "unwritable" else record)
+
+
+POISON = {"deserialization": b"\xff", "processing": b"raise", "production": b"unwritable"}
+NODE = {"deserialization": "in", "processing": "fragile", "production": "out"}
+REASON = {"deserialization": "deserialization", "processing": "skipped", "production": "production"}
+HEADERS = (("trace", b"1"), ("trace", None))
+
+
+def topology() -> Topology:
+    return (
+        Topology()
+        .add_source("in", "in")
+        .add_processor("fragile", Fragile, "in", stores=[key_value_store("seen")])
+        .add_sink("out", "out", "fragile")
+    )
+
+
+def send(driver: TopologyTestDriver, *rows: bytes) -> None:
+    driver.pipe_raw(OutputBatch("in", [b"k"] * len(rows), list(rows), [5] * len(rows), [HEADERS] * len(rows)))
+
+
+@pytest.fixture(params=[False, True], ids=["kept open", "opened again"])
+def reopen(request: pytest.FixtureRequest) -> Iterator[bool]:
+    yield request.param
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_fail_names_everything_and_nothing_is_lost(stage: str, reopen: bool) -> None:
+    with TopologyTestDriver(topology(), reopen_tasks=reopen) as driver:
+        send(driver, b"a")
+        kind = {"deserialization": SerdeError, "processing": ProcessingError, "production": ProductionError}[stage]
+        doing = " while producing to topic 'out'" if stage == "production" else ""
+        where = f"application 'test', task 0_0, node {NODE[stage]!r}{doing}, at topic 'in' partition 0 offset 1: "
+        with pytest.raises(kind, match=re.escape(where)) as raised:
+            send(driver, POISON[stage], b"b")
+        assert isinstance(raised.value, PenstockError)
+        assert raised.value.__cause__ is not None
+        assert [record.value for record in driver.read_all("out")] == ["a"]
+        # It stops there for ever, with the state of the last commit.
+        with pytest.raises(kind):
+            driver.advance_wall_clock("1s")
+        assert driver.store("seen").get("all") == 1
+        assert driver.log.committed("test", [TopicPartition("in", 0)]) == {TopicPartition("in", 0): 1}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_skip_drops_counts_and_moves_on(stage: str, reopen: bool, caplog: pytest.LogCaptureFixture) -> None:
+    with TopologyTestDriver(topology(), reopen_tasks=reopen, **{f"{stage}_handler": skip}) as driver:
+        send(driver, b"a", POISON[stage], POISON[stage], b"b")
+        assert [record.value for record in driver.read_all("out")] == ["a", "b"]
+        assert driver.metrics()[NODE[stage]].dropped == Counter({REASON[stage]: 2})
+        assert driver.dropped_records() == 2
+        # What happened before the failure stays: the record is dropped at its node only.
+        assert driver.store("seen").get("all") == (2 if stage == "deserialization" else 4)
+        assert driver.log.committed("test", [TopicPartition("in", 0)]) == {TopicPartition("in", 0): 4}
+    assert f"node {NODE[stage]!r}" in caplog.text and "offset 2" in caplog.text and ": skipped" in caplog.text
+
+
+def test_a_skipped_record_goes_on_in_the_other_children() -> None:
+    class Raising(Processor):
+        def process(self, record: Record) -> None:
+            raise ValueError("no")
+
+    class Both(Processor):
+        def process(self, record: Record) -> None:
+            self.context.forward(record)
+            self.context.forward(record.with_value("after"))
+
+    built = Topology().add_source("in", "in").add_processor("both", Both, "in").add_processor("bad", Raising, "both")
+    built.add_processor("worse", Raising, "bad").add_sink("out", "out", "both")
+    with TopologyTestDriver(built, processing_handler=skip) as driver:
+        send(driver, b"a")
+        assert [record.value for record in driver.read_all("out")] == ["a", "after"]
+        assert driver.metrics()["bad"].dropped == {"skipped": 2}
+        assert "worse" not in {name for name, each in driver.metrics().items() if each.dropped}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_dead_letter_is_the_source_record_with_the_reason_in_its_headers(stage: str, reopen: bool) -> None:
+    with TopologyTestDriver(topology(), reopen_tasks=reopen, **{f"{stage}_handler": DeadLetter("dead")}) as driver:
+        send(driver, b"a", POISON[stage], b"b")
+        assert [record.value for record in driver.read_all("out")] == ["a", "b"]
+        dead = driver.output_topic("dead", key_serde="bytes", value_serde="bytes").read_all()
+        (letter,) = dead
+        assert (letter.key, letter.value, letter.timestamp) == (b"k", POISON[stage], 5)
+        assert letter.headers[:2] == HEADERS
+        about = dict(letter.headers[2:])
+        assert {name: about[f"__streams.errors.{name}"] for name in ("topic", "partition", "offset")} == {
+            "topic": b"in", "partition": b"0", "offset": b"1",
+        }  # fmt: skip
+        expected = {"deserialization": "SerdeError", "processing": "ValueError", "production": "SerdeError"}[stage]
+        assert str(about["__streams.errors.exception"], "utf-8").endswith(expected)
+        assert about["__streams.errors.message"]
+        assert b"Traceback" in about["__streams.errors.stacktrace"]
+        assert driver.dropped_records() == 1
+
+
+def test_dead_letters_may_go_where_a_sink_writes_too() -> None:
+    with TopologyTestDriver(topology(), processing_handler=DeadLetter("out")) as driver:
+        send(driver, b"a", b"raise", b"b")
+        found = driver.read_all("out")
+        assert [record.value for record in found] == ["a", "raise", "b"]
+        assert [len(record.headers) for record in found] == [2, 8, 2]
+
+
+class Flaky(Processor):
+    """Fails for as long as `failures` says, over re-openings."""
+
+    failures = 0
+
+    def process(self, record: Record) -> None:
+        seen = self.context.get_store("seen")
+        seen.put("all", (seen.get("all") or 0) + 1)
+        self.context.forward(record)
+        if record.value == "raise" and Flaky.failures > 0:
+            Flaky.failures -= 1
+            raise OSError("not now")
+
+
+@pytest.mark.parametrize(("failures", "succeeds"), [(1, True), (3, True), (4, False)])
+def test_retry_goes_back_to_the_commit_and_gives_up_in_the_end(failures: int, succeeds: bool, reopen: bool) -> None:
+    Flaky.failures = failures
+    built = Topology().add_source("in", "in").add_processor("fragile", Flaky, "in", stores=[key_value_store("seen")])
+    built.add_sink("out", "out", "fragile")
+    with TopologyTestDriver(built, reopen_tasks=reopen, processing_handler=Retry(3, "5ms", skip)) as driver:
+        send(driver, b"a", b"raise", b"b")
+        # What the failed attempts put and forwarded never happened; a skipped record keeps what came before its failure.
+        assert [record.value for record in driver.read_all("out")] == ["a", "raise", "b"]
+        assert driver.store("seen").get("all") == 3
+        assert driver.dropped_records() == (0 if succeeds else 1)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_handler_is_told_what_failed_where_and_how_often(stage: str) -> None:
+    seen: list[Failure] = []
+
+    def handler(failure: Failure) -> Any:
+        seen.append(failure)
+        return RetryAfter("1ms") if failure.attempt < 3 else Skip()
+
+    with TopologyTestDriver(topology(), **{f"{stage}_handler": handler}) as driver:
+        send(driver, b"a", POISON[stage])
+    assert [failure.attempt for failure in seen] == [1, 2, 3]
+    last = seen[-1]
+    assert (last.stage, last.node, last.task_id) == (Stage(stage), NODE[stage], "0_0")
+    assert (last.topic, last.partition, last.offset, last.timestamp) == ("in", 0, 1, 5)
+    assert (last.raw_key, last.raw_value, last.headers) == (b"k", POISON[stage], HEADERS)
+
+
+def test_attempts_are_counted_for_each_record() -> None:
+    attempts: list[tuple[int | None, int]] = []
+
+    def handler(failure: Failure) -> Any:
+        attempts.append((failure.offset, failure.attempt))
+        return RetryAfter("1ms") if failure.attempt < 2 else Skip()
+
+    with TopologyTestDriver(topology(), processing_handler=handler) as driver:
+        send(driver, b"raise", b"raise")
+    assert attempts == [(0, 1), (0, 2), (1, 1), (1, 2)]
+
+
+def test_a_punctuator_has_no_record_to_send_away() -> None:
+    class Failing(Processor):
+        def init(self, context: Any) -> None:
+            super().init(context)
+            context.schedule("10ms", self.fire, STREAM_TIME)
+
+        def fire(self, now: int) -> None:
+            raise ValueError("in time")
+
+        def process(self, record: Record) -> None:
+            pass
+
+    seen: list[Failure] = []
+
+    def handler(failure: Failure) -> Any:
+        seen.append(failure)
+        return SendToDeadLetter("dead")
+
+    built = Topology().add_source("in", "in").add_processor("p", Failing, "in")
+    with TopologyTestDriver(built, processing_handler=handler) as driver:
+        driver.pipe("in", "k", "v", 17)
+        letter = driver.output_topic("dead", key_serde="bytes", value_serde="bytes").read()
+    assert letter is not None
+    assert (letter.key, letter.value, letter.timestamp) == (None, None, 17)
+    assert dict(letter.headers)["__streams.errors.offset"] is None
+    assert (seen[0].topic, seen[0].raw_value, seen[0].node) == (None, None, "p")
+
+
+def test_a_handler_that_answers_nonsense_is_named() -> None:
+    with TopologyTestDriver(topology(), processing_handler=lambda failure: None) as driver:  # type: ignore[arg-type,return-value]
+        with pytest.raises(PenstockError, match=r"offset 0: .*processing handler.* returned None, expected Fail\(\), Skip\(\)"):
+            send(driver, b"raise")
+
+
+def test_a_decision_to_fail_goes_up_through_nodes_untouched() -> None:
+    asked: list[str] = []
+
+    def handler(failure: Failure) -> Any:
+        asked.append(failure.node)
+        return Fail()
+
+    class Above(Processor):
+        def process(self, record: Record) -> None:
+            self.context.forward(record)
+
+    built = Topology().add_source("in", "in").add_processor("above", Above, "in")
+    built.add_processor("fragile", Fragile, "above", stores=[key_value_store("seen")])
+    with TopologyTestDriver(built, processing_handler=handler) as driver, pytest.raises(ProcessingError):
+        send(driver, b"raise")
+    assert asked == ["fragile"]
