@@ -40,7 +40,8 @@ FOLDERS = {
 
 def marked(page: Path) -> object:
     """A page whose commands start Spark runs with the other tests that do."""
-    marks = [pytest.mark.spark] if "$ penstock run" in page.read_text() else []
+    starts_spark = re.search(r"^\$ (penstock run|python run_)", page.read_text(), re.MULTILINE)
+    marks = [pytest.mark.spark] if starts_spark else []
     return pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
 
 
