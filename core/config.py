@@ -9,10 +9,12 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from .clock import Duration, duration_ms
-from .errors import ConfigError
+from .errors import ConfigError, PluginError
 from .extractors import TimestampExtractor, fail_on_invalid_timestamp
 from .handlers import Handler, fail
+from .hooks import registry
 from .nodes import SerdeLike
+from .serde import Serde
 
 if TYPE_CHECKING:
     from .topology import Topology
@@ -117,7 +119,7 @@ class Application:
     """A topology with an id and settings; what `penstock run MODULE:ATTR` runs.
 
     `application_id` names the application in the log: its positions, internal topics and state. `settings` are the
-    fields of `Settings`. Raises ConfigError or TopologyError at once for anything that cannot work.
+    fields of `Settings`. Raises ConfigError, PluginError or TopologyError at once for anything that cannot work.
     """
 
     def __init__(self, application_id: str, topology: Topology, **settings: Any) -> None:
@@ -125,6 +127,7 @@ class Application:
             raise ConfigError(f"application id {application_id!r}: expected 1 to 200 letters, digits, '.', '_' or '-'")
         self.id = application_id
         self.settings = Settings.make(settings)
+        _check_installed(self.settings)
         self.topology = topology
         self.program = topology.build()
 
@@ -132,6 +135,26 @@ class Application:
         """Return this application with some settings replaced."""
         current = {each.name: getattr(self.settings, each.name) for each in fields(Settings)}
         return Application(self.id, self.topology, **{**current, **settings})
+
+
+def _check_installed(settings: Settings) -> None:
+    """Refuse settings that name what no installed plugin brings; nothing is loaded."""
+    serdes = ("key_serde", "value_serde", "state_serde")
+    named = {
+        "log": ("log", settings.log.partition(":")[0]),
+        "changelog": ("changelog", settings.changelog.partition(":")[0]),
+        "store_backend": ("store backend", settings.store_backend),
+        **{name: ("serde", getattr(settings, name)) for name in serdes},
+    }
+    for setting, (kind, name) in named.items():
+        if kind == "serde" and isinstance(name, Serde):
+            continue
+        if not isinstance(name, str):
+            raise ConfigError(f"setting {setting!r}: expected the name of an installed {kind}, found {name!r}")
+        try:
+            registry().find(kind, name)
+        except PluginError as error:
+            raise PluginError(f"setting {setting!r}: {error}") from error
 
 
 ApplicationLike = Callable[[], "Application"] | Application
