@@ -78,10 +78,8 @@ class DirectoryChangelog(TaskChangelog):
             self._storage.write(name, [data])
         except OSError as error:
             raise self._storage.explain(f"write delta {name}", error) from error
-        if self._weight is not None and self._last == previous:
+        if self._weight is not None:  # orphans count too, until `wants_snapshot` looks again before it says yes
             self._weight.deltas += len(data) + _FILE_COST
-        else:
-            self._weight = None
         self._last = version
 
     def restore(self, target: str, have: str | None) -> Restore:

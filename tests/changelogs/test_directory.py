@@ -20,7 +20,9 @@ from penstock.errors import ChangelogError
 from penstock.plugins.changelogs import storage
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.testing.contracts.changelog import State, restored
-from penstock.store import Changes
+
+from . import killed_writer
+from .killed_writer import delta_of, version_of
 
 _FAR = 10**15
 _STATE = {"s": {b"a": b"3", b"b": b"2"}}
@@ -176,6 +178,30 @@ def test_a_lost_or_damaged_file_asks_for_a_snapshot_and_stops_cleaning(
     assert len(_files(tmp_path)) == 2
 
 
+def test_attempts_that_were_never_committed_ask_for_no_snapshot(tmp_path: Path) -> None:
+    log = DirectoryChangelog(str(tmp_path), "app", "0_0", snapshot_floor_bytes=50_000)
+    log.append({}, None, "v0")
+    assert not log.wants_snapshot()
+    for attempt in range(40):
+        log.append({"s": [(b"a", b"x" * 1000)]}, "v0", f"v1-{attempt}")
+        assert not log.wants_snapshot()
+    last = "v0"
+    for number in range(8):
+        log.append({"s": [(b"a", b"x" * 1000)]}, last, f"v{number}-good")
+        last = f"v{number}-good"
+        assert not log.wants_snapshot()
+    log.append({"s": [(b"a", b"x" * 1000)]}, last, "v9")
+    assert log.wants_snapshot()
+
+
+def test_names_that_go_in_a_circle_end_in_an_error(tmp_path: Path) -> None:
+    log = _open(tmp_path)
+    log.append({}, "v2", "v1")
+    log.append({}, "v1", "v2")
+    with pytest.raises(ChangelogError, match="no way to version v2"):
+        log.restore("v2", None)
+
+
 def test_a_lost_folder_is_no_empty_state(tmp_path: Path) -> None:
     with pytest.raises(ChangelogError, match=r"no way to version v3.*v3\.\*\.delta \(missing\)"):
         _open(tmp_path / "nowhere").restore("v3", None)
@@ -323,54 +349,18 @@ def test_a_version_that_is_no_file_name_is_refused(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------- kill -9
 
-_KEYS = 40
-
-_WRITER = """
-import sys
-from tests.changelogs.test_directory import delta_of, version_of
-from penstock.plugins.changelogs.directory import DirectoryChangelog
-from penstock.plugins.testing.contracts.changelog import State
-log = DirectoryChangelog(sys.argv[1], "app", "0_0", chunk_bytes=2000, snapshot_floor_bytes=200_000)
-number, state = int(sys.argv[2]), {}
-if number:
-    for changes, _ in log.restore(version_of(number), None).steps:
-        state.update(changes.get("s", []))
-while True:
-    changes = delta_of(number + 1)
-    log.append(changes, version_of(number) if number else None, version_of(number + 1))
-    number += 1
-    print(number, flush=True)
-    state.update(changes["s"])
-    if log.wants_snapshot():
-        log.snapshot(version_of(number), (("s", k, v) for k, v in sorted(state.items()) if v is not None))
-        log.clean(version_of(number), 0, 10**15)
-"""
-
-
-def version_of(number: int) -> str:
-    return f"{number:012d}-00000000"
-
-
-def delta_of(number: int) -> Changes:
-    """Return the changes of the delta with that number, a function of nothing else."""
-    draw = random.Random(number)
-    rows = {}
-    for _ in range(5):
-        key = b"key%02d" % draw.randrange(_KEYS)
-        rows[key] = None if draw.random() < 0.2 else b"%d-" % number + draw.randbytes(3000)
-    return {"s": sorted(rows.items())}
-
 
 def test_what_was_appended_survives_kill_9(tmp_path: Path) -> None:
     committed, applied = 0, 0
     state: dict[bytes, bytes | None] = {}
     draw = random.Random(5)
-    for _ in range(6):
+    for _ in range(5):
         writer = subprocess.Popen(
-            [sys.executable, "-c", _WRITER, str(tmp_path), str(committed)], stdout=subprocess.PIPE, text=True, bufsize=1
-        )
+            [sys.executable, killed_writer.__file__, str(tmp_path), str(committed)],
+            stdout=subprocess.PIPE, text=True, bufsize=1,
+        )  # fmt: skip
         assert writer.stdout is not None
-        wanted = committed + draw.randrange(20, 150)
+        wanted = committed + draw.randrange(10, 70)
         for line in writer.stdout:
             committed = int(line)
             if committed >= wanted:
