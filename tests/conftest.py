@@ -14,5 +14,7 @@ settings.load_profile("penstock")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep all tests that start Spark in one process: two sessions on two cores only slow each other down."""
     for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
         if item.get_closest_marker("spark"):
             item.add_marker(pytest.mark.xdist_group("spark"))
