@@ -68,7 +68,9 @@ class Console:
             text=True,
         )
 
-    def process(self, *arguments: str, code: int = 0, environment: Mapping[str, str] | None = None) -> tuple[str, str]:
+    def process(
+        self, *arguments: str, code: int = 0, environment: Mapping[str, str] | None = None, timeout: int = 60
+    ) -> tuple[str, str]:
         """Run a real process to its end, which must be with `code`; return what it printed."""
         started = self.start(*arguments, environment=environment)
         try:

@@ -75,7 +75,7 @@ def test_an_application_runs_to_the_end_of_its_topics(shout: Console) -> None:
     shout("produce", "lines", "-K", ":", stdin="a:say\nb:hello\na:again\n")
     out, err = shout.process(
         "run", "shout.py:topology", "--application-id", "from-here", "--master", "local[2]", "--json",
-        "--set", "user.limit=4", "--set", "commit_interval=5s", timeout=180,
+        "--set", "user.limit=4", "--set", "commit_interval=5s", timeout=300,
     )  # fmt: skip
     summary = json.loads(out)
     assert (summary["application_id"], summary["records_in"], summary["records_out"]) == ("from-here", 3, 3)
@@ -93,7 +93,7 @@ def test_an_application_runs_until_it_is_interrupted(shout: Console) -> None:
     partitions = [TopicPartition("shouted", 0), TopicPartition("shouted", 1)]
     try:
         with open_log(Settings(data_dir=str(shout.directory / ".penstock"))) as log:
-            deadline = time.monotonic() + 180
+            deadline = time.monotonic() + 300
             while sum(log.end_offsets(partitions).values()) < 2:
                 assert process.poll() is None, process.communicate()
                 assert time.monotonic() < deadline, "no records came out"
