@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -30,6 +31,13 @@ def start(role: str, *arguments: object) -> Any:
     finally:
         process.kill()
         process.communicate()
+
+
+def fork() -> int:
+    """Fork; Python 3.12 and later warn when the test runner has threads, which the children here do not need."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 def line(process: subprocess.Popen[str]) -> str:
@@ -79,6 +87,14 @@ def stop_while_writing(directory: str) -> None:
         print("writing", flush=True)
         os.kill(os.getpid(), signal.SIGSTOP)
     print("written", flush=True)
+
+
+def grow(directory: str, size: str) -> None:
+    """Append until the log's file has a size that others did not expect."""
+    log = LocalLog(directory, {"map_size": str(2 * int(size))})
+    while os.path.getsize(os.path.join(directory, "data.mdb")) < int(size):
+        log.append(OutputBatch("out", [b"k"], [b"v" * 100_000], [0], None, [[0]]))
+    print("grown", flush=True)
 
 
 def take_lease(directory: str) -> None:

@@ -65,7 +65,11 @@ class Environment:
         self._inherited: Any = None
         self._inherited_busy = False
         self._make_locks()
-        self._open()
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
 
     # -- transactions
 

@@ -253,6 +253,18 @@ class LogContract:
                 offset = batches[-1].next_offset
             assert seen == count
 
+    def test_fetch_stops_before_the_end(self, log: Log) -> None:
+        """A batch plans what it reads: records at and after `end` are for later."""
+        log.create_topic("t", 1)
+        partition = TopicPartition("t", 0)
+        for _ in range(3):
+            log.append(output("t", 5))
+        everything = read(log, partition)
+        for first in (0, 3, 5, 9):
+            for stop in (first, first + 1, 8, 10, 14):
+                found = read(log, partition, everything[first].offset, everything[stop].offset)
+                assert found == everything[first:stop]
+
     def test_an_offset_out_of_range_is_named_with_the_range(self, log: Log) -> None:
         """So that the operator sees what is there."""
         log.create_topic("t", 1)
@@ -530,7 +542,9 @@ class LogContract:
         for round_ in range(3):
             for number in range(40):
                 key, value = b"%d" % (number % (7 + round_)), b"%d-%d" % (round_, number)
-                log.append(OutputBatch("t", [key], [value], [number], [(("h", value),)]))
+                headers: Headers = (("h", value),)
+                # Every fourth is a tombstone: an older one goes like any older record.
+                log.append(OutputBatch("t", [key], [value if number % 4 else None], [number], [headers]))
             expected: dict[bytes | None, Found] = {}
             for each in read(log, partition):
                 expected[each.key] = each
