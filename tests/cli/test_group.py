@@ -251,7 +251,7 @@ def test_help_is_fast(console: Console) -> None:
         return used() - before
 
     # A busy machine makes every process dear for a while, never cheap: one good try shows what it costs.
-    tries = []
+    tries: list[float] = []
     while not tries or (tries[-1] >= 0.3 and len(tries) < 8):
         tries.append(cpu("-m", "penstock.plugins.cli", "--help") - cpu("-c", "pass"))
     assert tries[-1] < 0.3, tries

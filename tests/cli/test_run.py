@@ -70,6 +70,19 @@ def test_an_application_that_is_not_there_is_2(shout: Console) -> None:
     assert "add --application-id ID" in shout("run", "shout:topology", code=2).stderr
 
 
+def test_a_missing_topic_is_said_before_spark_starts(shout: Console) -> None:
+    shout("topics", "delete", "shouted")
+    assert "the log has no topic 'shouted' (sink 'out'); create it" in shout("run", "shout:application", code=2).stderr
+
+
+def test_a_missing_java_is_said_with_what_to_install(shout: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(shout.directory))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    error = shout("run", "shout:application", code=1).stderr
+    assert "Spark needs Java" in error
+    assert "install" in error
+
+
 @pytest.mark.spark
 def test_an_application_runs_to_the_end_of_its_topics(shout: Console) -> None:
     shout("produce", "lines", "-K", ":", stdin="a:say\nb:hello\na:again\n")
