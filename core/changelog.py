@@ -48,20 +48,21 @@ class TaskChangelog(ABC):
     def restore(self, target: str, have: str | None) -> Restore:
         """Plan how to bring a copy that is at `have` to `target`.
 
-        When `have` is not an ancestor of `target`, the plan starts afresh (base None). Raises ChangelogError that names the
-        missing or damaged files when the chain to `target` is broken: never a partial plan.
+        When `have` is not an ancestor of `target`, the plan starts afresh (base None). Raises ChangelogError that
+        names the missing or damaged files when the chain to `target` is broken: never a partial plan.
         """
 
     @abstractmethod
     def snapshot(self, version: str, changes: Iterable[tuple[str, bytes, bytes]]) -> None:
-        """Write the whole state at `version` as (store, key, value) in store and key order, so that restore starts there.
+        """Write the whole state at `version`, so that restore starts there.
 
-        `changes` is read once, as it is written. When it raises, no snapshot was written and its error comes out.
+        `changes` are (store, key, value) in store and key order, read once and as they are written. When that
+        raises, no snapshot was written and the error comes out.
         """
 
     @abstractmethod
     def wants_snapshot(self) -> bool:
-        """Return whether the deltas since the last snapshot have outgrown it, or the chain has a gap that one would mend."""
+        """Return whether the deltas since the last snapshot have outgrown it, or one would mend a gap in the chain."""
 
     @abstractmethod
     def clean(self, version: str, grace_ms: int, now_ms: int) -> None:

@@ -114,7 +114,7 @@ class DirectoryChangelog(TaskChangelog):
         self._weight = None
 
     def wants_snapshot(self) -> bool:
-        """Return whether the deltas since the last snapshot weigh more than it, or a file of the chain is lost or damaged.
+        """Return whether the deltas since the last snapshot weigh more than it, or a file of the chain is lost.
 
         False until the first `append` or `restore`.
         """
@@ -264,8 +264,8 @@ class DirectoryChangelog(TaskChangelog):
             ) from error
         except FileNotFoundError as error:
             raise ChangelogError(
-                f"changelog at {self._storage.location}: {name} was deleted while it was needed (did another process clean "
-                f"up after this one was paused?): start again. {_WAYS_OUT}"
+                f"changelog at {self._storage.location}: {name} was deleted while it was needed "
+                f"(did another process clean up while this one was paused?): start again. {_WAYS_OUT}"
             ) from error
         except OSError as error:
             raise self._storage.explain(f"read {name}", error) from error
@@ -364,7 +364,7 @@ def _compression(location: str) -> tuple[str, bool]:
         return location, False
     if option[2] not in _COMPRESSIONS:
         raise ChangelogError(
-            f"changelog location {location!r}: expected compression={' or '.join(_COMPRESSIONS)}, found {option[2]!r}"
+            f"changelog location: expected compression={' or '.join(_COMPRESSIONS)}, found {option[2]!r}"
         )
     rest = option[1] if option[3] else ""
     return location[: option.start()] + rest + location[option.end() :], _COMPRESSIONS[option[2]]

@@ -7,7 +7,7 @@ doubled or moved frame is noticed as well as a changed one.
 
 | kind | payload |
 |---|---|
-| `H` | first frame: a MessagePack map of `version` and `previous` (the version before; nil for none, and in snapshots) |
+| `H` | first frame: a MessagePack map of `version` and `previous` (the version before; nil for none and in snapshots) |
 | `C` | MessagePack of [store, [[key, value], ...]] in key order; a value of nil deletes the key |
 | `Z` | as `C`, compressed with zlib |
 | `E` | last frame: how many frames came before it (4 bytes) and how many changes they hold (8 bytes) |

@@ -97,7 +97,7 @@ class MemoryChangelog(TaskChangelog):
         return route.missing is not None or sum(delta.size for delta in route.deltas) > max(_FLOOR, size)
 
     def clean(self, version: str, grace_ms: int, now_ms: int) -> None:
-        """Forget what came before `version` and it does not need, once `clean` has known it for longer than `grace_ms`."""
+        """Forget what came before `version` and it does not need, once `clean` has known it for `grace_ms`."""
         history = self._history
         route = route_to(version, history.deltas, history.snapshots)
         if route.missing is not None:

@@ -39,7 +39,7 @@ class Storage(ABC):
 
     @abstractmethod
     def write(self, name: str, parts: Iterable[bytes]) -> int:
-        """Write a file durably and return its size. When it raises, the file is not there, or whole but perhaps not durable."""
+        """Write a file durably and return its size; after an error it is not there, or whole but not surely durable."""
 
     @abstractmethod
     def open(self, name: str) -> BinaryIO:
@@ -76,7 +76,7 @@ def open_storage(location: str, *folders: str) -> Storage:
         from pyarrow import fs
     except ImportError as error:
         raise ChangelogError(
-            f"changelog location {location!r} needs the package pyarrow: pip install pyarrow, or name a path on this host"
+            f"changelog location {scheme}://... needs pyarrow: pip install pyarrow, or name a path on this host"
         ) from error
     problem = "it names no bucket or folder"
     try:
@@ -178,7 +178,7 @@ class ArrowStorage(Storage):
         ]
 
     def write(self, name: str, parts: Iterable[bytes]) -> int:
-        """Write aside and rename; directly on an object store, where a rename is a copy and a file appears once complete."""
+        """Write aside and rename; directly in an object store, where a file appears complete and a rename copies."""
         objects = self._file_system.type_name in ("s3", "gcs", "abfs")
         if not self._made and not objects:
             self._file_system.create_dir(self._folder, recursive=True)

@@ -19,7 +19,7 @@ class JsonSerde(Serde[Any]):
     dataclass as text, number or dict; nan and infinity as None. An int beyond 64 bits in JSON that another
     program wrote is read as a float. Where the value must come back as it was, use `msgpack`.
 
-    Keys of a dict keep their order, so equal dicts may have different bytes: use `msgpack` tuples or `str` for store keys.
+    Keys of a dict keep their order, so equal dicts may have different bytes: use `msgpack` or `str` for store keys.
 
     >>> JsonSerde().serialize({"user": "alice", "amount": 3})
     b'{"user":"alice","amount":3}'

@@ -32,11 +32,12 @@ class MsgpackSerde(Serde[Any]):
     datetime (naive, or with a `datetime.timezone` or `zoneinfo.ZoneInfo`), date, timedelta, Decimal and UUID, in each
     other, and every hashable one of them as a key of a dict. Only these very types: a subclass (a NamedTuple, an
     IntEnum, an OrderedDict, a numpy number) would come back as something else, so it is a SerdeError that says what to
-    do. A bytearray or memoryview is written as, and comes back as, bytes. Tuples and sets nest up to 32 deep, lists and dicts up to 500.
+    do. A bytearray or memoryview is written as, and comes back as, bytes. Tuples and sets nest up to 32 deep, lists and
+    dicts up to 500.
 
-    As a store key: equal values of one type have equal bytes, sets included (written in order of their elements' bytes),
-    except that a dict keeps its order and 0.0 is not -0.0. Values of different types are different keys, even where
-    Python calls them equal (1, 1.0 and True). Aware datetimes are keys by wall time and zone, not by instant.
+    As a store key: equal values of one type have equal bytes, sets included (written in order of their elements'
+    bytes), except that a dict keeps its order and 0.0 is not -0.0. Values of different types are different keys, even
+    where Python calls them equal (1, 1.0 and True). Aware datetimes are keys by wall time and zone, not by instant.
     Scans follow the bytes: text of up to 31 bytes in order of length, then by code point; datetimes, dates
     and timedeltas in order of time. For ranges over text or numbers use the serdes `str` and `int`.
 

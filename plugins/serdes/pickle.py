@@ -28,8 +28,8 @@ class PickleSerde(Serde[Any]):
             return pickle.dumps(value, protocol=5)
         except Exception as error:
             raise SerdeError(
-                f"serde 'pickle': cannot write {type(value).__module__}.{type(value).__qualname__} {reprlib.repr(value)}: "
-                f"{type(error).__name__}: {error}; keep only plain data in it"
+                f"serde 'pickle': cannot write {type(value).__module__}.{type(value).__qualname__} "
+                f"{reprlib.repr(value)}: {type(error).__name__}: {error}; keep only plain data in it"
             ) from error
 
     def deserialize(self, data: bytes) -> Any:

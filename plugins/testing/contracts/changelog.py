@@ -44,7 +44,7 @@ class ChangelogContract:
         return str(directory)
 
     def test_any_history_is_restored(self) -> None:
-        """Whatever was appended, lost, snapshotted, cleaned and reopened, each committed version comes back as it was."""
+        """Whatever was appended, lost, snapshotted, cleaned, reopened: each committed version comes back as it was."""
         contract = self
 
         class History(_History):
@@ -145,7 +145,7 @@ class ChangelogContract:
                 log.restore("ghost", have)
 
     def test_a_chain_with_a_gap_is_an_error_that_names_it_until_a_snapshot_mends_it(self, tmp_path: Path) -> None:
-        """A partial state in its place would be a silent loss; who still has a copy of the state asks for a snapshot."""
+        """A partial state in its place would be a silent loss; who still has a copy is asked for a snapshot."""
         log = self._open(tmp_path)
         log.append({"s": [(b"key", b"1")]}, None, "v0")
         log.append({"s": [(b"key", b"2")]}, "gone", "v2")

@@ -50,7 +50,7 @@ class SerdeContract:
 
     @staticmethod
     def same(one: Any, other: Any) -> bool:
-        """Return whether two values are the same to the user of this serde; by default equal and of one type, all through."""
+        """Return whether two values are the same to this serde's users; by default equal and of one type throughout."""
         return same_value(one, other)
 
     def made(self) -> Serde[Any]:
