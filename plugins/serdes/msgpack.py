@@ -112,7 +112,7 @@ class _Writer:
             default=self._extend,
             strict_types=True,
             unicode_errors=unicode_errors,
-            buf_size=256 * 1024 if depth == 1 else 1024,
+            buf_size=4096,  # grows to the largest value; the default is 256 KiB for each serde
         ).pack
         self.inside: Callable[[Any], bytes] = self._first_inside
         plain = Packer(buf_size=64)

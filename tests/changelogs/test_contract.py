@@ -24,4 +24,4 @@ class TestCompressed(ChangelogContract):
 
 class TestMemory(ChangelogContract):
     changelog = MemoryChangelog
-    examples = 100
+    examples = 50

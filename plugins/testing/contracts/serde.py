@@ -59,6 +59,7 @@ class SerdeContract:
 
     # Each class that inherits these tests is an executor of its own, and that is the point of them.
     _each = settings(suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow], deadline=None)
+    _few = settings(_each, max_examples=25)
 
     @_each
     @given(st.data())
@@ -71,7 +72,7 @@ class SerdeContract:
         read = serde.deserialize(written)
         assert self.same(read, value), f"{value!r} came back as {read!r}"
 
-    @_each
+    @_few
     @given(st.data())
     def test_a_value_always_has_the_same_bytes(self, data: st.DataObject) -> None:
         """Stores are ordered and looked up by them; what was written before or failed in between does not matter."""
@@ -84,7 +85,7 @@ class SerdeContract:
                 serde.serialize(wrong)
         assert serde.serialize(value) == written == self.made().serialize(value)
 
-    @_each
+    @_few
     @given(st.data())
     def test_it_survives_pickling(self, data: st.DataObject) -> None:
         """Serdes travel to Spark's executors with the topology."""
@@ -95,7 +96,7 @@ class SerdeContract:
         assert sent.serialize(value) == written
         assert self.same(sent.deserialize(written), value)
 
-    @_each
+    @_few
     @given(st.data())
     def test_what_it_reads_is_not_shared(self, data: st.DataObject) -> None:
         """Changing what was read changes no later answer."""
@@ -148,7 +149,7 @@ class SerdeContract:
             read = serde.deserialize(written)
             assert same_value(read, value), f"{value!r} came back as {read!r}"
 
-    @_each
+    @_few
     @given(st.data())
     def test_bound_to_a_topic_it_is_a_serde(self, data: st.DataObject) -> None:
         """`bind` returns the serde for one topic's keys or values."""
