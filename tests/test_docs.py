@@ -114,6 +114,12 @@ def section(page: Path, heading: str) -> str:
     return match[2]
 
 
+@pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")), ids=lambda page: page.name)
+def test_links_between_files_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text())
+    assert not [link for link in links if not (page.parent / link).exists()]
+
+
 HOOKS = [name for name in vars(Hooks) if name.startswith("penstock_")]
 
 
