@@ -119,12 +119,19 @@ def raw(value: str | bytes | None) -> bytes | None:
 def values(task: Task, topic: str = "out") -> list[str]:
     """The values that the task has produced to a topic since the last call."""
     return [
-        "-" if value is None else value.decode() for each in task.take_outputs() if each.topic == topic for value in each.values
+        "-" if value is None else value.decode()
+        for each in task.take_outputs()
+        if each.topic == topic
+        for value in each.values
     ]
 
 
 def one_node(
-    run: Callable[..., Any] | type[Processor], *topics: str, sink: bool = True, stores: Iterable[Any] = (), **options: Any
+    run: Callable[..., Any] | type[Processor],
+    *topics: str,
+    sink: bool = True,
+    stores: Iterable[Any] = (),
+    **options: Any,
 ) -> Topology:
     """Source "in" (of topics) -> processor "p" -> sink "out". `run` is a processor class or what one calls."""
     topology = Topology().add_source("in", *(topics or ("in",)))

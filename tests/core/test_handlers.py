@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from penstock import STREAM_TIME, PenstockError, Processor, ProductionError, Record, SerdeError, Topology, key_value_store
+from penstock import (
+    STREAM_TIME,
+    PenstockError,
+    Processor,
+    ProductionError,
+    Record,
+    SerdeError,
+    Topology,
+    key_value_store,
+)
 from penstock.errors import ProcessingError
 from penstock.handlers import DeadLetter, Fail, Failure, Retry, RetryAfter, SendToDeadLetter, Skip, Stage, skip
 from penstock.plugins.testing import TopologyTestDriver
@@ -49,8 +57,8 @@ def send(driver: TopologyTestDriver, *rows: bytes) -> None:
 
 
 @pytest.fixture(params=[False, True], ids=["kept open", "opened again"])
-def reopen(request: pytest.FixtureRequest) -> Iterator[bool]:
-    yield request.param
+def reopen(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -217,9 +225,10 @@ def test_a_punctuator_has_no_record_to_send_away() -> None:
 
 
 def test_a_handler_that_answers_nonsense_is_named() -> None:
-    with TopologyTestDriver(topology(), processing_handler=lambda failure: None) as driver:  # type: ignore[arg-type,return-value]
-        with pytest.raises(PenstockError, match=r"offset 0: .*processing handler.* returned None, expected Fail\(\), Skip\(\)"):
-            send(driver, b"raise")
+    message = r"offset 0: .*processing handler.* returned None, expected Fail\(\), Skip\(\)"
+    driver = TopologyTestDriver(topology(), processing_handler=lambda failure: None)  # type: ignore[arg-type,return-value]
+    with driver, pytest.raises(PenstockError, match=message):
+        send(driver, b"raise")
 
 
 def test_a_decision_to_fail_goes_up_through_nodes_untouched() -> None:

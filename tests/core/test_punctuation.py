@@ -102,7 +102,9 @@ def reopened(task: Task, make: Callable[..., Task], wall_clock_ms: int = 0) -> T
 
 
 @given(plans(STREAM_TIME), st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=12))
-def test_stream_time_fires_for_each_multiple_passed_and_once_when_late(given_plans: list[Plan], steps: list[tuple[int, bool]]) -> None:
+def test_stream_time_fires_for_each_multiple_passed_and_once_when_late(
+    given_plans: list[Plan], steps: list[tuple[int, bool]]
+) -> None:
     topology = one_node(Ticking, plans=given_plans)
 
     def make(**options: Any) -> Task:
@@ -174,8 +176,12 @@ def test_the_wall_clock_never_goes_back_even_over_a_reopening() -> None:
     assert task.next_wall_clock_punctuation() == 110
 
 
-@given(st.integers(1, 4), st.lists(st.booleans(), min_size=8, max_size=8), st.sampled_from([STREAM_TIME, WALL_CLOCK_TIME]))
-def test_what_was_cancelled_stays_so_and_leaves_the_others_alone(after: int, reopenings: list[bool], clock: Any) -> None:
+@given(
+    st.integers(1, 4), st.lists(st.booleans(), min_size=8, max_size=8), st.sampled_from([STREAM_TIME, WALL_CLOCK_TIME])
+)
+def test_what_was_cancelled_stays_so_and_leaves_the_others_alone(
+    after: int, reopenings: list[bool], clock: Any
+) -> None:
     # The count of firings is an attribute, so the task is opened again only after the cancelling.
     topology = one_node(Ticking, plans=[Plan("once", 1, 1, clock, after), Plan("ever", 1, 1, clock)])
 
@@ -225,7 +231,9 @@ def test_a_schedule_made_while_processing_or_firing_is_seen_at_once() -> None:
 
         def fire(self, now: int) -> None:
             self.context.forward(Record(None, f"fired@{now}", now))
-            self.context.schedule("5ms", lambda at: self.context.forward(Record(None, f"nested@{at}", at)), STREAM_TIME, start=8)
+            self.context.schedule(
+                "5ms", lambda at: self.context.forward(Record(None, f"nested@{at}", at)), STREAM_TIME, start=8
+            )
 
     task = open_task(one_node(Later))
     task.add_records(batch("in", ("k", "v", 3)))
@@ -241,7 +249,9 @@ def test_a_firing_may_forward_to_one_child_and_ask_for_a_commit() -> None:
     class Committing(Processor):
         def init(self, context: Any) -> None:
             super().init(context)
-            context.schedule("1ms", lambda now: (context.forward(Record(None, "x", now), "b"), context.commit()), STREAM_TIME)
+            context.schedule(
+                "1ms", lambda now: (context.forward(Record(None, "x", now), "b"), context.commit()), STREAM_TIME
+            )
 
         def process(self, record: Record) -> None:
             pass
@@ -289,7 +299,9 @@ def failing(clock: Any) -> Topology:
 def test_a_punctuator_that_raises_is_named() -> None:
     task = open_task(failing(STREAM_TIME))
     task.add_records(batch("in", ("k", "v", 3)))
-    with pytest.raises(ProcessingError, match="application 'app', task 0_0, node 'p', in a punctuator: ValueError: at 3"):
+    with pytest.raises(
+        ProcessingError, match="application 'app', task 0_0, node 'p', in a punctuator: ValueError: at 3"
+    ):
         task.process(1)
 
 

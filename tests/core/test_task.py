@@ -45,7 +45,7 @@ ORDER = ("b", "a", "c")
 """The order of the topics of `several_inputs` as they were added."""
 
 TIMES = st.lists(st.integers(0, 6), max_size=7)
-INPUTS = st.fixed_dictionaries({topic: TIMES for topic in ORDER})
+INPUTS = st.fixed_dictionaries(dict.fromkeys(ORDER, TIMES))
 
 
 def merged(inputs: dict[str, list[int]]) -> list[str]:
@@ -53,7 +53,11 @@ def merged(inputs: dict[str, list[int]]) -> list[str]:
     heads = dict.fromkeys(ORDER, 0)
     stream_time, expected = -1, []
     while True:
-        found = [(inputs[topic][at], order, topic) for order, (topic, at) in enumerate(heads.items()) if at < len(inputs[topic])]
+        found = [
+            (inputs[topic][at], order, topic)
+            for order, (topic, at) in enumerate(heads.items())
+            if at < len(inputs[topic])
+        ]
         if not found:
             return expected
         timestamp, _, topic = min(found)
@@ -63,7 +67,9 @@ def merged(inputs: dict[str, list[int]]) -> list[str]:
 
 
 @given(INPUTS, st.data())
-def test_the_oldest_head_is_next_and_ties_go_by_the_order_of_sources(inputs: dict[str, list[int]], data: st.DataObject) -> None:
+def test_the_oldest_head_is_next_and_ties_go_by_the_order_of_sources(
+    inputs: dict[str, list[int]], data: st.DataObject
+) -> None:
     task = open_task(several_inputs(), max_task_idle=None)
     for topic, times in inputs.items():
         # A batch more or less is no difference.
@@ -226,13 +232,17 @@ def test_forward_goes_depth_first_to_all_or_to_one(to: str | None, expected: lis
 
 @pytest.mark.parametrize("children", [1, 2])
 def test_forwarding_to_a_node_that_is_no_child_names_the_children(children: int) -> None:
-    topology = Topology().add_source("in", "in").add_processor("p", lambda: Calling(lambda c, r: c.forward(r, "q")), "in")
+    topology = (
+        Topology().add_source("in", "in").add_processor("p", lambda: Calling(lambda c, r: c.forward(r, "q")), "in")
+    )
     names = [f"child{number}" for number in range(children)]
     for name in names:
         topology.add_processor(name, Pass, "p")
     task = open_task(topology)
     task.add_records(batch("in", ("k", "x", 0)))
-    with pytest.raises(ProcessingError, match=f"node 'p' forwards to 'q', which is not a child of it; children: {', '.join(names)}"):
+    with pytest.raises(
+        ProcessingError, match=f"node 'p' forwards to 'q', which is not a child of it; children: {', '.join(names)}"
+    ):
         task.process(1)
 
 
@@ -315,7 +325,9 @@ def life() -> Iterator[list[str]]:
     Life.log.clear()
 
 
-def test_every_processor_is_closed_once_whatever_another_does(life: list[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_every_processor_is_closed_once_whatever_another_does(
+    life: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
     topology = Topology().add_source("in", "in").add_processor("p", Life, "in").add_processor("q", Life, "p")
     task = open_task(topology)
     assert life == ["init p", "init q"]
@@ -333,7 +345,9 @@ def test_a_store_that_nobody_connected_says_how_to(life: list[str]) -> None:
     topology.add_processor("q", Pass, "p", stores=[key_value_store("s"), key_value_store("t")])
     task = open_task(topology)
     task.add_records(batch("in", ("k", "x", 5)))
-    with pytest.raises(ProcessingError, match=r"node 'p' is not connected to store 's'; connect it: topology\.connect\('p', 's'\)"):
+    with pytest.raises(
+        ProcessingError, match=r"node 'p' is not connected to store 's'; connect it: topology\.connect\('p', 's'\)"
+    ):
         task.process(1)
 
 
@@ -345,7 +359,9 @@ def test_an_unknown_store_lists_what_is_connected() -> None:
         def process(self, record: Record) -> None:
             pass
 
-    with pytest.raises(TopologyError, match="node 'p' asks for store 'nowhere', which it is not connected to; connected: s"):
+    with pytest.raises(
+        TopologyError, match="node 'p' asks for store 'nowhere', which it is not connected to; connected: s"
+    ):
         open_task(one_node(Lost, stores=[key_value_store("s")]))
 
 
@@ -377,7 +393,9 @@ def test_an_invalid_timestamp_fails_and_names_the_extractors_that_do_not() -> No
     task = open_task(one_node(Pass))
     task.add_records(batch("in", ("k", "x", 5), ("k", "y", -1)))
     assert task.process(1) == 1
-    with pytest.raises(Exception, match=r"topic 'in' partition 0 offset 1: .*invalid timestamp -1.*skip_on_invalid_timestamp"):
+    with pytest.raises(
+        Exception, match=r"topic 'in' partition 0 offset 1: .*invalid timestamp -1.*skip_on_invalid_timestamp"
+    ):
         task.process(1)
 
 
@@ -445,7 +463,9 @@ def partitioned(choose: Any, **settings: Any) -> Task:
 
 
 @pytest.mark.parametrize(
-    ("chosen", "kept"), [(3, (3,)), ([0, 2], (0, 2)), (None, None), ((), ...)], ids=["one", "several", "default", "none"]
+    ("chosen", "kept"),
+    [(3, (3,)), ([0, 2], (0, 2)), (None, None), ((), ...)],
+    ids=["one", "several", "default", "none"],
 )
 def test_a_partitioner_chooses_one_several_the_default_or_none(chosen: Any, kept: Any) -> None:
     task = partitioned(lambda topic, record, count: chosen if record.key == "b" else 1)
@@ -502,7 +522,9 @@ def test_columns_of_outputs_stay_beside_each_other(records: list[tuple[Any, Any,
     topology = Topology().add_source("in", "in").add_processor("p", lambda: Calling(run), "in")
     topology.add_sink("plain", "out", "p")
     topology.add_sink("placed", "out", "p", partitioner=lambda topic, record, count: record.timestamp % count)
-    topology.add_processor("bare", lambda: Calling(lambda c, r: c.forward(r.with_headers(()))), "p").add_sink("s", "out", "bare")
+    topology.add_processor("bare", lambda: Calling(lambda c, r: c.forward(r.with_headers(()))), "p").add_sink(
+        "s", "out", "bare"
+    )
     task = open_task(topology, partition_counts=lambda topic: 3)
     rows = [
         (key, value, time, [("bare" if bare else "placed" if placed else "plain", b"1")])
@@ -521,9 +543,7 @@ def test_columns_of_outputs_stay_beside_each_other(records: list[tuple[Any, Any,
     headers = only.headers or [()] * len(records)
     assert list(headers) == [() if bare else tuple(rows[at][3]) for at, (_, _, bare, _) in enumerate(records)]
     chosen = only.partitions or [None] * len(records)
-    assert chosen == [
-        (at % 3,) if placed and not bare else None for at, (_, _, bare, placed) in enumerate(records)
-    ]
+    assert chosen == [(at % 3,) if placed and not bare else None for at, (_, _, bare, placed) in enumerate(records)]
 
 
 # ---------------------------------------------------------------- counts

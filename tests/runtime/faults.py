@@ -180,7 +180,9 @@ def produce(log: Log, topic: str, records: Iterable[tuple[str, str, int]]) -> No
     rows = list(records)
     if rows:
         keys, values, times = zip(*rows, strict=True)
-        log.append(OutputBatch(topic, [key.encode() for key in keys], [value.encode() for value in values], list(times)))
+        log.append(
+            OutputBatch(topic, [key.encode() for key in keys], [value.encode() for value in values], list(times))
+        )
 
 
 def produced(log: Log, topic: str = "out") -> list[tuple[str | None, str | None, int]]:

@@ -61,7 +61,9 @@ def application(directory: Path, backend: str = "lmdb", **settings: Any) -> Appl
 
 def fill(log: MemoryLog, *rows: tuple[str, str | None]) -> None:
     log.append(
-        OutputBatch("table", [key.encode() for key, _ in rows], [value and value.encode() for _, value in rows], [0] * len(rows))  # type: ignore[misc]
+        OutputBatch(
+            "table", [key.encode() for key, _ in rows], [value and value.encode() for _, value in rows], [0] * len(rows)
+        )  # type: ignore[misc]
     )
 
 
@@ -120,7 +122,9 @@ def test_it_survives_on_disk_and_goes_on_from_its_position(tmp_path: Path, log: 
 def test_it_is_read_up_to_the_planned_ends_only(tmp_path: Path, log: MemoryLog) -> None:
     stores = GlobalStores(application(tmp_path, "memory"), tmp_path)
     fill(log, ("a", "1"), ("a", "2"))
-    (at,) = (each for each, end in log.end_offsets([TopicPartition("table", number) for number in range(3)]).items() if end)
+    (at,) = (
+        each for each, end in log.end_offsets([TopicPartition("table", number) for number in range(3)]).items() if end
+    )
     stores.update(log, {at: 1})
     assert contents(stores) == {"a": "1"}
     stores.update(log, {})
@@ -134,14 +138,19 @@ def test_tasks_may_not_write_it() -> None:
             self.context.get_store("table").put(record.key, "mine")
 
     with TopologyTestDriver(topology(Writing)) as driver:
-        with pytest.raises(Exception, match="store 'table' is a global store: only its own processor may write it") as raised:
+        with pytest.raises(
+            Exception, match="store 'table' is a global store: only its own processor may write it"
+        ) as raised:
             driver.pipe("in", "a", "?")
         assert isinstance(raised.value.__cause__, StoreError)
 
 
 def test_its_topic_must_be_there(tmp_path: Path) -> None:
     stores = GlobalStores(application(tmp_path, "memory"), tmp_path)
-    with pytest.raises(UnknownTopicError, match="global store 'table': topic 'table' does not exist; create it: penstock topics create table"):
+    with pytest.raises(
+        UnknownTopicError,
+        match="global store 'table': topic 'table' does not exist; create it: penstock topics create table",
+    ):
         stores.update(MemoryLog(), {})
     stores.close()
 
@@ -152,7 +161,9 @@ def test_a_failure_leaves_it_as_it_was(tmp_path: Path, log: MemoryLog) -> None:
     stores.update(log, {})
     fill(log, ("a", "2"), ("a", "raise"))
     for _ in range(2):
-        with pytest.raises(Exception, match=r"node 'table-fill', at topic 'table' partition \d offset 2: ValueError: as asked"):
+        with pytest.raises(
+            Exception, match=r"node 'table-fill', at topic 'table' partition \d offset 2: ValueError: as asked"
+        ):
             stores.update(log, {})
         assert contents(stores) == {"a": "1"}
     stores.close()

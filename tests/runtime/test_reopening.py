@@ -44,9 +44,9 @@ class Flush(Stateful):
         self.store.put(str(record.key), [record.key, record.value])
 
     def flush(self, now: int) -> None:
-        for key, (given, value) in list(self.store.all()):
-            self.context.forward(Record(given, value, now))
-            self.store.delete(key)
+        for text, (key, value) in list(self.store.all()):
+            self.context.forward(Record(key, value, now))
+            self.store.delete(text)
 
 
 class Tick(Stateful):
@@ -105,7 +105,9 @@ def program(chains: list[list[str]], merged: bool) -> Topology:
             elif kind == "Times":
                 topology.add_processor(name, Times, last)
             else:
-                topology.add_processor(name, KINDS[kind], last, stores=[key_value_store(f"{name}-store", key_serde="str")])
+                topology.add_processor(
+                    name, KINDS[kind], last, stores=[key_value_store(f"{name}-store", key_serde="str")]
+                )
             last = name
         ends.append(last)
     if merged:
@@ -118,7 +120,12 @@ def program(chains: list[list[str]], merged: bool) -> Topology:
 
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.sampled_from(["topic0", "topic1"]), st.sampled_from([None, "k", "l"]), st.sampled_from("vw"), st.integers(0, 25)),
+        st.tuples(
+            st.sampled_from(["topic0", "topic1"]),
+            st.sampled_from([None, "k", "l"]),
+            st.sampled_from("vw"),
+            st.integers(0, 25),
+        ),
         st.integers(0, 12),
     ),
     max_size=10,

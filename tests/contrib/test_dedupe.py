@@ -1,0 +1,49 @@
+"""contrib.dedupe: the first record of each id passes, and no other."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock import Record, Topology, key_value_store
+from penstock.plugins.testing import TopologyTestDriver
+
+
+def topology(**options: object) -> Topology:
+    built = Topology().add_source("in", "in").add_sink("all", "all", "in")
+    built.add_processor("once", "contrib.dedupe", "in", stores=[key_value_store("seen")], **options)
+    return built.add_sink("out", "out", "once")
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.sampled_from([None, "a", "b"]), st.sampled_from("xy")), max_size=10))
+def test_the_first_of_each_id_passes(records: list[tuple[str | None, str]]) -> None:
+    with TopologyTestDriver(topology(), reopen_tasks=True) as driver:
+        for key, value in records:
+            driver.pipe("in", key, value)
+        firsts = [
+            each
+            for at, each in enumerate(records)
+            if each[0] is None or each[0] not in [key for key, _ in records[:at]]
+        ]
+        assert [(record.key, record.value) for record in driver.read_all("out")] == firsts
+
+
+def first_letter(record: Record) -> str | None:
+    return record.value[0] if record.value else None
+
+
+def test_the_id_may_be_another_part_of_the_record() -> None:
+    with TopologyTestDriver(topology(by=first_letter)) as driver:
+        for value in ("anna", "ben", "alma", None, None):
+            driver.pipe("in", "k", value)
+        assert [record.value for record in driver.read_all("out")] == ["anna", "ben", None, None]
+
+
+def test_an_id_is_forgotten_after_the_stores_ttl() -> None:
+    built = Topology().add_source("in", "in")
+    built.add_processor("once", "contrib.dedupe", "in", stores=[key_value_store("ids", ttl="10s")], store="ids")
+    with TopologyTestDriver(built.add_sink("out", "out", "once")) as driver:
+        for second in (0, 5, 30):
+            driver.pipe("in", "k", f"at {second}", timestamp=second * 1000)
+        assert [record.value for record in driver.read_all("out")] == ["at 0", "at 30"]

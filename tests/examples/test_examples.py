@@ -1,0 +1,134 @@
+"""Every numbered example, in the test driver and on Spark, against plain Python that says what should come out."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Application
+
+from .running import EXAMPLES, OnSpark, Runner, by_key, in_the_driver, load
+
+NUMBERED = sorted(path.stem for path in EXAMPLES.glob("[0-9]*.py"))
+
+
+@pytest.fixture(params=["driver", pytest.param("spark", marks=pytest.mark.spark)])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Runner:
+    if request.param == "driver":
+        return in_the_driver
+    return OnSpark(request.getfixturevalue("spark"), tmp_path / "data")
+
+
+def test_a_pipe(run: Runner) -> None:
+    rows = [(f"k{number % 3}", f"line {number}", number) for number in range(20)] + [
+        ("k0", None, 99),
+        (None, "no key", 99),
+    ]
+    found = run(load("01_pipe").application, "lines", rows)["copies"]
+    assert Counter((record.key, record.value, record.timestamp) for record in found) == Counter(rows)
+    assert by_key(found)["k1"] == [f"line {number}" for number in range(1, 20, 3)]
+
+
+TEXT = """
+    All the world's a stage, and all the men and women merely players;
+    They have their exits and their entrances, and one man in his time plays many parts.
+""".splitlines()
+
+
+def test_the_word_count(run: Runner) -> None:
+    found = run(load("02_word_count").application, "text", [(None, line, 1) for line in TEXT * 10])["word-counts"]
+    expected = Counter(re.findall("[a-z]+", " ".join(TEXT * 10).lower()))
+    assert by_key(found) == {word: list(range(1, count + 1)) for word, count in expected.items()}
+
+
+def invoice(number: int, customer: str, *lines: tuple[str, int, int], delivery: str = "counter") -> dict[str, Any]:
+    return {
+        "number": f"I-{number}",
+        "customer": customer,
+        "loyal": customer != "carl",
+        "delivery": delivery,
+        "lines": [{"item": item, "quantity": quantity, "cents": cents} for item, quantity, cents in lines],
+    }
+
+
+INVOICES = [
+    invoice(1, "anna", ("tea", 2, 350), ("cup", 1, 999), delivery="home"),
+    invoice(2, "ben", ("tea", 1, 350)),
+    invoice(3, "anna"),  # nothing was bought
+    invoice(4, "carl", ("pot", 1, 4000), delivery="home"),
+    invoice(5, "anna", ("tea", 3, 350)),
+    invoice(6, "ben", ("milk", 1, 99)),
+]
+
+
+def test_the_point_of_sale(run: Runner) -> None:
+    rows = [(each["number"], each, number) for number, each in enumerate(INVOICES)]
+    found = run(load("03_point_of_sale").application, "invoices", rows)
+    assert sorted(record.value["number"] for record in found["shipments"]) == ["I-1", "I-4"]
+    loyalty = by_key(found["loyalty"])
+    # Invoices may lie in different partitions: each customer's points add up, in whatever order.
+    assert {customer: sum(each["earned"] for each in given) for customer, given in loyalty.items()} == {
+        "anna": 26,
+        "ben": 3,
+    }
+    assert {customer: given[-1]["points"] for customer, given in loyalty.items()} == {"anna": 26, "ben": 3}
+    assert {each["invoice"]: each["earned"] for given in loyalty.values() for each in given} == {
+        "I-1": 16, "I-2": 3, "I-5": 10, "I-6": 0,
+    }  # fmt: skip
+    assert sorted((record.key, record.value["item"]) for record in found["archive"]) == [
+        ("I-1/1", "tea"), ("I-1/2", "cup"), ("I-2/1", "tea"), ("I-4/1", "pot"), ("I-5/1", "tea"), ("I-6/1", "milk"),
+    ]  # fmt: skip
+    assert all("anna" not in str(record) for record in found["archive"])
+
+
+def test_stock_prices_by_quarter(run: Runner) -> None:
+    example = load("04_stocks")
+    rows = list(example.prices())
+    assert len(rows) > 500
+    found = by_key(run(example.application, "prices", rows)["reports"])
+    symbols = {symbol for symbol, _, _ in rows}
+    assert set(found) == symbols == {"AAPL", "AMZN", "GOOG", "IBM", "MSFT"}
+    for symbol, reports in found.items():
+        # The changes of all quarters together are the change of the decade (but for rounding).
+        own = [value["price"] for of, value, _ in rows if of == symbol]
+        factor = 1.0
+        for report in reports:
+            factor *= 1 + report["change"]
+        last = own.index(reports[-1]["price"], len(own) - 4)
+        assert factor == pytest.approx(own[last] / own[0], rel=0.02)
+        assert len(reports) in (range(22, 25) if symbol == "GOOG" else range(38, 43))
+
+
+def test_statistics(run: Runner) -> None:
+    rows = [(f"k{number % 4}", float(number * 7 % 31), number) for number in range(40)]
+    found = by_key(run(load("05_property_tests").application, "values", rows)["summaries"])
+    for key, summaries in found.items():
+        own = [value for of, value, _ in rows if of == key]
+        assert summaries == [[count, min(own[:count]), max(own[:count])] for count in range(1, len(own) + 1)]
+
+
+@pytest.mark.parametrize("name", [name for name in dir(load("05_property_tests")) if name.startswith("test_")])
+def test_the_laws_of_the_example(name: str) -> None:
+    getattr(load("05_property_tests"), name)()
+
+
+@pytest.mark.parametrize("name", NUMBERED)
+def test_every_example_is_an_application_with_its_commands_and_a_place_in_the_list(name: str) -> None:
+    module = load(name)
+    assert isinstance(module.application, Application)
+    assert "Teaches " in module.__doc__.partition("\n")[0]
+    assert f"examples/{name}.py" in module.__doc__
+    assert f"({name}.py)" in (EXAMPLES / "README.md").read_text()
+
+
+def test_the_prices_are_lines_for_penstock_produce() -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "04_stocks.py")], check=True, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.splitlines()[0] == '{"key": "MSFT", "value": {"price": 39.81}, "timestamp": 946684800000}'
