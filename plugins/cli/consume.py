@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -15,7 +14,7 @@ from penstock.errors import ConfigError, OffsetOutOfRangeError
 from penstock.record import RecordBatch, TopicPartition
 
 from .command import Command, separator_option, verbose_option
-from .failures import Terminated
+from .failures import ended_by_sigterm
 from .options import find_settings, log_options, open_log
 from .output import note, reader_may_leave
 
@@ -94,7 +93,7 @@ def consume(
     from .topics import topic_info
 
     settings = find_settings(**where)
-    with open_log(settings) as log, _ended_by_sigterm(follow):
+    with open_log(settings) as log, ended_by_sigterm() if follow else nullcontext():
         partitions = _partitions(topic, topic_info(log, topic).partitions, partition)
         keys, values = topic_serdes(topic, where["app"], settings, key_serde or serde, value_serde or serde)
         if as_json:
@@ -153,20 +152,3 @@ def _up_to(
             yield batch
         if not batches:
             positions[partition] = end
-
-
-@contextmanager
-def _ended_by_sigterm(follow: bool) -> Iterator[None]:
-    """Let SIGTERM end a command that has no end of its own."""
-    if not follow or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: object) -> None:
-        raise Terminated
-
-    previous = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)

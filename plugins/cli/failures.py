@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 
@@ -25,6 +29,23 @@ class Terminated(BaseException):
 
 class ReaderGone(BaseException):
     """Whoever read our output went away (`| head`): stop, and say nothing. No Exception, so that nobody catches it on the way."""
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end what is inside as Ctrl-C would, so that it is closed on the way out."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        raise Terminated
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def exit_code(error: BaseException) -> int:

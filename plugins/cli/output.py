@@ -122,6 +122,7 @@ class Meter:
                 TimeElapsedColumn(),
                 console=Console(stderr=True),
                 transient=True,
+                refresh_per_second=4,
             )
             self._bar.start()
             self._task = self._bar.add_task(self._title, total=self._total, text="")

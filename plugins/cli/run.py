@@ -11,7 +11,7 @@ from penstock.clock import duration_ms
 from penstock.errors import ConfigError
 
 from .command import Command, verbose_option
-from .failures import INTERRUPTED
+from .failures import INTERRUPTED, ended_by_sigterm
 from .options import data_dir_option, log_option, parse_settings
 from .output import Meter, count, note, print_json
 
@@ -99,7 +99,8 @@ def run(
 
     from .log_lines import log_lines
 
-    with log_lines(log_level), Meter(f"running {application.id}", quiet=quiet) as meter:
+    # The runner stops cleanly on signals once it runs; until then a SIGTERM must not leave its lease behind.
+    with ended_by_sigterm(), log_lines(log_level), Meter(f"running {application.id}", quiet=quiet) as meter:
         meter.say("starting Spark")
         summary = run_on_spark(
             application,
