@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from .clock import Duration, duration_ms
@@ -84,11 +85,19 @@ class Settings:
             "commit_interval", "punctuation_interval", "changelog_grace", "state_cleanup_delay", "max_task_idle",
         ):  # fmt: skip
             value = getattr(self, name)
-            if value is not None or name != "max_task_idle":
-                duration_ms(value, f"setting {name!r}")
+            if value is None and name == "max_task_idle":
+                continue
+            if duration_ms(value, f"setting {name!r}") < 0:
+                raise ConfigError(f"setting {name!r}: expected a length of time of 0 or more, found {value!r}")
         for name in ("log", "changelog"):
-            if ":" not in getattr(self, name):
-                raise ConfigError(f"setting {name!r}: expected NAME:LOCATION, found {getattr(self, name)!r}")
+            value = getattr(self, name)
+            if not isinstance(value, str) or ":" not in value:
+                raise ConfigError(f"setting {name!r}: expected NAME:LOCATION, found {value!r}")
+        for name in ("data_dir", "state_dir", "checkpoint_dir"):
+            if not isinstance(getattr(self, name), (str, PathLike)):
+                raise ConfigError(f"setting {name!r}: expected a directory's path, found {getattr(self, name)!r}")
+        if not isinstance(self.user, Mapping):
+            raise ConfigError(f"setting 'user': expected a mapping of your own settings, found {self.user!r}")
         for name in ("commit_bytes", "fetch_bytes", "max_records_per_batch", "parallelism"):
             value = getattr(self, name)
             if value is None and name in ("max_records_per_batch", "parallelism"):
@@ -123,11 +132,15 @@ class Application:
     """
 
     def __init__(self, application_id: str, topology: Topology, **settings: Any) -> None:
-        if not _ID.fullmatch(application_id):
+        if not isinstance(application_id, str) or not _ID.fullmatch(application_id):
             raise ConfigError(f"application id {application_id!r}: expected 1 to 200 letters, digits, '.', '_' or '-'")
         self.id = application_id
         self.settings = Settings.make(settings)
         _check_installed(self.settings)
+        if not hasattr(topology, "build"):
+            raise ConfigError(
+                f"application {application_id!r}: expected a Topology, found {type(topology).__name__} (it is built here)"
+            )
         self.topology = topology
         self.program = topology.build()
 
