@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 
 from .harness import run
@@ -17,6 +18,8 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.log != "local":
         parser.error("this version of penstock has no Kafka log yet; use --log local")
+    # A harness that is told to end takes the application with it.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
     tally = run(given.rounds, given.seed, lambda line: print(line, flush=True))
     for problem in tally.wrong[:20]:
         print(f"WRONG: {problem}")

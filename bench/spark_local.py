@@ -1,0 +1,134 @@
+"""Through Spark with the local log and LMDB: steady state over several batches, the first left out."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+
+import psutil
+
+from penstock import Application, OutputBatch, Topology
+from penstock.log import Log
+from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.spark.progress import RunProgress
+from penstock.plugins.spark.runner import run
+
+from .data import zipf_keys
+from .programs import count_topology, filter_map_topology
+from .result import Result
+
+RECORDS = 6_000_000
+PER_BATCH = 1_000_000
+KEYS = 100_000
+PARTITIONS = 4
+MASTER = "local[2]"
+SLICE = 40_000
+
+
+def count() -> Result:
+    """Stateful count by key that emits every update, exactly once."""
+    return measure("spark-local-count", count_topology())
+
+
+def filter_map() -> Result:
+    """Filter + map, exactly once."""
+    return measure("spark-local-filter-map", filter_map_topology())
+
+
+def measure(name: str, topology: Topology, records: int = RECORDS, per_batch: int = PER_BATCH) -> Result:
+    """Process `records` records of 100 bytes from 4 partitions in batches of `per_batch`; measure all but the first batch."""
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
+        application = Application("bench", topology, data_dir=directory, max_records_per_batch=per_batch)
+        log = open_log(application.settings)
+        for topic in ("bench-in", "bench-out"):
+            log.create_topic(topic, PARTITIONS)
+        load(log, records)
+        log.close()
+        watch = _Watch()
+        run(application, "available_now", master=MASTER, on_progress=watch.progress)
+        return watch.result(name)
+
+
+def load(log: Log, records: int) -> None:
+    """Append the input: keys of 9 bytes, values of 91."""
+    keys = zipf_keys(records, KEYS)
+    value = b'{"page": "/home"}'.ljust(91)
+    for first in range(0, records, SLICE):
+        some = keys[first : first + SLICE]
+        log.append(OutputBatch("bench-in", list(some), [value] * len(some), [1_700_000_000_000] * len(some)))
+
+
+class _Watch:
+    """Collects batches as they end, and the process tree's CPU time and memory meanwhile."""
+
+    def __init__(self) -> None:
+        self._batches: list[tuple[float, float, int]] = []  # (when it ended, CPU seconds of the tree, records)
+        self._seconds: list[float] = []
+        self._phases: dict[str, float] = {}
+        self._peak = self._peak_worker = 0.0
+        self._cpu: dict[tuple[int, float], float] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._thread.start()
+
+    def progress(self, progress: RunProgress) -> None:
+        """Note a batch."""
+        read = sum(report.records_in for report in progress.reports)
+        if not read:
+            return
+        self._look()
+        self._batches.append((time.perf_counter(), sum(self._cpu.values()), read))
+        self._seconds.append(progress.batch_seconds)
+        if len(self._batches) > 1:
+            for report in progress.reports:
+                for phase, seconds in report.phases.items():
+                    self._phases[phase] = self._phases.get(phase, 0.0) + seconds
+
+    def _sample(self) -> None:
+        while not self._ended.wait(0.25):
+            self._look()
+
+    def _look(self) -> None:
+        me = psutil.Process()
+        total = 0.0
+        for process in [me, *me.children(recursive=True)]:
+            try:
+                with process.oneshot():
+                    memory = process.memory_info()
+                    # LMDB's map is shared with the page cache; a process's own memory is what it costs.
+                    own = (memory.rss - memory.shared) / 2**20
+                    times = process.cpu_times()
+                    self._cpu[process.pid, process.create_time()] = times.user + times.system
+                    if "pyspark.daemon" in " ".join(process.cmdline()):
+                        self._peak_worker = max(self._peak_worker, own)
+                total += own
+            except psutil.Error:
+                continue
+        self._peak = max(self._peak, total)
+
+    def result(self, name: str) -> Result:
+        """Return the figures of all batches but the first."""
+        self._ended.set()
+        self._thread.join()
+        (began, cpu_before, _), *rest = self._batches
+        if not rest:
+            raise RuntimeError("only one batch was run; there is nothing to measure")
+        seconds = rest[-1][0] - began
+        records = sum(read for _, _, read in rest)
+        cpu = rest[-1][1] - cpu_before
+        tasks = sum(self._phases.values())
+        cores = 2
+        return Result(
+            name,
+            records / seconds,
+            cpu / records * 1e6,
+            self._peak,
+            {**self._phases, "spark": max(0.0, seconds * cores - tasks)},
+            notes={
+                "batches measured": len(rest),
+                "records measured": records,
+                "seconds by batch": ", ".join(f"{each:.2f}" for each in self._seconds),
+                "largest Python worker (MB)": round(self._peak_worker),
+            },
+        )

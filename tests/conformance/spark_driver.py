@@ -1,0 +1,115 @@
+"""Runs a case on Spark with the local log: a batch for each op, at the time that the case says it is."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from penstock import Application, Record
+from penstock.log import Log
+from penstock.nodes import TaskId
+from penstock.plugins.runtime.host import Host
+from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.runtime.worker import TaskWorker
+from penstock.plugins.spark.session import make_session
+from penstock.plugins.spark.stepping import SteppingDriver
+from penstock.record import OutputBatch, TopicPartition
+from penstock.store import StateStore
+from penstock.task import resolve_serde
+
+from .runner import Case, application_of, headers_of, output_of
+
+
+@contextmanager
+def spark_drivers() -> Iterator[Callable[[Case], SparkCaseDriver]]:
+    """Start Spark and yield what makes a driver for a case; all share the session."""
+    session = make_session("local[2]")
+    try:
+        yield lambda case: SparkCaseDriver(case, session)
+    finally:
+        session.stop()
+
+
+class SparkCaseDriver:
+    """Runs one case in a data directory of its own."""
+
+    def __init__(self, case: Case, session: Any) -> None:
+        self._stack = ExitStack()
+        try:
+            directory = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-conformance-"))
+            self._application: Application = application_of(case).with_settings(data_dir=directory, parallelism=1)
+            self._log: Log = open_log(self._application.settings)
+            self._stack.callback(self._log.close)
+            program = self._application.program
+            self._sinks = sorted(set(program.sink_topics()) - set(program.internal_topics))
+            for topic in (*program.topics(), *self._sinks):
+                self._log.create_topic(topic, 1)
+            self._clock_ms: int = case.get("config", {}).get("initial_wall_clock_ms", 0)
+            self._dropped = 0
+            self._read = dict.fromkeys(self._sinks, 0)
+            self._workers: list[TaskWorker] = []
+            settings = self._application.settings
+            self._key_serde = resolve_serde(None, settings.key_serde, "keys")
+            self._value_serde = resolve_serde(None, settings.value_serde, "values")
+            self._driver = self._stack.enter_context(SteppingDriver.open(self._application, session))
+            self._step()
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def _step(self) -> None:
+        for report in self._driver.step(self._clock_ms):
+            self._dropped += report.dropped
+
+    def pipe(self, op: dict[str, Any]) -> None:
+        self._log.append(
+            OutputBatch(
+                op["topic"],
+                [None if op["key"] is None else self._key_serde.serialize(op["key"])],
+                [None if op["value"] is None else self._value_serde.serialize(op["value"])],
+                [op["ts"]],
+                [headers_of(op)] if op.get("headers") else None,
+            )
+        )
+        self._step()
+
+    def advance_wall_clock(self, ms: int) -> None:
+        self._clock_ms += ms
+        self._step()
+
+    def outputs(self) -> Iterator[dict[str, Any]]:
+        for topic in self._sinks:
+            partition = TopicPartition(topic, 0)
+            end = self._log.end_offsets([partition])[partition]
+            while self._read[topic] < end:
+                for batch in self._log.fetch(partition, self._read[topic], end, 1 << 20):
+                    self._read[topic] = batch.next_offset
+                    for number, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
+                        record = Record(
+                            None if key is None else self._key_serde.deserialize(key),
+                            None if value is None else self._value_serde.deserialize(value),
+                            batch.timestamps[number],
+                            batch.headers[number] if batch.headers is not None else (),
+                        )
+                        yield output_of(topic, record)
+
+    def store(self, name: str) -> StateStore:
+        host = Host()
+        self._stack.callback(host.close)
+        for task_id, inputs in self._driver.prepared.assignment.tasks.items():
+            worker = TaskWorker(self._application, TaskId(*task_id), inputs, self._log, host=host)
+            self._stack.callback(worker.close)
+            worker.run_batch({}, 0)
+            assert worker.task is not None
+            found = worker.task.stores.get(name) or host.global_stores(self._application).get(name)
+            if found is not None:
+                return found
+        raise KeyError(name)
+
+    def dropped_records(self) -> int:
+        return self._dropped
+
+    def close(self) -> None:
+        self._stack.close()
