@@ -26,11 +26,11 @@ def open_changelog(settings: Settings, application_id: str, task_id: str) -> Tas
 
 def state_directory(settings: Settings) -> Path:
     """Return the directory of local state."""
-    return Path(settings.data_dir, settings.state_dir)
+    return Path(resolve(settings, settings.state_dir))
 
 
 def resolve(settings: Settings, location: str) -> str:
     """Return a location with a relative path put under `data_dir`; URLs and absolute paths stay."""
     if "://" in location:
         return location
-    return str(Path(settings.data_dir, location))
+    return str(Path(settings.data_dir).expanduser() / Path(location).expanduser())

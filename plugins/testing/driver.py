@@ -12,6 +12,7 @@ from penstock.config import Application
 from penstock.errors import ConfigError, UnknownTopicError
 from penstock.metrics import NodeMetrics
 from penstock.nodes import SerdeLike, SinkNode, SourceNode, TaskId
+from penstock.plugins.changelogs.memory import MemoryChangelog
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.worker import TaskReport, TaskWorker
@@ -55,11 +56,12 @@ class TopologyTestDriver:
         **settings: Any,
     ) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="penstock-test-")
+        self._changelog = f"{self._directory.name}/{uuid.uuid4().hex}"
         given: dict[str, Any] = {
             "store_backend": "memory",
             **settings,
             "log": "memory:",
-            "changelog": f"memory:{uuid.uuid4().hex}",
+            "changelog": f"memory:{self._changelog}",
             "data_dir": self._directory.name,
         }
         if isinstance(program, Application):
@@ -339,6 +341,7 @@ class TopologyTestDriver:
         for worker in self._workers.values():
             worker.destroy()
         self._host.close()
+        MemoryChangelog.forget(self._changelog)
         self._directory.cleanup()
 
     def __enter__(self) -> TopologyTestDriver:
