@@ -185,3 +185,11 @@ def test_every_count_is_documented() -> None:
     }
     assert in_the_engine
     assert not [reason for reason in in_the_engine if f"`{reason}`" not in text]
+
+
+def test_every_phase_is_documented() -> None:
+    phases = set(re.findall(r"phases\.add\(\"(\w+)\"", (ROOT / "plugins/runtime/worker.py").read_text()))
+    assert phases
+    assert (
+        set(re.findall(r"^\| `(\w+)` \|", section(DOCS / "metrics.md", "Where the time goes"), re.MULTILINE)) == phases
+    )
