@@ -20,6 +20,8 @@ from penstock.store import StateStore, StoreBackend
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.task import RetryRequested, Task, resolve_serde
 
+from .locations import making_state_directory
+
 _FETCH_BYTES = 4 * 1024 * 1024
 _CHUNK = 10_000
 
@@ -52,14 +54,16 @@ class _Part:
     """One global store: its backend, and the processor that fills it."""
 
     def __init__(self, application: Application, spec: GlobalStore, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
+        with making_state_directory(directory):
+            directory.mkdir(parents=True, exist_ok=True)
         self.application = application
         self.spec = spec
         self._lock_file = directory / "lock"
         name = spec.store.backend or application.settings.store_backend
         self._factory = registry().load("store backend", name)
         self._directory = directory / name
-        self._directory.mkdir(exist_ok=True)
+        with making_state_directory(self._directory):
+            self._directory.mkdir(exist_ok=True)
         self._seen: str | None = None
         self._attempts: dict[tuple[Any, ...], int] = {}
         self._build()
@@ -157,7 +161,9 @@ class _Part:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        with self._lock_file.open("w") as file:
+        with making_state_directory(self._lock_file.parent):
+            file = self._lock_file.open("w")
+        with file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.changelog import TaskChangelog
 from penstock.config import Settings
+from penstock.errors import StoreError
 from penstock.hooks import registry
 from penstock.log import Log
 
@@ -27,6 +30,17 @@ def open_changelog(settings: Settings, application_id: str, task_id: str) -> Tas
 def state_directory(settings: Settings) -> Path:
     """Return the directory of local state."""
     return Path(resolve(settings, settings.state_dir))
+
+
+@contextmanager
+def making_state_directory(directory: Path) -> Iterator[None]:
+    """Raise StoreError, naming the directory and what to do, for an OSError in the block, which makes it or files in it."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"state directory {directory}: {error.strerror or error}; make it writable, or set `state_dir` to one that is"
+        ) from error
 
 
 def resolve(settings: Settings, location: str) -> str:

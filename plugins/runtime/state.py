@@ -12,12 +12,14 @@ from typing import Any
 
 from penstock.changelog import TaskChangelog
 from penstock.config import Settings
-from penstock.errors import IncompatibleStateError, StoreError, StoreLockedError
+from penstock.errors import IncompatibleStateError, StoreLockedError
 from penstock.hooks import registry
 from penstock.serde import Serde
 from penstock.store import Changes, StateStore, StoreBackend, StoreBackendFactory, StoreBuilder
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.task import resolve_serde
+
+from .locations import making_state_directory
 
 _log = logging.getLogger("penstock.state")
 
@@ -107,12 +109,8 @@ class TaskState:
         self, factory: StoreBackendFactory, name: str, number: int, stores: list[str], version: str
     ) -> StoreBackend:
         directory = self._directory / name / str(number)
-        try:
+        with making_state_directory(directory):
             directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(
-                f"state directory {directory}: {error.strerror or error}; make it writable, or set `state_dir` to one that is"
-            ) from error
         backend = factory(directory, stores)
         try:
             backend = self._bring_to(backend, partial(factory, directory, stores), name, stores, version)

@@ -129,11 +129,10 @@ class World:
 
     def run(self, *, wall_clock_ms: int = 0) -> list[TaskReport]:
         """Process everything there is; return each task's reports."""
-        reports = []
+        reports: list[TaskReport] = []
         with self.workers() as (log, workers):
             while True:
-                for worker in workers:
-                    reports.append(worker.run_batch(log.end_offsets(worker.partitions), wall_clock_ms))
+                reports += [worker.run_batch(log.end_offsets(worker.partitions), wall_clock_ms) for worker in workers]
                 if all(
                     position == log.end_offsets([partition])[partition]
                     for worker in workers
