@@ -130,7 +130,7 @@ class LmdbBackend(StoreBackend):
                 f"store {store!r} was not opened in {self._directory}; opened: {', '.join(sorted(self._stores)) or 'none'}"
             )
         if store not in self._databases:
-            shared.open(self._stores, self._timeout)
+            shared.open(self._stores, self._read_only, self._timeout)
         return self._databases.get(store)
 
     def _get_again(self, store: str, key: bytes) -> bytes | None:
@@ -142,7 +142,7 @@ class LmdbBackend(StoreBackend):
         try:
             return lmdb_keys.get(self._begin(), database, key)
         except lmdb.Error as error:
-            raise self._open()._explain(error) from error
+            raise self._open().explain(error) from error
 
     def _scan(self, store: str, start: bytes | None, end: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
         """Yield in chunks that are read at once.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import threading
@@ -15,15 +14,15 @@ import lmdb
 
 from penstock.errors import StaleStoreError, StoreError, StoreLockedError
 
+from .lmdb_errors import explain
+from .trust_mark import TrustMark
 from .writer_lock import WriterLock
 
 T = TypeVar("T")
 
 _log = logging.getLogger("penstock.stores")
 
-_DATA, _LOCK, _WRITER, _TRUST = "data.mdb", "lock.mdb", "writer.lock", "trust"
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
-_CLEAN = "clean"
+_DATA, _LOCK, _WRITER = "data.mdb", "lock.mdb", "writer.lock"
 _META = b"meta"
 _MAX_DATABASES = 256
 _MAX_READERS = 1024
@@ -41,19 +40,18 @@ class SharedEnvironment:
     """One open environment. All backends of this process that opened its directory share it.
 
     Files in the directory: LMDB's own two, `writer.lock` (taken around every write transaction, because a waiter can give
-    up on it and cannot on LMDB's own lock), and `trust`: the word "clean" after a clean close, otherwise the id of
-    the boot under which somebody wrote.
+    up on it and cannot on LMDB's own lock), and `trust` (see TrustMark).
     """
 
-    def __init__(self, directory: str, map_size: int, largest_map_size: int, read_only: bool) -> None:
+    def __init__(self, directory: str, map_size: int, largest_map_size: int) -> None:
         self.directory = directory
-        self.read_only = read_only
         self.databases: dict[str, Any] = {}
         self.readers: WeakSet[Reader] = WeakSet()
         self.users = 0
         self.trusted = True
         self._map_size = map_size
         self._largest_map_size = largest_map_size
+        self._read_only = True
         self._wrote = False
         self._environment: Any = None
         self._meta: Any = None
@@ -61,35 +59,32 @@ class SharedEnvironment:
         self._opening = threading.Lock()
         self._inode = -1
         self._ended = False
+        self._mark = TrustMark(directory)
+        _alive.add(self)
 
     # ------------------------------------------------------------------ opening and closing
 
-    def open(self, stores: Sequence[str], timeout: float) -> None:
-        """Open, or open more stores; `timeout` (seconds) bounds the wait for a writer."""
+    def open(self, stores: Sequence[str], read_only: bool, timeout: float) -> None:
+        """Open, or open more stores; `timeout` (seconds) bounds the wait for a writer.
+
+        Who only reads takes no lock, so that a writer that stopped does not stop them, unless this process writes as well.
+        """
         if self._ended:
             self._running()
-        if self.read_only:
+        if read_only and self._read_only:
             if self._environment is None:
                 self._open_environment()
             self._open_databases(stores)
             return
         if self._lock is None:
             self._lock = self._guard(lambda: WriterLock(self._path(_WRITER)))
-        if self._environment is None or any(name not in self.databases for name in stores):
+        if self._read_only or any(name not in self.databases for name in stores):
             self._locked(timeout, lambda: self._open_for_writing(stores))
-
-    def allow_writing(self) -> None:
-        """Make an environment that readers opened one that can be written."""
-        if self.read_only:
-            self._close_environment()
-            self.read_only = False
 
     def close(self) -> None:
         """Close. If this process wrote, sync and leave the mark that says so, unless another process is writing."""
         self._ended = True
-        if self._environment is None:
-            return
-        if self._wrote and self._is_here():
+        if self._environment is not None and self._wrote and self.is_here():
             try:
                 self._environment.sync(True)  # most of it without the lock
                 self._mark_clean()
@@ -104,10 +99,10 @@ class SharedEnvironment:
     def destroy(self) -> None:
         """Close and delete the files."""
         self._wrote = False
-        here = self._is_here()
+        here = self.is_here()
         self.close()
         if here:
-            for name in (_DATA, _LOCK, _TRUST, _WRITER):
+            for name in (_DATA, _LOCK, self._mark.path, _WRITER):
                 Path(self._path(name)).unlink(missing_ok=True)
 
     def forget(self) -> None:
@@ -133,12 +128,12 @@ class SharedEnvironment:
             self._running().reader_check()
             return self._guard(lambda: self._running().begin())
         except lmdb.Error as error:
-            raise self._explain(error) from error
+            raise self.explain(error) from error
 
     def version(self) -> str | None:
         """Return the version that the last write transaction recorded."""
         self._running()
-        if self._meta is None and self.read_only:
+        if self._meta is None and self._read_only:
             self._open_databases(())
         if self._meta is None:
             return None
@@ -155,7 +150,7 @@ class SharedEnvironment:
         self._locked(timeout, lambda: self._write(change, previous, version))
 
     def _write(self, change: Callable[[Any], None], previous: str | None, version: str) -> None:
-        if not self._is_here():
+        if not self.is_here():
             raise StaleStoreError(
                 f"store directory {self.directory}: its files were removed or rebuilt since it was opened: re-open the task"
             )
@@ -164,7 +159,8 @@ class SharedEnvironment:
                 transaction = self._running().begin(write=True)
                 try:
                     self._check_version(transaction, previous)
-                    self._distrust()
+                    self._wrote = True
+                    self._mark.set_in_use()
                     change(transaction)
                     transaction.put(b"version", version.encode(), db=self._meta)
                     transaction.commit()
@@ -199,19 +195,27 @@ class SharedEnvironment:
     # ------------------------------------------------------------------ helpers
 
     def _open_for_writing(self, stores: Sequence[str]) -> None:
-        if self._environment is None:
+        if self._read_only:
             assert self._lock is not None
+            had_readers = self._environment is not None
             # Who has it open was there when the files were last checked, and has not seen the machine go down since.
-            if self._lock.alone():
+            if self._lock.alone() and not had_readers:
                 self._check_trust()
-            self._open_environment()
+            self._close_environment()
+            self._read_only = False
+            try:
+                self._open_environment()
+            except StoreError:
+                self._read_only = True
+                if had_readers:
+                    self._open_environment()
+                raise
         self._open_databases(stores)
 
     def _check_trust(self) -> None:
         """Delete files that a crash of the machine may have left in pieces: LMDB would not notice, and crash."""
         if os.path.exists(self._path(_DATA)):
-            trust = self._read_trust()
-            if trust == _CLEAN or (trust is not None and trust == _boot_id()):
+            if self._mark.vouches():
                 return
             self.trusted = False
             _log.warning(
@@ -221,15 +225,16 @@ class SharedEnvironment:
             Path(self._path(_DATA)).unlink()
         # Without its data the lock file would describe another environment.
         Path(self._path(_LOCK)).unlink(missing_ok=True)
-        self._distrust()
+        self._wrote = True
+        self._mark.set_in_use()
 
     def _open_environment(self) -> None:
-        if self.read_only:
+        if self._read_only:
             if not os.path.exists(self._path(_DATA)):
                 raise StoreError(
                     f"store directory {self.directory}: nothing to read there yet; start the task that writes it"
                 )
-            if _boot_id() is not None and self._read_trust() not in (_CLEAN, _boot_id()):
+            if self._mark.accuses():
                 raise StoreError(
                     f"store directory {self.directory}: the machine went down since it was written; "
                     "start the task that writes it, which rebuilds it"
@@ -242,8 +247,8 @@ class SharedEnvironment:
                 max_readers=_MAX_READERS,
                 # A forked child that lets go of an environment with spare transactions ends those of its parent.
                 max_spare_txns=0,
-                readonly=self.read_only,
-                create=not self.read_only,
+                readonly=self._read_only,
+                create=not self._read_only,
                 # The changelog is the durable copy; what a crash of the machine leaves here is not trusted.
                 sync=False,
                 metasync=False,
@@ -269,11 +274,11 @@ class SharedEnvironment:
 
     def _open_database(self, name: bytes) -> Any:
         try:
-            return self._running().open_db(name, create=not self.read_only)
+            return self._running().open_db(name, create=not self._read_only)
         except lmdb.NotFoundError:
             return None
         except lmdb.Error as error:
-            raise self._explain(error) from error
+            raise self.explain(error) from error
 
     def _close_environment(self) -> None:
         self._release_readers()
@@ -293,7 +298,7 @@ class SharedEnvironment:
             )
         return self._environment
 
-    def _is_here(self) -> bool:
+    def is_here(self) -> bool:
         """Return whether the files in the directory are still those that are open."""
         try:
             return os.stat(self._path(_DATA)).st_ino == self._inode
@@ -317,32 +322,11 @@ class SharedEnvironment:
         try:
             return action()
         except (lmdb.Error, OSError) as error:
-            raise self._explain(error) from error
+            raise self.explain(error) from error
 
-    def _explain(self, error: Exception) -> StoreError:
-        text = str(error)
-        code = getattr(error, "errno", None)
-        if isinstance(error, lmdb.DiskError) or code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or _says(text, _FULL):
-            fix = (
-                "the disk is full, or failed, or a limit is reached: free some space, or set state_dir to another disk"
-            )
-        elif isinstance(error, (lmdb.ReadonlyError, PermissionError)) or code == errno.EROFS or _says(text, _REFUSED):
-            fix = f"make it writable for user {os.getuid()}, or set state_dir to another directory"
-        elif isinstance(error, FileNotFoundError) or _says(text, ("No such file",)):
-            fix = "it does not exist: make it"
-        elif isinstance(error, (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.PanicError)):
-            fix = "its files are damaged: delete them, and the state is restored from the changelog"
-        elif isinstance(error, lmdb.VersionMismatchError):
-            fix = "another version of LMDB wrote it: delete it, and the state is restored from the changelog"
-        elif isinstance(error, lmdb.ReadersFullError):
-            fix = f"more than {_MAX_READERS} readers have it open: end some"
-        elif "already open" in text:
-            fix = "this process was forked while it was open: close it before forking, or start processes with `spawn`"
-        else:
-            fix = "if this stays, delete the directory, and the state is restored from the changelog"
-        return StoreError(f"store directory {self.directory}: {text}; {fix}")
-
-    # ------------------------------------------------------------------ trust
+    def explain(self, error: Exception) -> StoreError:
+        """Return the StoreError for an error of LMDB."""
+        return explain(self.directory, error)
 
     def _mark_clean(self) -> None:
         """Sync, and say so, while nobody writes; who writes next takes it back first."""
@@ -350,60 +334,18 @@ class SharedEnvironment:
         if self._lock.acquire(1.0):
             try:
                 self._environment.sync(True)
-                self._write_trust(_CLEAN)
+                self._mark.set_clean()
             finally:
                 self._lock.release()
-
-    def _distrust(self) -> None:
-        """Before the first write since a clean close: say that from now on a crash of the machine does harm."""
-        self._wrote = True
-        boot = _boot_id() or "unknown"
-        if self._read_trust() != boot:
-            self._write_trust(boot)
-
-    def _read_trust(self) -> str | None:
-        try:
-            return Path(self._path(_TRUST)).read_text().strip()
-        except FileNotFoundError:
-            return None
-
-    def _write_trust(self, text: str) -> None:
-        path = self._path(_TRUST)
-        aside = f"{path}.{os.getpid()}"
-        with open(aside, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-        directory = os.open(self.directory, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
 
     def _path(self, name: str) -> str:
         return os.path.join(self.directory, name)
 
 
-_FULL = ("No space left", "File too large", "quota exceeded", "Input/output error")  # the last after half a page
-_REFUSED = ("Permission denied", "Read-only file system", "Operation not permitted")
-
-
-def _says(text: str, phrases: Sequence[str]) -> bool:
-    return any(phrase in text for phrase in phrases)
-
-
-def _boot_id() -> str | None:
-    """Return what identifies this boot of the machine, or None where there is no such thing."""
-    try:
-        return Path(_BOOT_ID).read_text().strip() or None
-    except OSError:
-        return None
-
-
 # ---------------------------------------------------------------------- the environments of this process
 
 _environments: dict[str, SharedEnvironment] = {}
+_alive: WeakSet[SharedEnvironment] = WeakSet()
 _registry = threading.RLock()
 
 
@@ -414,19 +356,13 @@ def acquire(
     path = os.path.realpath(directory)
     with _registry:
         shared = _environments.get(path)
-        if shared is not None and not shared._is_here():  # removed or rebuilt under us: theirs is another file
-            del _environments[path]
-            shared = None
-        if shared is None:
-            shared = SharedEnvironment(path, map_size, largest_map_size, read_only)
-        elif not read_only:
-            shared.allow_writing()
+        if shared is None or not shared.is_here():  # when they were removed or rebuilt under us, theirs are other files
+            shared = SharedEnvironment(path, map_size, largest_map_size)
         try:
-            shared.open(stores, timeout)
+            shared.open(stores, read_only, timeout)
         except BaseException:
             if not shared.users:
                 shared.close()
-                _environments.pop(path, None)
             raise
         _environments[path] = shared
         shared.users += 1
@@ -454,7 +390,7 @@ def destroy(shared: SharedEnvironment) -> None:
 def _forget_all() -> None:
     global _registry
     _registry = threading.RLock()  # another thread of the parent may have held it
-    for shared in _environments.values():
+    for shared in list(_alive):
         shared.forget()
     _environments.clear()
 

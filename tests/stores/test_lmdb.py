@@ -16,7 +16,7 @@ import pytest
 
 from penstock.errors import StaleStoreError, StoreError, StoreLockedError
 from penstock.plugins.testing.contracts.child import answer, forked
-from penstock.stores import lmdb_environment
+from penstock.stores import lmdb_environment, trust_mark
 from penstock.stores.lmdb import LmdbBackend
 from penstock.stores.lmdb_keys import SHORT
 
@@ -429,6 +429,28 @@ def test_damaged_files(tmp_path: Path, damage: bytes) -> None:
         LmdbBackend(tmp_path, ["s"])
 
 
+def test_an_opening_that_failed_leaves_nothing_open(tmp_path: Path) -> None:
+    def hold(connection: Connection) -> None:
+        backend = LmdbBackend(tmp_path, ["s"])
+        put(backend, "v1", (b"k", b"1"))
+        backend.write({"s": Interrupted([(b"k", b"2"), (b"l", b"2")], signal.SIGSTOP, connection)}, "v1", "v2")
+
+    with forked(hold, kill=True) as connection:
+        wait_until_stopped(connection)
+        reader = LmdbBackend(tmp_path, ["s"], read_only=True)
+        before = os.listdir("/proc/self/fd")
+        for _ in range(3):
+            with pytest.raises(StoreLockedError):
+                LmdbBackend(tmp_path, ["s"], lock_timeout="10ms")
+        assert reader.get("s", b"k") == b"1", "the reader of this process suffered"
+        assert len(os.listdir("/proc/self/fd")) <= len(before) + 1
+        reader.close()
+    assert len(os.listdir("/proc/self/fd")) <= len(before)
+    backend = LmdbBackend(tmp_path, ["s"], lock_timeout="1s")
+    assert backend.version() == "v1"
+    backend.close()
+
+
 class TestTrust:
     """Whether the files are believed when they are opened the next time."""
 
@@ -436,7 +458,7 @@ class TestTrust:
     def boot(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.id = tmp_path / "boot_id"
         self.id.write_text("monday")
-        monkeypatch.setattr(lmdb_environment, "_BOOT_ID", str(self.id))
+        monkeypatch.setattr(trust_mark, "_BOOT_ID", str(self.id))
         self.directory = tmp_path / "task"
         self.directory.mkdir()
 
