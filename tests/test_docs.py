@@ -28,7 +28,11 @@ from penstock.hooks import KINDS, Hooks
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts),
+    *sorted(page for folder in ("contrib", "examples", "bench") for page in (ROOT / folder).rglob("*.md")),
+]
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FOLDERS = {
     "core": "penstock",
@@ -114,9 +118,9 @@ def section(page: Path, heading: str) -> str:
     return match[2]
 
 
-@pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_between_files_lead_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text())
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", BLOCK.sub("", page.read_text()))
     assert not [link for link in links if not (page.parent / link).exists()]
 
 
