@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from penstock import Application, OutputBatch, Settings, Topology, TopicPartition
+from penstock import Application, OutputBatch, Settings, TopicPartition, Topology
 from penstock.log import Log
 from penstock.plugins.runtime.locations import open_log
 
@@ -31,7 +31,9 @@ class Surroundings:
         for name, partitions in topics.items():
             self.log.create_topic(name, partitions)
 
-    def put(self, topic: str, records: Iterable[tuple[str | None, str | None, int]], partition: int | None = None) -> None:
+    def put(
+        self, topic: str, records: Iterable[tuple[str | None, str | None, int]], partition: int | None = None
+    ) -> None:
         """Append (key, value, timestamp) records, to one partition if it is given."""
         rows = list(records)
         self.log.append(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,8 +55,8 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    yield Stage(tmp_path)
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
 
 
 def test_the_first_batch_always_runs_and_then_none_without_reason(stage: Stage) -> None:
@@ -157,9 +156,7 @@ def test_the_plan_survives_its_text(stage: Stage) -> None:
     st.integers(1, 2_000),
     st.integers(0, 100),
 )
-def test_a_limit_is_kept_used_up_and_never_moves_an_end_back(
-    sizes: list[tuple[int, int]], most: int, seq: int
-) -> None:
+def test_a_limit_is_kept_used_up_and_never_moves_an_end_back(sizes: list[tuple[int, int]], most: int, seq: int) -> None:
     partitions = [TopicPartition("t", number) for number in range(len(sizes))]
     positions = {each: position for each, (position, _) in zip(partitions, sizes, strict=True)}
     ends = {each: position + lag for each, (position, lag) in zip(partitions, sizes, strict=True)}
