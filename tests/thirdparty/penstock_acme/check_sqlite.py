@@ -1,0 +1,10 @@
+"""The contract of a store backend, on ours."""
+
+from penstock_acme.sqlite import SqliteBackend
+
+from penstock.plugins.testing.contracts.store_backend import StoreBackendContract
+
+
+class TestSqliteBackend(StoreBackendContract):
+    open = staticmethod(SqliteBackend)
+    examples = 5

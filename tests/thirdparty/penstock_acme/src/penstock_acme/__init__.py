@@ -1,0 +1,27 @@
+"""What this package brings to penstock, by name; nothing is imported before it is used."""
+
+from penstock.hooks import Components, hookimpl
+
+
+@hookimpl
+def penstock_processors() -> Components:
+    """Name the processor."""
+    return {"acme.dedupe": "penstock_acme.dedupe:Dedupe"}
+
+
+@hookimpl
+def penstock_store_backends() -> Components:
+    """Name the store backend."""
+    return {"acme.sqlite": "penstock_acme.sqlite:SqliteBackend"}
+
+
+@hookimpl
+def penstock_serdes() -> Components:
+    """Name the serde."""
+    return {"acme.upper": "penstock_acme.upper:UpperSerde"}
+
+
+@hookimpl
+def penstock_cli_commands() -> Components:
+    """Name the command."""
+    return {"acme": "penstock_acme.command:acme"}

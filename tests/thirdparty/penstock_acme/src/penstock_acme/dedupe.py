@@ -1,0 +1,21 @@
+"""The processor `acme.dedupe`."""
+
+from penstock import Processor, ProcessorContext, Record
+
+
+class Dedupe(Processor):
+    """Forwards a record unless its key came with the same value before; the store `store` keeps the last one."""
+
+    def __init__(self, store: str = "last") -> None:
+        self._name = store
+
+    def init(self, context: ProcessorContext) -> None:
+        """Look up the store."""
+        super().init(context)
+        self._last = context.get_store(self._name)
+
+    def process(self, record: Record) -> None:
+        """Compare one record with the last of its key."""
+        if self._last.get(record.key) != record.value:
+            self._last.put(record.key, record.value)
+            self.context.forward(record)

@@ -1,0 +1,163 @@
+"""A package of somebody else's, really installed: its parts are found by name, in this process's children and in Spark's."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def install(tmp_path: Path, target: Path, *projects: str) -> None:
+    """Install packages into a folder of their own, so that the environment of development stays as it is."""
+    for project in projects:
+        source = tmp_path / project  # building leaves files behind
+        shutil.copytree(HERE / project, source)
+        subprocess.run(
+            [
+                sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps",
+                "--no-build-isolation", "--no-compile", "--target", str(target), str(source),
+            ],
+            check=True,
+            timeout=300,
+        )  # fmt: skip
+
+
+class Installation:
+    """Runs Python and `penstock` where the packages of one folder are installed."""
+
+    def __init__(self, target: Path) -> None:
+        path = os.pathsep.join(filter(None, [str(target), os.environ.get("PYTHONPATH")]))
+        self._environment = {**os.environ, "PYTHONPATH": path}
+
+    def python(self, *arguments: str, cwd: Path, input: str | None = None, code: int = 0) -> str:
+        """What it printed; for an exit code other than 0, what it complained of."""
+        done = subprocess.run(
+            [sys.executable, *arguments], env=self._environment, cwd=cwd, input=input, check=False, capture_output=True, text=True, timeout=300
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        return done.stderr if code else done.stdout
+
+    def penstock(self, *arguments: str, cwd: Path, input: str | None = None, code: int = 0) -> str:
+        return self.python("-m", "penstock.plugins.cli", *arguments, cwd=cwd, input=input, code=code)
+
+
+@pytest.fixture(scope="module")
+def acme(tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    directory = tmp_path_factory.mktemp("acme")
+    install(directory, directory / "target", "penstock_acme")
+    return Installation(directory / "target")
+
+
+PIPELINE = """
+from penstock import Application, Topology, key_value_store
+
+# Every part but the topics is somebody else's, and none of them is imported here.
+topology = Topology().add_source("readings", "readings")
+topology.add_processor("dedupe", "acme.dedupe", "readings", stores=[key_value_store("last", backend="acme.sqlite")])
+topology.add_sink("changes", "changes", "dedupe", value_serde="acme.upper")
+application = Application("acme", topology)
+"""
+READINGS = [("a", "one"), ("a", "one"), ("b", "one"), ("a", "two"), ("b", "one"), ("a", "one")]
+CHANGES = {"a": ["ONE", "TWO", "ONE"], "b": ["ONE"]}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "pipeline.py").write_text(PIPELINE)
+    return tmp_path
+
+
+def test_its_parts_are_listed_with_their_package(acme: Installation, tmp_path: Path) -> None:
+    listed = json.loads(acme.penstock("plugins", "--check", "--json", cwd=tmp_path))
+    assert not listed["broken"]
+    found = [(each["kind"], each["name"]) for each in listed["components"] if each["package"] == "penstock-acme"]
+    assert found == [
+        ("processor", "acme.dedupe"), ("store backend", "acme.sqlite"), ("serde", "acme.upper"), ("command", "acme"),
+    ]  # fmt: skip
+    assert {each["version"] for each in listed["components"] if each["package"] == "penstock-acme"} == {"1.2.3"}
+
+
+def test_its_command_is_one_of_penstocks(acme: Installation, tmp_path: Path) -> None:
+    assert acme.penstock("acme", "you", cwd=tmp_path) == "Acme greets you.\n"
+    assert "Greet NAME." in acme.penstock("--help", cwd=tmp_path)
+
+
+def test_its_backend_keeps_the_published_contract(acme: Installation, tmp_path: Path) -> None:
+    check = shutil.copy(HERE / "penstock_acme" / "check_sqlite.py", tmp_path)
+    output = acme.python("-m", "pytest", "-q", "-p", "no:cacheprovider", str(check), cwd=tmp_path)
+    assert " passed" in output
+
+
+def test_a_pipeline_of_names_runs_in_the_driver(acme: Installation, project: Path) -> None:
+    program = f"""
+import json
+from penstock.plugins.testing import TopologyTestDriver
+from pipeline import application
+with TopologyTestDriver(application, reopen_tasks=True) as driver:
+    for key, value in {READINGS!r}:
+        driver.pipe("readings", key, value)
+    print(json.dumps([[record.key, record.value] for record in driver.read_all("changes")]))
+    print(json.dumps(dict(driver.store("last").all())))
+"""
+    changes, last = map(json.loads, acme.python("-c", program, cwd=project).splitlines())
+    assert changes == [["a", "ONE"], ["b", "ONE"], ["a", "TWO"], ["a", "ONE"]]
+    assert last == {"a": "one", "b": "one"}
+
+
+@pytest.mark.spark
+def test_a_pipeline_of_names_runs_on_spark(acme: Installation, project: Path) -> None:
+    acme.penstock("topics", "create", "readings", "changes", "--partitions", "2", cwd=project)
+    lines = "".join(f"{key}:{value}\n" for key, value in READINGS)
+    acme.penstock("produce", "readings", "--key-separator", ":", cwd=project, input=lines)
+    summary = json.loads(acme.penstock("run", "pipeline.py:application", "--master", "local[2]", "--json", cwd=project))
+    assert (summary["records_in"], summary["records_out"]) == (6, 4)
+    found: dict[str, list[str]] = {}
+    for line in acme.penstock("consume", "changes", "--json", cwd=project).splitlines():
+        record: dict[str, Any] = json.loads(line)
+        found.setdefault(record["key"], []).append(record["value"])
+    assert found == CHANGES
+    assert list((project / ".penstock" / "state").rglob("state.sqlite")), "the state is where the backend keeps it"
+
+
+def test_a_name_that_nobody_brings_lists_what_is_installed(acme: Installation, project: Path) -> None:
+    (project / "pipeline.py").write_text(PIPELINE.replace('"acme.dedupe"', '"acme.dedup"'))
+    message = acme.penstock("describe", "pipeline.py:application", cwd=project, code=2)
+    assert "no processor named 'acme.dedup' is installed; installed: acme.dedupe, contrib.dedupe" in " ".join(
+        message.split()
+    )
+    assert "Did you mean 'acme.dedupe'" in message
+
+
+def test_without_the_package_its_names_are_errors_that_say_so(project: Path) -> None:
+    message = Installation(project / "nothing").penstock("describe", "pipeline.py:application", cwd=project, code=2)
+    assert "no processor named 'acme.dedupe' is installed" in " ".join(message.split())
+
+
+def test_a_broken_plugin_is_shown_and_harms_nobody(acme: Installation, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "pipeline.py").write_text(PIPELINE)
+    install(tmp_path, tmp_path / "target", "penstock_acme", "penstock_broken")
+    both = Installation(tmp_path / "target")
+    listed = json.loads(both.penstock("plugins", "--json", cwd=tmp_path))
+    assert listed["broken"] == [
+        {
+            "plugin": "penstock-broken 0.9 (broken)",
+            "error": "ModuleNotFoundError: No module named 'a_library_that_nobody_has'",
+        }
+    ]
+    assert both.penstock("acme", cwd=tmp_path) == "Acme greets nobody.\n"
+    assert "Processor: dedupe (stores: [last])" in both.penstock(
+        "describe", "pipeline.py:application", cwd=tmp_path / "work"
+    )
+    # And whoever looks for something it may have brought is told of it.
+    (tmp_path / "work" / "pipeline.py").write_text(PIPELINE.replace('"acme.dedupe"', '"broken.thing"'))
+    message = " ".join(both.penstock("describe", "pipeline.py:application", cwd=tmp_path / "work", code=2).split())
+    assert "plugin penstock-broken 0.9 (broken) could not be loaded: ModuleNotFoundError" in message
