@@ -192,14 +192,18 @@ class Environment:
         self._inherited = None
 
     def _check_complete(self, environment: Any) -> None:
-        pages, page_size = environment.info()["last_pgno"] + 1, environment.stat()["psize"]
-        found = os.path.getsize(os.path.join(self.directory, "data.mdb"))
-        # A few pages that were allocated and given back in one transaction may never have been written.
-        if found < (pages - _LOOSE_PAGES) * page_size:
-            raise LogError(
-                f"local log {self.directory}: data.mdb is damaged: it has {found} bytes, and should have {pages * page_size}. "
-                "Restore it from a copy, or move the directory away to start with an empty log"
-            )
+        path, page_size = os.path.join(self.directory, "data.mdb"), environment.stat()["psize"]
+        with self._write_lock.held():
+            found, expected = os.path.getsize(path), (environment.info()["last_pgno"] + 1) * page_size
+            # A few pages that were allocated and given back in one transaction may never have been written.
+            if found < expected - _LOOSE_PAGES * page_size:
+                raise LogError(
+                    f"local log {self.directory}: data.mdb is damaged: it has {found} bytes, and should have {expected}. "
+                    "Restore it from a copy, or move the directory away to start with an empty log"
+                )
+            if found < expected:
+                # If they were written and cut off, zeros are an error to LMDB, and no file at all the end of the process (SIGBUS).
+                os.truncate(path, expected)
 
     def _open_databases(self, environment: Any) -> dict[str, Any]:
         # In a write transaction even when they exist: py-lmdb forgets handles that were opened in a read transaction.
