@@ -14,7 +14,7 @@ import lmdb
 
 from penstock.errors import StaleStoreError, StoreError, StoreLockedError
 
-from .lmdb_errors import explain
+from .lmdb_errors import DAMAGE, explain
 from .trust_mark import TrustMark
 from .writer_lock import WriterLock
 
@@ -26,6 +26,8 @@ _DATA, _LOCK, _WRITER = "data.mdb", "lock.mdb", "writer.lock"
 _META = b"meta"
 _MAX_DATABASES = 256
 _MAX_READERS = 1024
+_WRITES_PER_CHECK = 64
+"""How often a writer looks for readers that were killed, which pin the pages that they saw: now and then, and on opening."""
 
 
 class Reader(Protocol):
@@ -53,6 +55,7 @@ class SharedEnvironment:
         self._largest_map_size = largest_map_size
         self._read_only = True
         self._wrote = False
+        self._writes = 0
         self._environment: Any = None
         self._meta: Any = None
         self._lock: WriterLock | None = None
@@ -154,6 +157,9 @@ class SharedEnvironment:
             raise StaleStoreError(
                 f"store directory {self.directory}: its files were removed or rebuilt since it was opened: re-open the task"
             )
+        self._writes += 1
+        if self._writes % _WRITES_PER_CHECK == 0:
+            self._running().reader_check()
         while True:
             try:
                 transaction = self._running().begin(write=True)
@@ -199,34 +205,38 @@ class SharedEnvironment:
             assert self._lock is not None
             had_readers = self._environment is not None
             # Who has it open was there when the files were last checked, and has not seen the machine go down since.
-            if self._lock.alone() and not had_readers:
-                self._check_trust()
+            alone = self._lock.alone() and not had_readers
+            if alone and os.path.exists(self._path(_DATA)) and not self._mark.vouches():
+                # LMDB would not notice what a crash of the machine left in pieces, and crash.
+                self._abandon("the machine may have gone down since it was last written")
             self._close_environment()
             self._read_only = False
             try:
-                self._open_environment()
-            except StoreError:
-                self._read_only = True
-                if had_readers:
-                    self._open_environment()
-                raise
+                self._open_or_make()
+            except StoreError as error:
+                if alone and isinstance(error.__cause__, DAMAGE):
+                    self._abandon(str(error.__cause__))
+                    self._open_or_make()
+                else:
+                    self._read_only = True
+                    if had_readers:
+                        self._open_environment()
+                    raise
         self._open_databases(stores)
 
-    def _check_trust(self) -> None:
-        """Delete files that a crash of the machine may have left in pieces: LMDB would not notice, and crash."""
-        if os.path.exists(self._path(_DATA)):
-            if self._mark.vouches():
-                return
-            self.trusted = False
-            _log.warning(
-                "store directory %s: the machine may have gone down since it was last written; it is rebuilt",
-                self.directory,
-            )
-            Path(self._path(_DATA)).unlink()
-        # Without its data the lock file would describe another environment.
-        Path(self._path(_LOCK)).unlink(missing_ok=True)
-        self._wrote = True
-        self._mark.set_in_use()
+    def _abandon(self, reason: str) -> None:
+        """Delete the data: the engine finds an empty store that is not trusted, and fills it from the changelog."""
+        _log.warning("store directory %s: %s; it is rebuilt", self.directory, reason)
+        self.trusted = False
+        Path(self._path(_DATA)).unlink()
+
+    def _open_or_make(self) -> None:
+        if not os.path.exists(self._path(_DATA)):
+            # Without its data the lock file would describe another environment.
+            Path(self._path(_LOCK)).unlink(missing_ok=True)
+            self._wrote = True
+            self._mark.set_in_use()
+        self._open_environment()
 
     def _open_environment(self) -> None:
         if self._read_only:
@@ -257,7 +267,7 @@ class SharedEnvironment:
             )
         )
         self._inode = os.stat(self._path(_DATA)).st_ino
-        self._guard(self._environment.reader_check)  # killed readers pin pages
+        self._guard(self._environment.reader_check)
 
     def _open_databases(self, stores: Sequence[str]) -> None:
         """Open databases; for readers only those that are there yet."""

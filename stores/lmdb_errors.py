@@ -9,6 +9,9 @@ import lmdb
 
 from penstock.errors import StoreError
 
+DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
+"""What opening files that are none, or another version's, or in pieces, raises."""
+
 
 def explain(directory: str, error: Exception) -> StoreError:
     """Return the StoreError for an error of LMDB or of the operating system."""
@@ -35,10 +38,8 @@ def explain(directory: str, error: Exception) -> StoreError:
         fix = "it does not exist: make it"
     elif isinstance(error, NotADirectoryError) or says("Not a directory"):
         fix = "it is not a directory: remove what is there"
-    elif isinstance(error, (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.PanicError)):
+    elif isinstance(error, (*DAMAGE, lmdb.PanicError)):
         fix = "its files are damaged: delete them, and the state is restored from the changelog"
-    elif isinstance(error, lmdb.VersionMismatchError):
-        fix = "another version of LMDB wrote it: delete it, and the state is restored from the changelog"
     elif isinstance(error, lmdb.ReadersFullError):
         fix = "too many readers have it open: end some"
     elif says("already open"):

@@ -167,6 +167,33 @@ def test_an_idle_process_pins_no_pages(tmp_path: Path) -> None:
         idle.close()
 
 
+@pytest.mark.parametrize("killed", ["before", "after"])
+def test_a_reader_that_was_killed_pins_no_pages(tmp_path: Path, killed: str) -> None:
+    """Neither one that died before the writer opened the directory, nor one that died beside it."""
+
+    def read(connection: Connection) -> None:
+        reader = LmdbBackend(tmp_path, ["s"], read_only=True)
+        scan = reader.range("s")
+        connection.send(next(scan))
+        connection.recv()
+
+    backend = LmdbBackend(tmp_path, ["s"])
+    put(backend, "v1", *((b"%04d" % number, b"1") for number in range(100)))
+    if killed == "before":
+        backend.close()
+    with forked(read, kill=True) as connection:
+        assert answer(connection) == (b"0000", b"1")
+    if killed == "before":
+        backend = LmdbBackend(tmp_path, ["s"])
+    for number in range(200):
+        put(backend, f"w{number}", (b"k", os.urandom(200_000)))
+        if number == 70:
+            after_check = (tmp_path / "data.mdb").stat().st_size
+    size = (tmp_path / "data.mdb").stat().st_size
+    assert size < 4_000_000 if killed == "before" else size <= after_check + 1_000_000
+    backend.close()
+
+
 def test_a_map_that_is_full_grows_for_everybody(tmp_path: Path) -> None:
     entries = [(b"%04d" % number, bytes(2000)) for number in range(2000)]
 
@@ -420,13 +447,39 @@ def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"x" * 8192, b"x" * 100])
-def test_damaged_files(tmp_path: Path, damage: bytes) -> None:
+def test_damaged_files(tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """Are rebuilt, since the changelog has what they had; a reader is told who does that."""
     backend = LmdbBackend(tmp_path, ["s"])
     put(backend, "v1", (b"k", b"1"))
     backend.close()
     (tmp_path / "data.mdb").write_bytes(damage)
     with pytest.raises(StoreError, match=f"(?s){tmp_path}.*damaged.*changelog"):
-        LmdbBackend(tmp_path, ["s"])
+        LmdbBackend(tmp_path, ["s"], read_only=True)
+    with caplog.at_level(logging.WARNING):
+        backend = LmdbBackend(tmp_path, ["s"])
+    assert str(tmp_path) in caplog.text
+    assert (backend.trusted(), backend.version()) == (False, None)
+    put(backend, "v2", (b"k", b"2"))
+    assert backend.get("s", b"k") == b"2"
+    backend.close()
+
+
+def test_files_that_are_damaged_under_somebody_who_has_them_open(tmp_path: Path) -> None:
+    """Are left to that process."""
+
+    def hold(connection: Connection) -> None:
+        backend = LmdbBackend(tmp_path, ["s"])
+        put(backend, "v1", (b"k", b"1"))
+        connection.send("open")
+        connection.recv()
+
+    with forked(hold, kill=True) as connection:
+        answer(connection)
+        os.replace(tmp_path / "data.mdb", tmp_path / "aside")
+        (tmp_path / "data.mdb").write_bytes(b"x" * 8192)
+        with pytest.raises(StoreError, match=f"(?s){tmp_path}.*damaged.*changelog"):
+            LmdbBackend(tmp_path, ["s"])
+    assert (tmp_path / "data.mdb").read_bytes() == b"x" * 8192
 
 
 def test_an_opening_that_failed_leaves_nothing_open(tmp_path: Path) -> None:
