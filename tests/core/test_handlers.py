@@ -52,6 +52,11 @@ def topology() -> Topology:
     )
 
 
+def driver_with(stage: str, handler: Any, reopen: bool = False) -> TopologyTestDriver:
+    handlers: dict[str, Any] = {f"{stage}_handler": handler}
+    return TopologyTestDriver(topology(), reopen_tasks=reopen, **handlers)
+
+
 def send(driver: TopologyTestDriver, *rows: bytes) -> None:
     driver.pipe_raw(OutputBatch("in", [b"k"] * len(rows), list(rows), [5] * len(rows), [HEADERS] * len(rows)))
 
@@ -82,7 +87,7 @@ def test_fail_names_everything_and_nothing_is_lost(stage: str, reopen: bool) -> 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_skip_drops_counts_and_moves_on(stage: str, reopen: bool, caplog: pytest.LogCaptureFixture) -> None:
-    with TopologyTestDriver(topology(), reopen_tasks=reopen, **{f"{stage}_handler": skip}) as driver:
+    with driver_with(stage, skip, reopen) as driver:
         send(driver, b"a", POISON[stage], POISON[stage], b"b")
         assert [record.value for record in driver.read_all("out")] == ["a", "b"]
         assert driver.metrics()[NODE[stage]].dropped == Counter({REASON[stage]: 2})
@@ -114,14 +119,14 @@ def test_a_skipped_record_goes_on_in_the_other_children() -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_dead_letter_is_the_source_record_with_the_reason_in_its_headers(stage: str, reopen: bool) -> None:
-    with TopologyTestDriver(topology(), reopen_tasks=reopen, **{f"{stage}_handler": DeadLetter("dead")}) as driver:
+    with driver_with(stage, DeadLetter("dead"), reopen) as driver:
         send(driver, b"a", POISON[stage], b"b")
         assert [record.value for record in driver.read_all("out")] == ["a", "b"]
         dead = driver.output_topic("dead", key_serde="bytes", value_serde="bytes").read_all()
         (letter,) = dead
         assert (letter.key, letter.value, letter.timestamp) == (b"k", POISON[stage], 5)
         assert letter.headers[:2] == HEADERS
-        about = dict(letter.headers[2:])
+        about = {name: value or b"" for name, value in letter.headers[2:]}
         assert {name: about[f"__streams.errors.{name}"] for name in ("topic", "partition", "offset")} == {
             "topic": b"in", "partition": b"0", "offset": b"1",
         }  # fmt: skip
@@ -175,7 +180,7 @@ def test_a_handler_is_told_what_failed_where_and_how_often(stage: str) -> None:
         seen.append(failure)
         return RetryAfter("1ms") if failure.attempt < 3 else Skip()
 
-    with TopologyTestDriver(topology(), **{f"{stage}_handler": handler}) as driver:
+    with driver_with(stage, handler) as driver:
         send(driver, b"a", POISON[stage])
     assert [failure.attempt for failure in seen] == [1, 2, 3]
     last = seen[-1]
@@ -226,7 +231,7 @@ def test_a_punctuator_has_no_record_to_send_away() -> None:
 
 def test_a_handler_that_answers_nonsense_is_named() -> None:
     message = r"offset 0: .*processing handler.* returned None, expected Fail\(\), Skip\(\)"
-    driver = TopologyTestDriver(topology(), processing_handler=lambda failure: None)  # type: ignore[arg-type,return-value]
+    driver = TopologyTestDriver(topology(), processing_handler=lambda failure: None)
     with driver, pytest.raises(PenstockError, match=message):
         send(driver, b"raise")
 

@@ -51,7 +51,8 @@ INPUTS = st.fixed_dictionaries(dict.fromkeys(ORDER, TIMES))
 def merged(inputs: dict[str, list[int]]) -> list[str]:
     """Of the heads, always the one with the lowest timestamp; of equal ones, that of the topic added first."""
     heads = dict.fromkeys(ORDER, 0)
-    stream_time, expected = -1, []
+    stream_time = -1
+    expected: list[str] = []
     while True:
         found = [
             (inputs[topic][at], order, topic)

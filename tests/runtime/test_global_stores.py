@@ -60,10 +60,9 @@ def application(directory: Path, backend: str = "lmdb", **settings: Any) -> Appl
 
 
 def fill(log: MemoryLog, *rows: tuple[str, str | None]) -> None:
+    keys: list[bytes | None] = [key.encode() for key, _ in rows]
     log.append(
-        OutputBatch(
-            "table", [key.encode() for key, _ in rows], [value and value.encode() for _, value in rows], [0] * len(rows)
-        )  # type: ignore[misc]
+        OutputBatch("table", keys, [None if value is None else value.encode() for _, value in rows], [0] * len(rows))
     )
 
 
