@@ -7,6 +7,7 @@ import random
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -388,3 +389,14 @@ def test_a_newer_format_is_refused(directory: str, log: LocalLog) -> None:
     log.close()
     with pytest.raises(LogError, match="format"):
         LocalLog(directory)
+
+
+def test_a_few_pages_cut_off_are_an_error_when_they_are_read(directory: str, log: LocalLog) -> None:
+    """They are too few to tell from pages that were never written; the process lives, and says where."""
+    log.append(output(10, b"v" * 5000))
+    log.append(output(10, b"v" * 5000))
+    log.close()
+    data = Path(directory, "data.mdb")
+    os.truncate(data, data.stat().st_size - 6 * 4096)
+    with pytest.raises(LogError, match="damaged"), closing(LocalLog(directory)) as again:
+        again.fetch(OUT, 0, 20, 1 << 20)
