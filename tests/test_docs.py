@@ -174,9 +174,13 @@ def test_every_command_and_option_is_documented() -> None:
     page = DOCS / "cli.md"
     for path, command in commands(program, "penstock"):
         text = section(page, f"`{path}`")
+        terms = " ".join(re.findall(r"^(`--.*)\n: ", text, re.MULTILINE))
         for parameter in command.params:
-            names = parameter.opts if isinstance(parameter, click.Option) else [parameter.human_readable_name]
-            assert any(name in text for name in names), f"cli.md, {path}: {names} is not documented"
+            if isinstance(parameter, click.Option):
+                long_name = max(parameter.opts, key=len)
+                assert re.search(rf"`{long_name}[` ]", terms), f"cli.md, {path}: {long_name} is not documented"
+            else:
+                assert str(parameter.human_readable_name) in text, f"cli.md, {path}: {parameter.name} is not documented"
 
 
 def test_every_count_is_documented() -> None:
