@@ -293,6 +293,19 @@ def test_a_bad_setting_is_named(directory: str, settings: dict[str, str]) -> Non
     assert not os.path.exists(directory)
 
 
+def test_settings_may_be_in_the_location(tmp_path: Path) -> None:
+    """That is where users write them: `local:DIRECTORY?NAME=VALUE`."""
+    for name in ("log", "log?", "what?/log", "a=b", "new\nline"):
+        LocalLog(str(tmp_path / name)).close()
+        assert (tmp_path / name / "data.mdb").exists()
+    log = LocalLog(f"{tmp_path / 'set'}?map_size=1000000&lock_timeout=1s")
+    assert log._storage.environment.map_size == 1_000_000
+    assert (tmp_path / "set" / "data.mdb").exists()
+    log.close()
+    with pytest.raises(LogError, match="unknown setting 'mapsize'"):
+        LocalLog(f"{tmp_path / 'set'}?mapsize=1")
+
+
 def test_no_directory_is_said() -> None:
     with pytest.raises(LogError, match="local:DIRECTORY"):
         LocalLog("")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ _FORMAT = b"1"
 _MAX_READERS = 1022
 _SETTINGS = {"map_size": str(1 << 40), "lock_timeout": "30s"}
 _LOOSE_PAGES = 32
+_LOCATION = re.compile(r"(?P<directory>.*?)(?:\?(?P<settings>\w+=[^&=/]*(?:&\w+=[^&=/]*)*))?", re.DOTALL)
 
 Transaction = Any
 """An LMDB transaction whose values are memoryviews, good until it ends; its type arguments differ between py-lmdb's versions."""
@@ -46,6 +48,18 @@ class Options:
                 f"local log: setting 'map_size' is {given['map_size']!r}, expected a number of bytes, 65536 or more"
             )
         return cls(int(given["map_size"]), duration_ms(given["lock_timeout"], "local log: setting 'lock_timeout'"))
+
+
+def split_location(location: str) -> tuple[str, dict[str, str]]:
+    """Return the directory and the settings of a location.
+
+    >>> split_location("data/log?lock_timeout=60s")
+    ('data/log', {'lock_timeout': '60s'})
+    """
+    found = _LOCATION.fullmatch(location)
+    directory, settings = found.groups() if found else (location, None)
+    pairs = (pair.partition("=") for pair in settings.split("&")) if settings else ()
+    return directory, {name: value for name, _, value in pairs}
 
 
 class Environment:
@@ -262,8 +276,8 @@ class Environment:
         code = getattr(error, "code", 0)
         if isinstance(error, lmdb.MapFullError):
             return (
-                f"the log is full: it has reached its 'map_size' of {self._options.map_size} bytes. Raise that setting, delete "
-                "topics, or give topics a 'retention.ms' or 'retention.bytes'. Nothing was changed"
+                f"the log is full: it has reached its 'map_size' of {self._options.map_size} bytes. Raise that setting "
+                "(`local:DIRECTORY?map_size=BYTES`), delete topics, or give topics a 'retention.ms' or 'retention.bytes'. Nothing was changed"
             )
         if isinstance(error, lmdb.DiskError) or code in (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT):
             return (
@@ -279,7 +293,7 @@ class Environment:
         if isinstance(error, lmdb.ReadonlyError) or code in (errno.EACCES, errno.EROFS, errno.EPERM):
             return f"{reason}: this user cannot write there: change the directory's permissions, or choose another directory"
         if isinstance(error, lmdb.MemoryError) or code == errno.ENOMEM:
-            return f"{reason}: this process may not map {self._options.map_size} bytes: lower the setting 'map_size'"
+            return f"{reason}: this process may not map {self._options.map_size} bytes: lower it (`local:DIRECTORY?map_size=BYTES`)"
         return reason
 
 

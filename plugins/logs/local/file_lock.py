@@ -89,7 +89,7 @@ class FileLock:
         return LogError(
             f"local log {os.path.dirname(self._path)}: {holder} has been writing for more than {self._timeout_s:g} s and holds "
             f"the lock {self._path}. If it was stopped, let it go on (`kill -CONT`) or end it (`kill -9`, which loses nothing that "
-            "was committed); if the disk is just slow, raise the log's setting 'lock_timeout'"
+            "was committed); if the disk is just slow, raise the time-out (`local:DIRECTORY?lock_timeout=60s`)"
         )
 
 

@@ -14,7 +14,7 @@ from ..topics import check_new_topic
 from . import rows
 from .catalogue import Topic
 from .committer import LocalCommitter, read_positions
-from .environment import Options
+from .environment import Options, split_location
 from .fetching import fetch
 from .layout import Extent, named_key, partition_key
 from .leases import LocalLease
@@ -30,14 +30,15 @@ class LocalLog(Log):
     are the kernel's. Commits and appends are durable when they return (fsync); a process that is killed at any moment leaves
     nothing half done.
 
-    `settings`: `map_size`, the most bytes that the log may take (default 1 TiB; disk space is taken as it is used);
-    `lock_timeout`, how long to wait for another process's write ("30s").
+    `settings`, or `DIRECTORY?NAME=VALUE&...`: `map_size`, the most bytes that the log may take (default 1 TiB; disk space is
+    taken as it is used); `lock_timeout`, how long to wait for another process's write ("30s").
     """
 
     def __init__(self, location: str, settings: Mapping[str, str] | None = None, *, clock: Clock | None = None) -> None:
-        if not location:
+        directory, given = split_location(location)
+        if not directory:
             raise LogError("local log: no directory given; write `local:DIRECTORY`")
-        self._storage = Storage(location, Options.parse(settings or {}), clock or SystemClock())
+        self._storage = Storage(directory, Options.parse({**given, **(settings or {})}), clock or SystemClock())
 
     # -- topics
 
