@@ -57,7 +57,7 @@ test: $(STAMP) java  ## all tests, on two processes; those that start Spark shar
 docs: $(STAMP)  ## docs/_build/html, warnings are errors
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
-demo: $(STAMP) java  ## word counts of a real text on Spark, killed in the middle and started again
+demo: $(STAMP) java  ## word counts of a real text on Spark; kill it in the middle and start it again
 	$(BIN)/python examples/demo.py
 
 bench: $(STAMP) java  ## throughput, and where the time goes

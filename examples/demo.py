@@ -1,0 +1,203 @@
+"""What `make demo` runs: the words of a real text, counted by 02_word_count.py on Spark, with topics and state under `.demo`.
+
+Kill it in the middle, however you like, and start it again: it goes on where its last commits left it, and ends with the same counts. The
+text is Python's own language reference, which every CPython carries with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from penstock import Application, OutputBatch, TopicPartition
+from penstock.errors import PenstockError
+from penstock.log import Log
+from penstock.plugins.cli.target import load_application
+from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.spark import RunProgress, run
+from penstock.serde import IntSerde
+
+WORD_COUNT = Path(__file__).with_name("02_word_count.py")
+PARTITIONS = 2
+RECORDS_PER_BATCH = 4000
+"""Small batches, so that there is something to watch and a middle to kill it in."""
+
+
+def main() -> int:
+    """Load the text if that was not done yet, count what is not counted yet, and check the result."""
+    arguments = parse_arguments()
+    if arguments.fresh:
+        shutil.rmtree(arguments.data_dir, ignore_errors=True)
+    application = load_application(
+        f"{WORD_COUNT}:application",
+        settings={"data_dir": str(arguments.data_dir.absolute()), "max_records_per_batch": RECORDS_PER_BATCH},
+    )
+    try:
+        log = open_log(application.settings)
+        try:
+            load_text(log)
+            counts = Counts(log)
+            counts.read_on()
+            say_where_it_stands(log, counts)
+            Watching(application, counts).run(arguments.master)
+            return check(log, counts)
+        finally:
+            log.close()
+    except PenstockError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nStopped. Start it again, and it goes on.", file=sys.stderr)
+        return 130
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Return the options."""
+    parser = argparse.ArgumentParser(
+        description="Counts the words of a real text on Spark; kill it and start it again."
+    )
+    parser.add_argument(
+        "--data-dir", type=Path, default=Path(".demo"), help="where topics and state are kept (default: .demo)"
+    )
+    parser.add_argument("--fresh", action="store_true", help="delete what is there, and begin anew")
+    parser.add_argument("--master", default="local[2]", help="Spark's master (default: local[2])")
+    return parser.parse_args()
+
+
+# ---------------------------------------------------------------- the text
+
+
+def text_lines() -> list[str]:
+    """Return the lines of Python's language reference, as `help()` shows it."""
+    from pydoc_data.topics import topics
+
+    return [line for name in sorted(topics) for line in topics[name].splitlines() if line.strip()]
+
+
+def load_text(log: Log) -> None:
+    """Make the topics and put the text into one, unless it is there."""
+    for topic in ("text", "word-counts"):
+        if topic not in log.topics():
+            log.create_topic(topic, PARTITIONS)
+    if not any(log.end_offsets(partitions("text")).values()):
+        lines = text_lines()
+        values: list[bytes | None] = [line.encode() for line in lines]
+        # One append is one transaction: after a crash all of the text is there, or none.
+        places = [(number % PARTITIONS,) for number in range(len(lines))]
+        log.append(OutputBatch("text", [None] * len(lines), values, [now_ms()] * len(lines), partitions=[*places]))
+        print(f"Wrote {len(lines):,} lines of Python's language reference to the topic 'text'.")
+
+
+def now_ms() -> int:
+    """Return the time, as records carry it."""
+    return time.time_ns() // 1_000_000
+
+
+def partitions(topic: str) -> list[TopicPartition]:
+    """Return the partitions of one of the demo's topics."""
+    return [TopicPartition(topic, number) for number in range(PARTITIONS)]
+
+
+def read(log: Log, partition: TopicPartition, start: int) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+    """Yield (next offset, key, value) of what a partition holds from `start` on."""
+    end = log.end_offsets([partition])[partition]
+    while start < end:
+        for batch in log.fetch(partition, start, end, 1 << 20):
+            start = batch.next_offset
+            for offset, key, value in zip(batch.offsets, batch.keys, batch.values, strict=True):
+                yield offset + 1, key, value
+
+
+# ---------------------------------------------------------------- what comes out
+
+
+class Counts:
+    """The topic of word counts as a table, read on as it grows."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._positions = dict.fromkeys(partitions("word-counts"), 0)
+        self._int = IntSerde()
+        self.table: Counter[str] = Counter()
+        self.once = True
+        """Whether each word counted 1, 2, 3, ... without a gap and without a repetition."""
+
+    def read_on(self) -> None:
+        """Take in what has come since the last call."""
+        for partition, start in self._positions.items():
+            for position, key, value in read(self._log, partition, start):
+                assert key is not None and value is not None
+                word, count = key.decode(), self._int.deserialize(value)
+                self.once = self.once and count == self.table[word] + 1
+                self.table[word] = count
+                self._positions[partition] = position
+
+    def top(self, most: int) -> str:
+        """Return the words that came most often."""
+        return "  ".join(f"{word} {count:,}" for word, count in self.table.most_common(most))
+
+
+class Watching:
+    """A run whose batches are printed as they end."""
+
+    def __init__(self, application: Application, counts: Counts) -> None:
+        self._application = application
+        self._counts = counts
+        self._batches = 0
+
+    def run(self, master: str) -> None:
+        """Count until everything is counted."""
+        print("Starting Spark ...", flush=True)
+        summary = run(self._application, master=master, on_progress=self._show)
+        if summary.stopped_by is not None:
+            raise KeyboardInterrupt
+
+    def _show(self, progress: RunProgress) -> None:
+        if progress.batches > self._batches:
+            self._batches = progress.batches
+            self._counts.read_on()
+            print(
+                f"batch {progress.batches:3}: {progress.records_in:7,} records in, {progress.lag:7,} to go   {self._counts.top(5)}",
+                flush=True,
+            )
+
+
+def say_where_it_stands(log: Log, counts: Counts) -> None:
+    """Say whether this is a beginning, or the rest of a run that was ended."""
+    committed = log.committed("word-count", partitions("text"))
+    done = sum(position or 0 for position in committed.values())
+    total = sum(log.end_offsets(partitions("text")).values())
+    if counts.table:
+        print(
+            f"An earlier run read {done:,} of {total:,} lines and counted {counts.table.total():,} words. This one goes on from there."
+        )
+    else:
+        print(f"{total:,} lines to read. Kill this whenever you like, and start it again.")
+
+
+def check(log: Log, counts: Counts) -> int:
+    """Count the same text in plain Python, compare, and return the exit code."""
+    import re
+
+    counts.read_on()
+    expected: Counter[str] = Counter()
+    for partition in partitions("text"):
+        for _, _, value in read(log, partition, 0):
+            expected.update(re.findall(r"[^\W\d_]+", (value or b"").decode().lower()))
+    print(f"\n{counts.table.total():,} words, {len(counts.table):,} different ones. The most frequent:")
+    for word, count in counts.table.most_common(10):
+        print(f"  {count:6,}  {word}")
+    if counts.table == expected and counts.once:
+        print("equal: a plain Python Counter finds the same, and every word was counted once.")
+        return 0
+    print(f"NOT equal: a plain Python Counter finds {expected.total():,} words.", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
