@@ -136,7 +136,8 @@ class TaskWorker:
         position = dict(commit.positions)
         # A task that waits for one input keeps what it has of the others.
         fetched_to = {
-            partition: at if (queued := task.queued_to(partition)) is None else queued for partition, at in position.items()
+            partition: at if (queued := task.queued_to(partition)) is None else queued
+            for partition, at in position.items()
         }
         for partition in self.partitions:
             task.expect(partition, fetched_to[partition] < ends.get(partition, 0))
