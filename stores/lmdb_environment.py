@@ -142,7 +142,7 @@ class SharedEnvironment:
             return None
         transaction = self.begin()
         try:
-            version = transaction.get(b"version", None, self._meta)
+            version = self._guard(lambda: transaction.get(b"version", None, self._meta))
         finally:
             transaction.abort()
         return None if version is None else version.decode()
@@ -213,7 +213,10 @@ class SharedEnvironment:
             self._read_only = False
             try:
                 self._open_or_make()
+                self._open_databases(stores)
+                self.version()
             except StoreError as error:
+                self._close_environment()
                 if alone and isinstance(error.__cause__, DAMAGE):
                     self._abandon(str(error.__cause__))
                     self._open_or_make()
@@ -237,6 +240,16 @@ class SharedEnvironment:
             self._wrote = True
             self._mark.set_in_use()
         self._open_environment()
+        self._guard(self._fill_up)
+
+    def _fill_up(self) -> None:
+        """Make the file as long as LMDB believes: reading what was cut off is then an error, not the process's end (SIGBUS).
+
+        Nobody else writes meanwhile. A whole file may be a few pages short: of those that were never written.
+        """
+        size = (self._environment.info()["last_pgno"] + 1) * self._environment.stat()["psize"]
+        if os.path.getsize(self._path(_DATA)) < size:
+            os.truncate(self._path(_DATA), size)
 
     def _open_environment(self) -> None:
         if self._read_only:

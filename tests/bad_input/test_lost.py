@@ -13,7 +13,6 @@ from penstock import (
     IncompatibleStateError,
     LogError,
     OffsetOutOfRangeError,
-    StoreError,
     TopicPartition,
 )
 from penstock.plugins.changelogs.directory import DirectoryChangelog
@@ -60,8 +59,10 @@ def mentions(error: object, world: World, path: Path, damage: Damage) -> None:
     says(error, "a host that still has a local copy of the state at that version", "use a new application id")
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("which", [0, 3, 5], ids=["first", "middle", "last"])
+@pytest.mark.parametrize(
+    ("which", "damage"),
+    [*((3, damage) for damage in DAMAGES), (0, deleted), (0, flipped), (5, deleted), (5, truncated)],
+)
 def test_a_delta_that_is_damaged(world: World, undisturbed: Contents, which: int, damage: Damage) -> None:
     world.run()
     world.forget_state()
@@ -163,19 +164,16 @@ def test_files_that_are_not_ours_do_no_harm(world: World, undisturbed: Contents)
 # ---------------------------------------------------------------- local copies
 
 
-def test_a_damaged_local_copy(world: World, undisturbed: Contents) -> None:
+@pytest.mark.parametrize("part", [None, 0.05, 0.5, 0.75], ids=["overwritten", "almost gone", "half", "three quarters"])
+def test_a_damaged_local_copy_is_rebuilt(
+    world: World, undisturbed: Contents, caplog: pytest.LogCaptureFixture, part: float | None
+) -> None:
     world.run()
     copy = world.state / "shop" / "0_0" / "lmdb" / "0"
-    (copy / "data.mdb").write_bytes(b"?" * 8192)
-    with pytest.raises(StoreError) as caught:
-        world.run()
-    says(
-        caught.value,
-        f"store directory {copy}: ",
-        "its files are damaged: delete them, and the state is restored from the changelog",
-    )
-    shutil.rmtree(copy)
+    original = (copy / "data.mdb").read_bytes()
+    (copy / "data.mdb").write_bytes(b"?" * len(original) if part is None else original[: int(len(original) * part)])
     world.run()
+    says(caplog.text, f"store directory {copy}: ", "; it is rebuilt")
     assert world.contents() == undisturbed
 
 
