@@ -175,7 +175,10 @@ class LmdbBackend(StoreBackend):
             self._snapshots[token] = transaction
         else:
             transaction = self._transaction or self._begin()
-        return list(islice(lmdb_keys.scan(transaction, self._database(store), start, end, reverse), size))
+        try:
+            return list(islice(lmdb_keys.scan(transaction, self._database(store), start, end, reverse), size))
+        except lmdb.Error as error:
+            raise self._open().explain(error) from error
 
     def _apply(self, transaction: Any, store: str, database: Any, changes: Sequence[Change]) -> None:
         puts = [(HEAD + key, value) for key, value in changes if value is not None and len(key) < SHORT]

@@ -114,7 +114,7 @@ class Buffered(RuleBasedStateMachine):
 
 
 TestBuffered = Buffered.TestCase
-TestBuffered.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestBuffered.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 
 
 def test_the_size_follows_what_is_held(tmp_path: Path) -> None:

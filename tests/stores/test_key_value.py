@@ -328,7 +328,7 @@ def test_any_history(
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=20 if backend == "memory" else 6,
+            max_examples=12 if backend == "memory" else 4,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -421,9 +422,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_may_not_be_written(tmp_path: Path) -> None:
-    for path in (tmp_path, *tmp_path.parents):
-        if path.stat().st_uid == os.getuid() and path != Path("/tmp"):
-            path.chmod(path.stat().st_mode | 0o055)
+    let_everybody_in(tmp_path)
     closed = tmp_path / "closed"
     closed.mkdir()
     closed.chmod(0o555)
@@ -439,6 +438,39 @@ def test_a_directory_that_may_not_be_written(tmp_path: Path) -> None:
     with forked(try_it) as connection:
         text = answer(connection)
     assert str(closed) in text and "make it writable" in text and "state_dir" in text
+
+
+def test_readers_go_on_when_their_process_may_not_write(tmp_path: Path) -> None:
+    let_everybody_in(tmp_path)
+    backend = LmdbBackend(tmp_path, ["s"])
+    put(backend, "v1", (b"k", b"1"))
+    backend.close()
+    tmp_path.chmod(0o777)
+    for path in tmp_path.iterdir():
+        path.chmod(0o666)
+    (tmp_path / "data.mdb").chmod(0o444)
+
+    def try_it(connection: Connection) -> None:
+        if os.getuid() == 0:
+            os.setuid(65534)
+        reader = LmdbBackend(tmp_path, ["s"], read_only=True)
+        try:
+            LmdbBackend(tmp_path, ["s"])
+        except StoreError as error:
+            connection.send(str(error))
+        connection.send(reader.get("s", b"k"))
+
+    with forked(try_it) as connection:
+        assert "make it writable" in answer(connection)
+        assert answer(connection) == b"1"
+
+
+def let_everybody_in(directory: Path) -> None:
+    """Make a test's directory reachable for other users."""
+    top = Path(tempfile.gettempdir())
+    for path in (directory, *directory.parents):
+        if top in path.parents:
+            path.chmod(path.stat().st_mode | 0o055)
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
@@ -594,6 +626,22 @@ class TestTrust:
         self.write("v2", close=False)
         assert ours.get("s", b"k") == b"v2"
         ours.close()
+
+    def test_no_boot_id_but_who_came_second_is_there(self) -> None:
+        self.id.unlink()
+
+        def hold(connection: Connection) -> None:
+            first = LmdbBackend(self.directory, ["s"])
+            put(first, "v1", (b"k", b"v1"))
+            connection.send("open")
+            connection.recv()
+
+        with forked(hold, kill=True) as connection:
+            answer(connection)
+            second = LmdbBackend(self.directory, ["s"])
+        self.write("v2", close=False)
+        assert second.get("s", b"k") == b"v2"
+        second.close()
 
     def test_destroyed(self) -> None:
         self.write("v1", close=False)
