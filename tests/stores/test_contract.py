@@ -14,3 +14,4 @@ class TestMemory(StoreBackendContract):
 
 class TestLmdb(StoreBackendContract):
     open = staticmethod(LmdbBackend)
+    examples = 12  # each opens, forks and syncs many times
