@@ -5,6 +5,11 @@ from __future__ import annotations
 import re
 from importlib.metadata import version
 
+import pytest
+
+from penstock.errors import PluginError
+from penstock.hooks import Components, Registry, hookimpl
+
 from .console import Console, install
 
 
@@ -51,3 +56,31 @@ def test_plugins_of_others_are_listed_and_checked(console: Console) -> None:
     _, err = console.process("plugins", "--kind", "serde", "--check", code=1, environment=environment)
     assert re.search(r"^broken: acme 1.5 \(serde acme.gone\): .*cannot be loaded.*AttributeError", err)
     assert "acme.fine" not in err
+
+
+class One:
+    @hookimpl
+    def penstock_serdes(self) -> Components:
+        return {"same": "one:Serde", "one": "one:Serde"}
+
+
+class Two:
+    @hookimpl
+    def penstock_serdes(self) -> Components:
+        return {"same": "two:Serde", "two": "two:Serde"}
+
+    @hookimpl
+    def penstock_logs(self) -> Components:
+        raise ValueError("not today")
+
+
+def test_a_name_of_two_packages_is_guessed_to_be_neither() -> None:
+    registry = Registry([("one", "acme-one", "1", One()), ("two", "acme-two", "2", Two())], {})
+    with pytest.raises(PluginError, match="serde 'same' comes from two packages, acme-one and acme-two"):
+        registry.find("serde", "same")
+    assert registry.find("serde", "one").package == "acme-one"
+    assert registry.find("serde", "two").package == "acme-two"
+    assert registry.broken == {
+        "acme-two 2 (two: same)": "serde 'same' comes from two packages, acme-one and acme-two: uninstall one of them",
+        "acme-two 2 (two: penstock_logs)": "ValueError: not today",
+    }
