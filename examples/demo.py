@@ -40,7 +40,7 @@ def main() -> int:
     try:
         log = open_log(application.settings)
         try:
-            load_text(log)
+            load_text(log, arguments.lines)
             counts = Counts(log)
             counts.read_on()
             say_where_it_stands(log, counts)
@@ -65,6 +65,7 @@ def parse_arguments() -> argparse.Namespace:
         "--data-dir", type=Path, default=Path(".demo"), help="where topics and state are kept (default: .demo)"
     )
     parser.add_argument("--fresh", action="store_true", help="delete what is there, and begin anew")
+    parser.add_argument("--lines", type=int, metavar="N", help="take the first N lines of the text only")
     parser.add_argument("--master", default="local[2]", help="Spark's master (default: local[2])")
     return parser.parse_args()
 
@@ -79,13 +80,13 @@ def text_lines() -> list[str]:
     return [line for name in sorted(topics) for line in topics[name].splitlines() if line.strip()]
 
 
-def load_text(log: Log) -> None:
-    """Make the topics and put the text into one, unless it is there."""
+def load_text(log: Log, most: int | None) -> None:
+    """Make the topics and put the text, or its first `most` lines, into one, unless it is there."""
     for topic in ("text", "word-counts"):
         if topic not in log.topics():
             log.create_topic(topic, PARTITIONS)
     if not any(log.end_offsets(partitions("text")).values()):
-        lines = text_lines()
+        lines = text_lines()[:most]
         values: list[bytes | None] = [line.encode() for line in lines]
         # One append is one transaction: after a crash all of the text is there, or none.
         places = [(number % PARTITIONS,) for number in range(len(lines))]

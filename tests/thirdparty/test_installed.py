@@ -52,7 +52,7 @@ class Installation:
 @pytest.fixture(scope="module")
 def acme(tmp_path_factory: pytest.TempPathFactory) -> Installation:
     directory = tmp_path_factory.mktemp("acme")
-    install(directory, directory / "target", "penstock_acme")
+    install(directory, directory / "target", "acme")
     return Installation(directory / "target")
 
 
@@ -91,7 +91,7 @@ def test_its_command_is_one_of_penstocks(acme: Installation, tmp_path: Path) -> 
 
 
 def test_its_backend_keeps_the_published_contract(acme: Installation, tmp_path: Path) -> None:
-    check = shutil.copy(HERE / "penstock_acme" / "check_sqlite.py", tmp_path)
+    check = shutil.copy(HERE / "acme" / "check_sqlite.py", tmp_path)
     output = acme.python("-m", "pytest", "-q", "-p", "no:cacheprovider", str(check), cwd=tmp_path)
     assert " passed" in output
 
@@ -144,7 +144,7 @@ def test_without_the_package_its_names_are_errors_that_say_so(project: Path) -> 
 def test_a_broken_plugin_is_shown_and_harms_nobody(acme: Installation, tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "pipeline.py").write_text(PIPELINE)
-    install(tmp_path, tmp_path / "target", "penstock_acme", "penstock_broken")
+    install(tmp_path, tmp_path / "target", "acme", "broken")
     both = Installation(tmp_path / "target")
     listed = json.loads(both.penstock("plugins", "--json", cwd=tmp_path))
     assert listed["broken"] == [

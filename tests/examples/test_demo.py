@@ -1,0 +1,40 @@
+"""`make demo`: killed in the middle and started again, it ends with the counts of an undisturbed run."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .running import EXAMPLES
+
+COMMAND = [sys.executable, "-u", str(EXAMPLES / "demo.py"), "--lines", "1500", "--data-dir", "demo"]
+
+
+@pytest.mark.spark
+def test_the_demo_goes_on_after_a_kill(tmp_path: Path) -> None:
+    killed = subprocess.Popen(COMMAND, cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert killed.stdout is not None
+    seen = []
+    for line in killed.stdout:
+        seen.append(line)
+        if line.startswith("batch   2"):
+            break
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    assert "to go" in seen[-1], "".join(seen)
+
+    again = subprocess.run(COMMAND, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=300)
+    assert again.returncode == 0, again.stderr
+    assert re.search(r"An earlier run read [\d,]+ of 1,500 lines and counted [\d,]+ words", again.stdout)
+    assert "equal: a plain Python Counter finds the same" in again.stdout
+
+    # There is nothing left to do, and that is said as well.
+    third = subprocess.run(COMMAND, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=300)
+    assert third.returncode == 0, third.stderr
+    assert "An earlier run read 1,500 of 1,500 lines" in third.stdout
