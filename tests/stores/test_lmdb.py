@@ -178,21 +178,32 @@ def test_a_reader_that_was_killed_pins_no_pages(tmp_path: Path, killed: str) -> 
         connection.send(next(scan))
         connection.recv()
 
-    backend = LmdbBackend(tmp_path, ["s"])
-    put(backend, "v1", *((b"%04d" % number, b"1") for number in range(100)))
-    if killed == "before":
-        backend.close()
-    with forked(read, kill=True) as connection:
-        assert answer(connection) == (b"0000", b"1")
-    if killed == "before":
+    def stay(connection: Connection) -> None:
+        """Keep LMDB from starting its table of readers anew, as it does when it finds itself alone."""
+        connection.recv()
+        reader = LmdbBackend(tmp_path, ["s"], read_only=True)
+        connection.send(reader.version())
+        connection.recv()
+
+    with forked(stay) as staying:
         backend = LmdbBackend(tmp_path, ["s"])
-    for number in range(200):
-        put(backend, f"w{number}", (b"k", os.urandom(200_000)))
-        if number == 70:
-            after_check = (tmp_path / "data.mdb").stat().st_size
-    size = (tmp_path / "data.mdb").stat().st_size
-    assert size < 4_000_000 if killed == "before" else size <= after_check + 1_000_000
-    backend.close()
+        put(backend, "v1", *((b"%04d" % number, b"1") for number in range(100)))
+        staying.send("open")
+        assert answer(staying) == "v1"
+        if killed == "before":
+            backend.close()
+        with forked(read, kill=True) as connection:
+            assert answer(connection) == (b"0000", b"1")
+        if killed == "before":
+            backend = LmdbBackend(tmp_path, ["s"])
+        for number in range(200):
+            put(backend, f"w{number}", (b"k", os.urandom(200_000)))
+            if number == 70:
+                after_check = (tmp_path / "data.mdb").stat().st_size
+        size = (tmp_path / "data.mdb").stat().st_size
+        assert size < 4_000_000 if killed == "before" else size <= after_check + 1_000_000
+        backend.close()
+        staying.send("end")
 
 
 def test_a_map_that_is_full_grows_for_everybody(tmp_path: Path) -> None:

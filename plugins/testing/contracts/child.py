@@ -23,10 +23,14 @@ def forked(run: Callable[[Connection], None], *, kill: bool = False) -> Iterator
         warnings.simplefilter("ignore", DeprecationWarning)  # forking beside a test runner's threads
         child = os.fork()
     if child == 0:
+        ours.close()
         _run(run, theirs)
     theirs.close()
     try:
         yield ours
+    except BaseException:
+        kill = True
+        raise
     finally:
         if kill:
             os.kill(child, signal.SIGKILL)

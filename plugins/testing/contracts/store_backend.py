@@ -286,7 +286,9 @@ class StoreBackendContract:
                     reader.close()
                     connection.send("ended")
                     return
-                if question == "write":
+                if question == "get":
+                    connection.send(reader.get("first", b"n"))
+                elif question == "write":
                     try:
                         reader.write({}, reader.version(), "mine")
                     except StoreError as error:
@@ -312,9 +314,13 @@ class StoreBackendContract:
                 assert (version, got) == (f"v{number}", value)
                 assert content["first"] == dict([(b"n", value), *filling])
                 assert set(content["second"]) == {b"%d" % each for each in range(number + 1)}
+            for number in range(5, 8):
+                backend.write({"first": [(b"n", b"%d" % number)]}, f"v{number - 1}", f"v{number}")
+                connection.send("get")
+                assert answer(connection) == b"%d" % number
             connection.send("write")
             assert answer(connection) == "StoreError"
-            backend.write({"first": [(b"n", b"last")]}, "v4", "v5")
+            backend.write({"first": [(b"n", b"last")]}, "v7", "v8")
             connection.send("end")
             assert answer(connection) == "ended"
 
