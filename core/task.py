@@ -36,6 +36,8 @@ from .task_context import NodeContext, ReadOnlyView, TransformerContext
 _log = logging.getLogger("penstock.task")
 _record = tuple.__new__
 _NEVER = 1 << 62
+_ERRORS = (Exception, SystemExit)
+"""What fails a record. `sys.exit` in a library would end a worker without a word, and Spark would start another, for ever."""
 _NO_TIMESTAMP = "no int of milliseconds from 0 to 2**63 - 1"
 
 Run = Callable[[Record], Any]
@@ -236,7 +238,7 @@ class Task:
             processor.init(self._contexts[name])  # type: ignore[arg-type]
         except PenstockError:
             raise
-        except Exception as error:
+        except _ERRORS as error:
             raise ProcessingError(
                 f"node {name!r} in task {self.id}: init raised {type(error).__name__}: {error}"
             ) from error
@@ -257,7 +259,7 @@ class Task:
             counts[index[to]] += 1
             try:
                 run(record)
-            except Exception as error:
+            except _ERRORS as error:
                 failed(to, record, error)
 
         if len(children) == 1:
@@ -270,7 +272,7 @@ class Task:
                 # A try costs nothing until something is raised; so every edge has one, and a skipped record is skipped at its node only.
                 try:
                     only_run(record)
-                except Exception as error:
+                except _ERRORS as error:
                     failed(only, record, error)
 
             return forward, counts
@@ -283,7 +285,7 @@ class Task:
             for child, run in children:
                 try:
                     run(record)
-                except Exception as error:
+                except _ERRORS as error:
                     failed(child, record, error)
 
         return forward_all, counts
@@ -539,7 +541,7 @@ class Task:
                 # skipped at its node only.
                 try:
                     run(record)
-                except Exception as error:
+                except _ERRORS as error:
                     failed(child, record, error)
                 index += 1
                 if stream_time >= stream_due or self._schedules_changed:
@@ -700,7 +702,7 @@ class Task:
             fired = self.changed_engine_state = True
             try:
                 schedule.punctuator(now)
-            except Exception as error:
+            except _ERRORS as error:
                 self._processing_failed(schedule.context.node, _NO_RECORD, error)
         if fired:
             self._schedules[kind] = [each for each in self._schedules[kind] if not each.cancelled or each.from_init]
@@ -822,7 +824,7 @@ class Task:
         for name, processor in reversed(self._processors):
             try:
                 processor.close()
-            except Exception as error:
+            except _ERRORS as error:
                 _log.warning("task %s, node %r: close raised %s: %s", self.id, name, type(error).__name__, error)
 
     # ------------------------------------------------------------------ errors
@@ -846,12 +848,12 @@ class Task:
             batch.timestamps[column],
         )
 
-    def _processing_failed(self, node: str, record: object, error: Exception) -> None:
+    def _processing_failed(self, node: str, record: object, error: Exception | SystemExit) -> None:
         """Ask the processing handler about an exception that `node` raised; return when the record is to be dropped there."""
         if isinstance(error, (RetryRequested, _Decided)):
             raise error
-        error = _not_a_record(record) or error
-        self._decide(self._failure(Stage.PROCESSING, node, error), self.settings.processing_handler, "skipped")
+        failed = _not_a_record(record) or _as_exception(error)
+        self._decide(self._failure(Stage.PROCESSING, node, failed), self.settings.processing_handler, "skipped")
 
     def _production_failed(self, node: SinkNode, topic: str, record: Record, error: Exception) -> None:
         if isinstance(error, (RetryRequested, _Decided)):
@@ -978,7 +980,7 @@ def make_processor(node: ProcessorNode) -> Processor | ValueTransformer:
         made = supplier(**node.options)
     except PenstockError:
         raise
-    except Exception as error:
+    except _ERRORS as error:
         raise TopologyError(
             f"node {node.name!r}: making its processor with options {dict(node.options)!r} raised {type(error).__name__}: {error}"
         ) from error
@@ -995,6 +997,12 @@ def _fields(failure: Failure) -> dict[str, Any]:
 
 _NO_RECORD = Record(None, None, -1)
 """What a punctuator is handed."""
+
+
+def _as_exception(error: Exception | SystemExit) -> Exception:
+    if isinstance(error, Exception):
+        return error
+    return ProcessingError(f"it called sys.exit({error.code!r}), which ends no application: raise an error instead")
 
 
 def _not_a_record(forwarded: object) -> ProcessingError | None:
