@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
+from typing import Any
 
 import psutil
 
@@ -36,7 +37,9 @@ def filter_map() -> Result:
     return measure("spark-local-filter-map", filter_map_topology())
 
 
-def measure(name: str, topology: Topology, records: int = RECORDS, per_batch: int = PER_BATCH) -> Result:
+def measure(
+    name: str, topology: Topology, records: int = RECORDS, per_batch: int = PER_BATCH, session: Any = None
+) -> Result:
     """Process `records` records of 100 bytes from 4 partitions in batches of `per_batch`; measure all but the first batch."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
         application = Application("bench", topology, data_dir=directory, max_records_per_batch=per_batch)
@@ -46,7 +49,13 @@ def measure(name: str, topology: Topology, records: int = RECORDS, per_batch: in
         load(log, records)
         log.close()
         watch = _Watch()
-        run(application, "available_now", master=MASTER, on_progress=watch.progress)
+        run(
+            application,
+            "available_now",
+            master=None if session else MASTER,
+            session=session,
+            on_progress=watch.progress,
+        )
         return watch.result(name)
 
 

@@ -71,6 +71,8 @@ def output_of(topic: str, record: Any) -> dict[str, Any]:
 class TestDriver:
     """Runs a case in the TopologyTestDriver."""
 
+    __test__ = False
+
     def __init__(self, case: Case) -> None:
         initial = case.get("config", {}).get("initial_wall_clock_ms", 0)
         self._driver = TopologyTestDriver(application_of(case), initial_wall_clock_ms=initial, **settings_of(case))

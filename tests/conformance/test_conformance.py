@@ -1,0 +1,76 @@
+"""The vectors kept here, in the test driver; a sample of each topology on Spark; and descriptions."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .runner import Case, TestDriver, check, check_description, difference, load, play
+from .topologies import BUILDERS
+
+VECTORS = Path(__file__).parent / "vectors"
+CASES, DESCRIPTIONS = load(VECTORS)
+OPS_ON_SPARK = 10
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_case(case: Case) -> None:
+    assert check(case, TestDriver).difference == ""
+
+
+@pytest.mark.parametrize("entry", DESCRIPTIONS, ids=lambda entry: entry["case"])
+def test_description(entry: Case) -> None:
+    assert check_description(entry).difference == ""
+
+
+def test_every_topology_has_a_case() -> None:
+    assert {case["topology"] for case in CASES} == set(BUILDERS)
+
+
+def shortened(case: Case) -> Case:
+    """Return a case cut after a few ops, with what the test driver (which passes all of it) answers as what is expected."""
+    cut: Case = {**case, "inputs": case["inputs"][:OPS_ON_SPARK]}
+    driver = TestDriver(cut)
+    cut["expected"] = play(cut, driver)
+    driver.close()
+    cut["expected"]["outputs"] = [each for each in case["expected"]["outputs"] if each["op"] < OPS_ON_SPARK]
+    return cut
+
+
+FIRST_OF_EACH = list({case["topology"]: case for case in reversed(CASES)}.values())
+
+
+@pytest.mark.parametrize("case", FIRST_OF_EACH, ids=lambda case: case["topology"])
+def test_sample_on_spark(case: Case, spark: Any) -> None:
+    from .spark_driver import SparkCaseDriver
+
+    cut = shortened(case)
+    driver = SparkCaseDriver(cut, spark)
+    try:
+        assert difference(cut, play(cut, driver)) == ""
+    finally:
+        driver.close()
+
+
+def test_a_wrong_answer_is_found() -> None:
+    case = next(case for case in CASES if case["topology"] == "rewards")
+    wrong = [dict(each) for each in case["expected"]["outputs"]]
+    wrong[3]["value"] += 1
+    found = check({**case, "expected": {**case["expected"], "outputs": wrong}}, TestDriver)
+    assert found.difference.startswith("outputs[3]: expected")
+
+
+def test_command_line_fails_for_a_topology_it_does_not_know(tmp_path: Path) -> None:
+    (tmp_path / "new.json").write_text(
+        '{"format":1,"family":"new","cases":[{"name":"new/a","family":"new","topology":"nobody_knows","params":{},"inputs":[],"expected":{}}]}'
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.conformance", str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "new: 0/1" in done.stdout
+    assert "FAILED new/a: topology 'nobody_knows' is not known" in done.stdout
