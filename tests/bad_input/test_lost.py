@@ -110,6 +110,7 @@ def test_a_changelog_that_is_gone(world: World, undisturbed: Contents, tmp_path:
 def eager_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write a snapshot whenever the deltas weigh more than it, however little that is."""
     defaults = DirectoryChangelog.__init__.__kwdefaults__
+    assert defaults is not None
     monkeypatch.setitem(defaults, "snapshot_floor_bytes", 1)
 
 

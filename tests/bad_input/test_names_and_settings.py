@@ -209,7 +209,7 @@ def test_a_topic_that_the_log_does_not_take(make_world: MakeWorld) -> None:
         ("orders", {}, ["topic 'orders' exists: use it, choose another name, or delete it first"]),
     ]:
         with pytest.raises(LogError) as caught:
-            world.create(name, **config)
+            world.create(name, config=config)
         says(caught.value, *parts)
 
 

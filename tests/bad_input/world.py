@@ -94,7 +94,7 @@ class World:
         finally:
             log.close()
 
-    def create(self, *topics: str, partitions: int | None = None, **config: str) -> None:
+    def create(self, *topics: str, partitions: int | None = None, config: Mapping[str, str] | None = None) -> None:
         """Create topics."""
         with self.open() as log:
             for topic in topics:
