@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import gc
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from penstock.clock import Clock, SystemClock
+from penstock.clock import Clock, SystemClock, duration_ms
 from penstock.config import Application
 from penstock.log import Log
 from penstock.record import TopicPartition
 from penstock.store import StateStore
 from penstock.task import RetryRequested
 
+from .directories import remove_unused
 from .global_stores import GlobalStores
 from .locations import state_directory
+
+_CLEAN_UP_MS = 60_000
+
+_log = logging.getLogger("penstock.state")
 
 
 def tune_garbage_collector() -> None:
@@ -37,6 +43,7 @@ class Host:
         self._clock = clock or SystemClock()
         self._wait = wait
         self._globals: dict[tuple[str, Path], GlobalStores] = {}
+        self._next_clean_up: dict[str, int] = {}
         self._lock = threading.Lock()
 
     def now_ms(self) -> int:
@@ -63,6 +70,16 @@ class Host:
     def global_stores(self, application: Application) -> Mapping[str, StateStore]:
         """Return the global stores by name, as of the last update."""
         return self._global(application).stores if application.program.global_stores else {}
+
+    def clean_up(self, application: Application) -> None:
+        """Now and then, delete local state of tasks that have moved away from this host (setting `state_cleanup_delay`)."""
+        now_ms = self.now_ms()
+        if now_ms < self._next_clean_up.get(application.id, 0):
+            return
+        self._next_clean_up[application.id] = now_ms + _CLEAN_UP_MS
+        root = state_directory(application.settings) / application.id
+        for task in remove_unused(root, duration_ms(application.settings.state_cleanup_delay), now_ms):
+            _log.info("application %s, task %s: removed this host's copy, unused for a while", application.id, task)
 
     def _global(self, application: Application) -> GlobalStores:
         key = application.id, state_directory(application.settings).absolute()

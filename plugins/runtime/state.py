@@ -19,6 +19,7 @@ from penstock.store import Changes, StateStore, StoreBackend, StoreBackendFactor
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.task import resolve_serde
 
+from .directories import DirectoryUse
 from .locations import making_state_directory
 
 _log = logging.getLogger("penstock.state")
@@ -65,6 +66,7 @@ class TaskState:
         self._builders = builders
         self._logged = frozenset(builder.name for builder in builders if builder.logged)
         self._backends: dict[str, StoreBackend] = {}
+        self._use: DirectoryUse | None = None
         self._buffers: dict[str, CommitBuffer] = {}
         self.stores: dict[str, StateStore] = {}
         self.version: str | None = None
@@ -76,6 +78,8 @@ class TaskState:
 
     def open(self, version: str) -> None:
         """Bring every backend to `version` and build the stores. Raises ChangelogError when it cannot be reached."""
+        if self._names:
+            self._use = DirectoryUse(self._directory)
         for name, stores in self._names.items():
             self._backends[name] = self._open_backend(name, stores, version)
         self._build(version)
@@ -230,6 +234,8 @@ class TaskState:
             backend.close()
         if self._changelog is not None:
             self._changelog.close()
+        if self._use is not None:
+            self._use.close()
 
 
 class _Context:

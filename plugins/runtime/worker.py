@@ -173,6 +173,7 @@ class TaskWorker:
         self._state.tend_changelog(self._grace, self._host.now_ms())
         phases.add("snapshot", since)
         self._state.release()
+        self._host.clean_up(self._application)
         self._attempts.clear()
         return self._report(phases, task.records_in - records_before, produced)
 

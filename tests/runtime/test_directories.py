@@ -1,0 +1,80 @@
+"""Local state that nobody uses goes; what is in use, or was lately, stays."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from penstock import Application, Processor, Record, Topology, key_value_store
+from penstock.clock import ManualClock
+from penstock.nodes import TaskId
+from penstock.plugins.runtime.directories import DirectoryUse, remove_unused
+from penstock.plugins.runtime.host import Host
+from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.runtime.worker import TaskWorker
+from penstock.record import TopicPartition
+
+NOW = 10_000_000_000
+
+
+def used_at(directory: Path, time_ms: int) -> None:
+    directory.mkdir(parents=True)
+    DirectoryUse(directory).close()
+    os.utime(f"{directory}.lock", (time_ms / 1000, time_ms / 1000))
+
+
+def test_old_ones_go_and_recent_ones_stay(tmp_path: Path) -> None:
+    used_at(tmp_path / "0_0", NOW - 1_001)
+    used_at(tmp_path / "0_1", NOW - 999)
+    assert remove_unused(tmp_path, 1_000, NOW) == ["0_0"]
+    assert not (tmp_path / "0_0").exists()
+    assert (tmp_path / "0_1").is_dir()
+
+
+def test_one_in_use_stays_also_for_another_process(tmp_path: Path) -> None:
+    used_at(tmp_path / "0_0", 0)
+    use = DirectoryUse(tmp_path / "0_0")
+    os.utime(tmp_path / "0_0.lock", (0, 0))
+    script = (
+        "import sys; from pathlib import Path; from penstock.plugins.runtime.directories import remove_unused; "
+        f"print(remove_unused(Path(sys.argv[1]), 1000, {NOW}))"
+    )
+    other = [sys.executable, "-c", script, str(tmp_path)]
+    assert subprocess.run(other, capture_output=True, text=True, check=True).stdout == "[]\n"
+    use.close()
+    os.utime(tmp_path / "0_0.lock", (0, 0))
+    assert subprocess.run(other, capture_output=True, text=True, check=True).stdout == "['0_0']\n"
+
+
+class Keep(Processor):
+    def process(self, record: Record) -> None:
+        self.context.get_store("kept").put(record.key, record.value)
+
+
+def test_a_worker_removes_what_moved_away_and_a_task_that_comes_back_is_restored(tmp_path: Path) -> None:
+    topology = Topology().add_source("in", "in").add_processor("keep", Keep, "in", stores=[key_value_store("kept")])
+    application = Application("cleaning", topology, data_dir=str(tmp_path), state_cleanup_delay="1m")
+    log = open_log(application.settings)
+    log.create_topic("in", 2)
+    clock = ManualClock(0)
+    host = Host(clock)
+    moving, staying = (
+        TaskWorker(application, TaskId(0, each), [TopicPartition("in", each)], log, host=host) for each in (0, 1)
+    )
+    moving.run_batch({}, 0)
+    staying.run_batch({}, 0)
+    moving.close()
+    directory = host.task_directory(application, "0_0")
+    assert directory.is_dir()
+    used = os.stat(f"{directory}.lock").st_mtime
+    clock.advance(f"{int(used * 1000) + 61_000}ms")
+    staying.run_batch({}, 0)
+    assert not directory.exists()
+    assert host.task_directory(application, "0_1").is_dir()
+    moving.run_batch({}, 0)
+    assert directory.is_dir()
+    for worker in (moving, staying):
+        worker.close()
+    log.close()
