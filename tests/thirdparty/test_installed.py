@@ -15,26 +15,26 @@ import pytest
 HERE = Path(__file__).parent
 
 
-def install(tmp_path: Path, target: Path, *projects: str) -> None:
-    """Install packages into a folder of their own, so that the environment of development stays as it is."""
-    for project in projects:
-        source = tmp_path / project  # building leaves files behind
-        shutil.copytree(HERE / project, source)
-        subprocess.run(
-            [
-                sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps",
-                "--no-build-isolation", "--no-compile", "--target", str(target), str(source),
-            ],
-            check=True,
-            timeout=300,
-        )  # fmt: skip
+def install(tmp_path: Path, target: Path, project: str) -> None:
+    """Install a package into a folder of its own, so that the environment of development stays as it is."""
+    source = tmp_path / project  # building leaves files behind
+    shutil.copytree(HERE / project, source)
+    subprocess.run(
+        [
+            sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps",
+            "--no-build-isolation", "--no-compile", "--target", str(target), str(source),
+        ],
+        check=True,
+        timeout=300,
+    )  # fmt: skip
 
 
 class Installation:
-    """Runs Python and `penstock` where the packages of one folder are installed."""
+    """Runs Python and `penstock` where the packages of some folders are installed."""
 
-    def __init__(self, target: Path) -> None:
-        path = os.pathsep.join(filter(None, [str(target), os.environ.get("PYTHONPATH")]))
+    def __init__(self, *targets: Path) -> None:
+        self.targets = targets
+        path = os.pathsep.join(filter(None, [*map(str, targets), os.environ.get("PYTHONPATH")]))
         self._environment = {**os.environ, "PYTHONPATH": path}
 
     def python(self, *arguments: str, cwd: Path, input: str | None = None, code: int = 0) -> str:
@@ -144,8 +144,8 @@ def test_without_the_package_its_names_are_errors_that_say_so(project: Path) -> 
 def test_a_broken_plugin_is_shown_and_harms_nobody(acme: Installation, tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "pipeline.py").write_text(PIPELINE)
-    install(tmp_path, tmp_path / "target", "acme", "broken")
-    both = Installation(tmp_path / "target")
+    install(tmp_path, tmp_path / "target", "broken")
+    both = Installation(*acme.targets, tmp_path / "target")
     listed = json.loads(both.penstock("plugins", "--json", cwd=tmp_path))
     assert listed["broken"] == [
         {
