@@ -15,7 +15,7 @@ def topology(**options: object) -> Topology:
     return built.add_sink("out", "out", "once")
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(st.lists(st.tuples(st.sampled_from([None, "a", "b"]), st.sampled_from("xy")), max_size=10))
 def test_the_first_of_each_id_passes(records: list[tuple[str | None, str]]) -> None:
     with TopologyTestDriver(topology(), reopen_tasks=True) as driver:

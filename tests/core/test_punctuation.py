@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import STREAM_TIME, WALL_CLOCK_TIME, Processor, Record, Topology, ValueTransformer
@@ -17,6 +17,9 @@ from penstock.handlers import skip
 from penstock.task import Task
 
 from .tasks import batch, one_node, open_task, values
+
+
+few = settings(max_examples=50)
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,7 @@ def reopened(task: Task, make: Callable[..., Task], wall_clock_ms: int = 0) -> T
     return make(saved=saved, wall_clock_ms=wall_clock_ms)
 
 
+@few
 @given(plans(STREAM_TIME), st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=12))
 def test_stream_time_fires_for_each_multiple_passed_and_once_when_late(
     given_plans: list[Plan], steps: list[tuple[int, bool]]
@@ -122,6 +126,7 @@ def test_stream_time_fires_for_each_multiple_passed_and_once_when_late(
             task = reopened(task, make)
 
 
+@few
 @given(plans(STREAM_TIME), st.lists(st.integers(0, 40), max_size=12))
 def test_records_in_one_go_or_one_by_one_are_no_difference(given_plans: list[Plan], times: list[int]) -> None:
     together, single = (open_task(one_node(Ticking, plans=given_plans)) for _ in range(2))
@@ -133,6 +138,7 @@ def test_records_in_one_go_or_one_by_one_are_no_difference(given_plans: list[Pla
     assert values(together) == values(single)
 
 
+@few
 @given(plans(WALL_CLOCK_TIME), st.integers(0, 30), st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=12))
 def test_the_wall_clock_fires_for_each_multiple_passed_and_once_when_late(
     given_plans: list[Plan], opened: int, steps: list[tuple[int, bool]]
@@ -176,6 +182,7 @@ def test_the_wall_clock_never_goes_back_even_over_a_reopening() -> None:
     assert task.next_wall_clock_punctuation() == 110
 
 
+@few
 @given(
     st.integers(1, 4), st.lists(st.booleans(), min_size=8, max_size=8), st.sampled_from([STREAM_TIME, WALL_CLOCK_TIME])
 )

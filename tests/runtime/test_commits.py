@@ -74,7 +74,7 @@ def undisturbed(directory: Path, batches: Batches, **options: Any) -> tuple[Any,
     return result
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 @given(BATCHES, st.data())
 def test_a_crash_at_any_step_changes_nothing(directory: Path, batches: Batches, data: st.DataObject) -> None:
     backends = data.draw(st.sampled_from([("faulty", "faulty"), ("faulty", "faulty-too")]))

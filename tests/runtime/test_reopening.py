@@ -147,7 +147,7 @@ def run(topology: Topology, steps: list[Any], *, reopen_tasks: bool, **settings:
         return seen, stores, counts
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     st.lists(CHAINS, min_size=1, max_size=2),
     st.booleans(),
