@@ -18,7 +18,6 @@ from penstock.task import Task
 
 from .tasks import batch, one_node, open_task, values
 
-
 few = settings(max_examples=50)
 
 
