@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from penstock import ChangelogError, FencedError, IncompatibleStateError, Processor, Record, Topology
@@ -104,6 +104,7 @@ def test_a_crash_at_any_step_changes_nothing(directory: Path, batches: Batches, 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 @given(RECORDS, RECORDS, st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.booleans()), max_size=4))
+@example([], [("x", "v", 0), ("x", "v", 0)], [(0, 1, False)])  # the log got more while the task waited
 def test_how_input_is_cut_into_batches_and_who_runs_them_is_no_difference(
     directory: Path,
     first: list[tuple[str, str, int]],
