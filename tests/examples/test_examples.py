@@ -124,6 +124,10 @@ def test_every_example_is_an_application_with_its_commands_and_a_place_in_the_li
     assert isinstance(module.application, Application)
     assert "Teaches " in module.__doc__.partition("\n")[0]
     assert f"examples/{name}.py" in module.__doc__
+    program = module.application.program
+    created = re.search(r"topics create (.+?)(?: --|$)", module.__doc__, re.MULTILINE)
+    assert created is not None
+    assert created[1].split() == [*program.topics(), *program.sink_topics()]
     assert f"({name}.py)" in (EXAMPLES / "README.md").read_text()
 
 

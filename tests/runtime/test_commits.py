@@ -11,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from penstock import ChangelogError, FencedError, IncompatibleStateError, Processor, Record, Topology
+from penstock import ChangelogError, FencedError, IncompatibleStateError, Processor, ProductionError, Record, Topology
 from penstock.config import Application
+from penstock.handlers import DeadLetter
 from penstock.log import Commit, Log
 from penstock.nodes import TaskId
 from penstock.plugins.changelogs.memory import MemoryChangelog
@@ -321,6 +322,30 @@ def test_a_lost_local_copy_is_restored(directory: Path) -> None:
     assert stores(other) == expected
     assert report.restored >= 3
     other.close()
+
+
+def test_a_dead_letter_topic_that_is_not_there_is_named_and_nothing_is_lost(directory: Path) -> None:
+    class Raising(Processor):
+        def process(self, record: Record) -> None:
+            raise ValueError("no")
+
+    log = new_log()
+    topology = (
+        Topology().add_source("first", "a").add_source("second", "b").add_processor("p", Raising, ["first", "second"])
+    )
+    settings: dict[str, Any] = {
+        "log": "memory:",
+        "data_dir": str(fresh(directory)),
+        "processing_handler": DeadLetter("dead"),
+    }
+    worker = new_worker(Application("app", topology, **settings), log)
+    produce(log, "a", [("x", "1", 1)])
+    with pytest.raises(ProductionError, match="'dead'"):
+        worker.run_batch(dict(log.end_offsets(INPUTS)), 0)
+    log.create_topic("dead", 1)
+    worker.run_batch(dict(log.end_offsets(INPUTS)), 0)
+    assert produced(log, "dead") == [("x", "1", 1)]
+    worker.close()
 
 
 # ---------------------------------------------------------------- when there is a commit
