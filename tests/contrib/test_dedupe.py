@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import Any
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import penstock.contrib.dedupe as dedupe
 from penstock import Record, Topology, key_value_store
 from penstock.plugins.testing import TopologyTestDriver
 
@@ -47,3 +52,14 @@ def test_an_id_is_forgotten_after_the_stores_ttl() -> None:
         for second in (0, 5, 30):
             driver.pipe("in", "k", f"at {second}", timestamp=second * 1000)
         assert [record.value for record in driver.read_all("out")] == ["at 0", "at 30"]
+
+
+def test_the_example_of_its_readme_runs() -> None:
+    readme = Path(dedupe.__file__).with_name("README.md").read_text()
+    (block,) = re.findall(r"^```python\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    namespace: dict[str, Any] = {}
+    exec(block, namespace)
+    with TopologyTestDriver(namespace["topology"]) as driver:
+        for minute in (0, 59, 90):
+            driver.pipe("orders", "o-1", f"{minute}", timestamp=minute * 60_000)
+        assert [record.value for record in driver.read_all("unique-orders")] == ["0", "90"]
