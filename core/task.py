@@ -144,6 +144,7 @@ class Task:
         self.stream_time = -1
         self.wall_clock = wall_clock_ms
         self.commit_requested = False
+        self.needs_attention = False
         self.records_in = 0
         self.changed_engine_state = False
         self._attempt = attempt
@@ -155,10 +156,10 @@ class Task:
         self._outputs: dict[str, OutputBatch] = {}
         self._edges: dict[str, tuple[list[int], tuple[str, ...]]] = {}
         self._current: _Queue | None = None
-        self._current_index = 0
+        self._remaining: Any = iter(())
+        self._last = -1
         self._schedules: dict[PunctuationType, list[Schedule]] = {kind: [] for kind in PunctuationType}
         self._stream_due = _NEVER
-        self._schedules_changed = False
         self._initialising = False
         self._closed = False
         self._saved: dict[str, Any] = json.loads(saved) if saved else {}
@@ -215,7 +216,12 @@ class Task:
     def _compile_node(self, node: Node, children: list[tuple[str, Run]]) -> Run:
         if isinstance(node, SinkNode):
             return self._compile_sink(node)
-        forward, counts = self._compile_forward(node.name, children)
+        only = self._nodes[children[0][0]] if len(children) == 1 else None
+        if isinstance(only, SinkNode) and isinstance(only.topic, str) and only.partitioner is None:
+            counts = [0, 0]
+            forward = self._compile_write(only, self._topic_names(only.topic), counts)
+        else:
+            forward, counts = self._compile_forward(node.name, children)
         self._edges[node.name] = counts, tuple(name for name, _ in children)
         if isinstance(node, SourceNode):
             return forward
@@ -310,17 +316,25 @@ class Task:
 
         return run
 
-    def _compile_write(self, node: SinkNode, topic: str) -> Run:
-        """Return the function that serializes a record and adds it to the topic's columns."""
+    def _compile_write(self, node: SinkNode, topic: str, counts: list[int] | None = None) -> Callable[..., None]:
+        """Return the function that serializes a record and adds it to the topic's columns.
+
+        It is also what a processor forwards with, without a call in between, when the sink is its only child; then `counts` are the
+        edge's, as in `_compile_forward`.
+        """
+        edge = [0] if counts is None else counts
         what = f"sink {node.name!r}"
         key_serde = resolve_serde(node.key_serde, self.settings.key_serde, what).bind(topic, is_key=True)
         value_serde = resolve_serde(node.value_serde, self.settings.value_serde, what).bind(topic, is_key=False)
         fast_key, fast_value = key_serde.serializer(), value_serde.serializer()
         output = self._outputs.setdefault(topic, OutputBatch(topic, [], [], []))
         append_key, append_value, append_timestamp = output.keys.append, output.values.append, output.timestamps.append
-        failed = self._production_failed
+        failed, name = self._production_failed, node.name
 
-        def write(record: Record) -> None:
+        def write(record: Record, to: str | None = None) -> None:
+            if to is not None and to != name:
+                raise TopologyError(f"forwarding to {to!r}, which is not a child of this node; children: {name}")
+            edge[0] += 1
             key, value, timestamp, headers = record
             try:
                 raw_key = None if key is None else fast_key(key)
@@ -384,7 +398,7 @@ class Task:
         queue = self._current
         if queue is None or queue.batch is None:
             return None
-        offset = queue.batch.offsets[queue.column_index(self._current_index)]
+        offset = queue.batch.offsets[queue.column_index(self._current_index())]
         return RecordMetadata(queue.batch.topic, queue.batch.partition, offset)
 
     def partition_count(self, topic: str) -> int:
@@ -429,7 +443,7 @@ class Task:
                 # It counts from now: unless that is committed, a task that moves before the first record counts anew.
                 self.changed_engine_state = True
         schedules.append(schedule)
-        self._schedules_changed = True
+        self.needs_attention = True
         return schedule
 
     # ------------------------------------------------------------------ records in
@@ -520,44 +534,57 @@ class Task:
 
     def _run(self, queue: _Queue, limit: int, bound: int) -> int:
         """Process records of one queue while they are not above `bound`, at most `limit`; return how many."""
-        first = index = queue.index
+        first = queue.index
         records = queue.records if first == 0 and limit >= len(queue.records) else queue.records[first : first + limit]
+        if bound < _NEVER:
+            stop = next((index for index in range(1, len(records)) if records[index][2] > bound), len(records))
+            records = records[:stop]
         run, child, failed = queue.run, queue.child, self._processing_failed
         stream_time, stream_due = self.stream_time, self._stream_due
         highest = queue.partition_time
-        self._current = queue
+        # How far the loop is, its iterator knows; so nothing is counted for each record.
+        self._current, self._remaining, self._last = queue, iter(records), first + len(records) - 1
         try:
-            for self._current_index, record in enumerate(records, first):
+            for record in self._remaining:
                 timestamp = record[2]
                 if timestamp > highest:
-                    if timestamp > bound and index > first:
-                        break
                     highest = timestamp
                     if timestamp > stream_time:
                         self.stream_time = stream_time = timestamp
-                elif timestamp > bound and index > first:
-                    break
                 # A try costs nothing until something is raised; so every edge has one, and a record that is skipped is
                 # skipped at its node only.
                 try:
                     run(record)
                 except _ERRORS as error:
                     failed(child, record, error)
-                index += 1
-                if stream_time >= stream_due or self._schedules_changed:
-                    queue.index, self._current = index, None
-                    self._punctuate(PunctuationType.STREAM_TIME, stream_time)
-                    self._current, stream_due = queue, self._stream_due
-                if self.commit_requested:
-                    break
+                if stream_time >= stream_due or self.needs_attention:
+                    self._attend(queue, stream_time)
+                    stream_due = self._stream_due
+                    if self.commit_requested:
+                        break
+        except BaseException:
+            queue.index = self._current_index()
+            raise
+        else:
+            queue.index = self._current_index() + 1
         finally:
             self._current = None
-            queue.index = index
             queue.partition_time = highest
-        done = index - first
+        done = queue.index - first
         queue.counts[0] += done
         self.records_in += done
         return done
+
+    def _current_index(self) -> int:
+        """Return the index of the current record among those of its queue."""
+        return self._last - self._remaining.__length_hint__()
+
+    def _attend(self, queue: _Queue, stream_time: int) -> None:
+        """Between two records: fire stream-time punctuators that are due, note new schedules."""
+        self.needs_attention = False
+        queue.index, self._current = self._current_index() + 1, None
+        self._punctuate(PunctuationType.STREAM_TIME, stream_time)
+        self._current = queue
 
     def _batch_done(self, queue: _Queue) -> bool:
         return queue.batch is None or self._next_column(queue) >= len(queue.batch)
@@ -710,7 +737,6 @@ class Task:
         return fired
 
     def _update_stream_due(self) -> None:
-        self._schedules_changed = False
         self._stream_due = min(
             (each.due for each in self._schedules[PunctuationType.STREAM_TIME] if not each.cancelled), default=_NEVER
         )
@@ -833,7 +859,7 @@ class Task:
         queue = self._current
         if queue is None or queue.batch is None:
             return Failure(stage, error, node, str(self.id), None, None, None)
-        batch, column = queue.batch, queue.column_index(self._current_index)
+        batch, column = queue.batch, queue.column_index(self._current_index())
         return Failure(
             stage,
             error,

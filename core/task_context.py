@@ -80,7 +80,7 @@ class TransformerContext:
 
     def commit(self) -> None:
         """Ask for a commit after the current record."""
-        self._task.commit_requested = True
+        self._task.commit_requested = self._task.needs_attention = True
 
 
 class NodeContext(TransformerContext):
