@@ -577,7 +577,8 @@ class Task:
 
     def _current_index(self) -> int:
         """Return the index of the current record among those of its queue."""
-        return self._last - self._remaining.__length_hint__()
+        index: int = self._last - self._remaining.__length_hint__()
+        return index
 
     def _attend(self, queue: _Queue, stream_time: int) -> None:
         """Between two records: fire stream-time punctuators that are due, note new schedules."""
