@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,9 @@ class FreezesOnce(Count):
 
     def process(self, record: Record) -> None:
         if record.value == "freeze" and not self.flag.exists():
+            # The kernel hangs up a process group that stands still when its last parent in the session ends.
+            os.setsid()
             self.flag.write_text(str(os.getpid()))
-            os.kill(os.getpid(), signal.SIGSTOP)
+            # Sent to this thread: sent to the process, another thread may take it, and this one goes on for a while.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         super().process(record)
