@@ -123,8 +123,9 @@ class TaskWorker:
     ) -> TaskReport:
         phases = _Phases()
         began = perf_counter()
-        self._ensure_open(wall_clock_ms, known)
+        # Before the task is opened: its processors may look into them in `init`.
         self._host.update_globals(self._application, self._log, ends)
+        self._ensure_open(wall_clock_ms, known)
         since = phases.add("restore", began)
         task, commit = self.task, self._commit
         assert task is not None and commit is not None

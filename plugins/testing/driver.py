@@ -71,6 +71,7 @@ class TopologyTestDriver:
         self.application = application
         self._counts = partitions
         self._reopen = reopen_tasks
+        self._may_wait = duration_ms(application.settings.max_task_idle or "0ms") > 0
         self._clock = ManualClock(initial_wall_clock_ms)
         self.log = _AutoCreatingLog(self._count, self._clock)
         self._host = Host(self._clock, wait=lambda seconds: None)
@@ -164,7 +165,8 @@ class TopologyTestDriver:
             raise ConfigError("the wall clock does not go back")
         self._clock.advance(duration)
         for worker in self._workers.values():
-            self._run(worker, {})
+            # What a task waits with is processed before what is due at this time, as in a batch that finds both.
+            self._run(worker, self.log.end_offsets(worker.partitions) if self._may_wait else {})
         self._drain()
 
     def input_topic(self, topic: str) -> InputTopic:
@@ -283,7 +285,7 @@ class TopologyTestDriver:
                 return
             _, _, worker, partition, end = min(heads, key=lambda head: head[:2])
             planned = {partition: end}
-            if duration_ms(self.application.settings.max_task_idle or "0ms"):
+            if self._may_wait:
                 # Such a task has to see what its other inputs have, or it would wait for that.
                 planned = {each: up_to for _, _, of, each, up_to in heads if of is worker}
             report = self._run(worker, planned)

@@ -15,6 +15,7 @@ from penstock.handlers import DeadLetter, Retry, skip
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.global_stores import GlobalStores
 from penstock.plugins.runtime.host import Host
+from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.record import OutputBatch, TopicPartition
 
@@ -142,6 +143,30 @@ def test_tasks_may_not_write_it() -> None:
         ) as raised:
             driver.pipe("in", "a", "?")
         assert isinstance(raised.value.__cause__, StoreError)
+
+
+def test_it_is_there_when_processors_are_made(tmp_path: Path, log: MemoryLog) -> None:
+    class Early(LookUp):
+        def init(self, context: Any) -> None:
+            super().init(context)
+            self.at_first = context.get_store("table").get("a")
+
+        def process(self, record: Record) -> None:
+            self.context.forward(record.with_value(self.at_first))
+
+    for topic in ("in", "out"):
+        log.create_topic(topic, 1)
+    fill(log, ("a", "1"))
+    app = Application("app", topology(Early), log="memory:", data_dir=str(tmp_path), store_backend="memory")
+    log.append(OutputBatch("in", [b"k"], [b"v"], [0]))
+    host = Host()
+    source = TopicPartition("in", 0)
+    (task_id,) = app.program.resolve({"table": 3, "in": 1, "out": 1}, "app").tasks
+    worker = TaskWorker(app, task_id, [source], log, host=host)
+    worker.run_batch({source: 1}, 0)
+    assert produced(log) == [("k", "1", 0)]
+    worker.close()
+    host.close()
 
 
 def test_its_topic_must_be_there(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock import STREAM_TIME, WALL_CLOCK_TIME, Processor, Record, Topology, ValueTransformer, key_value_store
@@ -154,6 +154,9 @@ def run(topology: Topology, steps: list[Any], *, reopen_tasks: bool, **settings:
     STEPS,
     st.sampled_from([{}, {"max_task_idle": None}, {"max_task_idle": "10ms"}]),
 )
+@example(
+    [["Count"], ["Tick"]], True, [("topic0", None, "v", 0), 10], {"max_task_idle": "10ms"}
+)  # it has waited long enough just when the clock ticks
 def test_opening_tasks_again_after_every_step_changes_nothing(
     chains: list[list[str]], merged: bool, steps: list[Any], options: dict[str, Any]
 ) -> None:
