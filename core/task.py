@@ -38,6 +38,7 @@ _record = tuple.__new__
 _NEVER = 1 << 62
 _ERRORS = (Exception, SystemExit)
 """What fails a record. `sys.exit` in a library would end a worker without a word, and Spark would start another, for ever."""
+_EXPECTED = "expected a Record, for instance record.with_value(...)"
 _NO_TIMESTAMP = "no int of milliseconds from 0 to 2**63 - 1"
 
 Run = Callable[[Record], Any]
@@ -335,7 +336,10 @@ class Task:
             if to is not None and to != name:
                 raise TopologyError(f"forwarding to {to!r}, which is not a child of this node; children: {name}")
             edge[0] += 1
-            key, value, timestamp, headers = record
+            try:
+                key, value, timestamp, headers = record
+            except (TypeError, ValueError):
+                raise ProcessingError(f"forwarded {_shown(record)} to sink {name!r}, {_EXPECTED}") from None
             try:
                 raw_key = None if key is None else fast_key(key)
                 raw_value = None if value is None else fast_value(value)
@@ -1036,10 +1040,11 @@ def _not_a_record(forwarded: object) -> ProcessingError | None:
     """Return the error for what was forwarded and is no record: only a failure makes the engine look."""
     if isinstance(forwarded, Record):
         return None
-    return ProcessingError(
-        f"its parent forwarded {type(forwarded).__name__} {reprlib.repr(forwarded)}, expected a Record, for instance "
-        "record.with_value(...)"
-    )
+    return ProcessingError(f"its parent forwarded {_shown(forwarded)}, {_EXPECTED}")
+
+
+def _shown(forwarded: object) -> str:
+    return f"{type(forwarded).__name__} {reprlib.repr(forwarded)}"
 
 
 def _wrong_headers(headers: Any) -> str | None:

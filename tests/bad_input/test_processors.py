@@ -146,12 +146,12 @@ FAILING: list[tuple[type[Processor | ValueTransformer], type[BaseException], lis
     (FailsInWallClockTime, ProcessingError, ["task 0_0, node 'total', in a punctuator: ZeroDivisionError: no price", WAY_OUT]),
     (
         ForwardsNoRecord, ProcessingError,
-        ["task 0_0, node 'totals-out', at topic 'orders' partition 0 offset 2: its parent forwarded tuple ('ann', '4'), expected a Record"],
+        [WHERE + "forwarded tuple ('ann', '4') to sink 'totals-out', expected a Record, for instance record.with_value(...)"],
     ),
     (ForwardsNoTimestamp, ProductionError, ["node 'totals-out' while producing to topic 'totals-by-customer'", "the timestamp 2.5 is no int of milliseconds"]),
     (ForwardsTextHeader, ProductionError, ["node 'totals-out' while producing to topic 'totals-by-customer'", "(('from', 'me'),)", "value as bytes or None"]),
     (ForwardsNumber, ProductionError, ["node 'totals-out' while producing", "serde 'str': expected str, found int 4; name a serde that fits", "Or set production_handler"]),
-    (ForwardsToNobody, ProcessingError, [WHERE, "node 'total' forwards to 'totals-uot', which is not a child of it; children: totals-out"]),
+    (ForwardsToNobody, ProcessingError, [WHERE, "forwarding to 'totals-uot', which is not a child of this node; children: totals-out"]),
     (StoresAnObject, ProcessingError, [WHERE, "store 'totals': cannot write the value of ", "ann", "serde 'msgpack'", "or give the store or topic another serde"]),
     (StoresUnderNone, ProcessingError, [WHERE, "store 'totals': a key of None; drop records without a key, or give them one"]),
     (SchedulesABareNumber, ProcessingError, [WHERE, "node 'total': punctuation interval: expected a timedelta or text", '"10s"', "found 10"]),
@@ -392,3 +392,17 @@ def test_a_global_store_may_only_be_read(make_world: MakeWorld) -> None:
         (b"bob", b"20"),
         (b"ann", b"10"),
     ]
+
+
+def test_what_is_no_record_is_told_at_the_child_that_got_it(world: World, undisturbed: Contents) -> None:
+    class Look(Processor):
+        def process(self, record: Record) -> None:
+            assert record.value
+
+    world.change(totals(ForwardsNoRecord).add_processor("look", Look, "total"))
+    with pytest.raises(ProcessingError) as caught:
+        world.run()
+    says(caught.value, "forwarded tuple ('ann', '4')", "expected a Record, for instance record.with_value(...)")
+    world.change(totals())
+    world.run()
+    assert world.contents() == undisturbed
