@@ -146,10 +146,11 @@ class ApplicationQuery:
         """Stop the query and remove what it left on this host; idempotent."""
         try:
             self.stop()
-        finally:
-            self._query = None
-            self._logs.close()
-            shutil.rmtree(self._directory, ignore_errors=True)
+        except Exception as error:
+            _log.debug("stopping the query raised %s", error)
+        self._query = None
+        self._logs.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     # ------------------------------------------------------------------ watching
 

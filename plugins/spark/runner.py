@@ -164,7 +164,21 @@ class _Run:
                     if self._run_query():
                         break
                 except SparkFailure as failure:
+                    if self._stop.reason is not None:
+                        self._summary.stopped_by = self._stop.reason
+                        break
                     self._after(failure)
+                except Exception as error:
+                    if not _says_that_the_jvm_is_gone(error):
+                        raise
+                    if self._stop.reason is None:
+                        raise RuntimeUnavailableError(
+                            f"application {self._running.application.id!r}: Spark's JVM has ended ({type(error).__name__}: {error}); "
+                            "nothing since the tasks' last commits counts, and nothing is lost: start it again"
+                        ) from error
+                    # The signal went to the JVM as well, and that does not wait for a batch.
+                    self._summary.stopped_by = self._stop.reason
+                    break
         finally:
             self._close_query()
         self._maintain()
@@ -262,8 +276,6 @@ class _Run:
         """Decide what to do about an end of the query that no task asked for. Raises when it is enough."""
         query = self._query
         assert query is not None
-        if self._stop.reason is not None:
-            return
         self._failures_in_a_row += 1
         self._summary.workers_lost += 1
         if self._failures_in_a_row > _MOST_RESTARTS:
@@ -336,6 +348,10 @@ class _StopRequest:
     def wait(self, seconds: float) -> None:
         """Wait, but no longer than until a signal."""
         self._signalled.wait(0.001 if self._signal is not None else seconds)
+
+
+def _says_that_the_jvm_is_gone(error: Exception) -> bool:
+    return isinstance(error, (ConnectionError, EOFError)) or type(error).__module__.startswith("py4j.")
 
 
 def _stop_quietly(session: SparkSession) -> None:

@@ -81,12 +81,17 @@ class WorkerLogReader:
         """Hand on what was written since the last call."""
         *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
         for line in lines:
-            forward(json.loads(line))
+            try:
+                data = json.loads(line)
+            except ValueError:
+                continue  # a worker was killed while it wrote
+            forward(data)
 
     def close(self) -> None:
-        """Hand on what is left, and close."""
-        self.forward()
-        self._file.close()
+        """Hand on what is left, and close; idempotent."""
+        if not self._file.closed:
+            self.forward()
+            self._file.close()
 
 
 def forward(line: dict[str, Any]) -> None:

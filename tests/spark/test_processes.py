@@ -78,7 +78,7 @@ def test_a_worker_that_froze_and_wakes_after_its_successor_changes_nothing(
     surroundings: Surroundings, spark: Any, tmp_path: Path
 ) -> None:
     surroundings.create(**{"in": 1, "out": 1})
-    surroundings.put("in", [*records(50), ("k0", "freeze", 50), *records(80)[51:]])
+    surroundings.put("in", [*records(50), ("k1", "freeze", 50), *records(80)[51:]])
     flag = tmp_path / "frozen"
     freezing = f"count(FreezesOnce, flag={str(flag)!r})"
     with driver(surroundings, freezing, "available_now") as process:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Application, IncompatibleStateError, LogError, ProcessingError, TopologyError
+from penstock import Application, IncompatibleStateError, LogError, ProcessingError, Topology, TopologyError
 from penstock.plugins.spark import RunProgress, RunSummary, run
 
 from . import apps
@@ -157,7 +157,7 @@ def test_without_ticks_and_data_no_batch_runs_and_new_partitions_are_taken_up(
     surroundings: Surroundings, spark: Any
 ) -> None:
     surroundings.create(**{"in-a": 1, "out": 1})
-    topology = apps.Topology().add_source("in", pattern="in-.*").add_sink("out", "out", "in")
+    topology = Topology().add_source("in", pattern="in-.*").add_sink("out", "out", "in")
     application = surroundings.application("app", topology)
 
     def put_into_another_topic() -> bool:

@@ -1,0 +1,33 @@
+"""What is packed can be unpacked where only penstock is installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from penstock import Application, ConfigError
+from penstock.plugins.spark.shipping import pack
+
+from . import apps
+
+
+def test_an_application_of_modules_that_are_not_installed_unpacks_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "packed").write_bytes(pack(Application("app", apps.count_by_value())))
+    program = (
+        "import pickle, pathlib\n"
+        "application = pickle.loads(pathlib.Path('packed').read_bytes())\n"
+        "node = application.program.nodes['count']\n"
+        "print(application.id, node.supplier().__class__.__qualname__)\n"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert answer.stdout == "app Count\n", answer.stderr
+
+
+def test_what_cannot_be_packed_is_explained() -> None:
+    application = Application("app", apps.count(apps.DiesOnce, flag=threading.Lock()))
+    with pytest.raises(ConfigError, match=r"cannot be sent to Spark's workers.*lock.*in a processor's init"):
+        pack(application)

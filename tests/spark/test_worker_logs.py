@@ -1,0 +1,110 @@
+"""Workers' log lines by both ways, and reports through their text."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import ProcessingError, Processor, Record, TopicPartition
+from penstock.errors import PenstockError
+from penstock.plugins.runtime.worker import TaskReport
+from penstock.plugins.spark.reports import TaskFailure, WorkerMessage
+from penstock.plugins.spark.worker_logs import WorkerLogHandler, WorkerLogReader, forward
+
+
+class Talks(Processor):
+    def __init__(self, logger: logging.Logger) -> None:
+        self.logger = logger
+        self.context: Any = type("Context", (), {"node": "talks"})()
+
+    def process(self, record: Record) -> None:
+        self.helper()
+
+    def helper(self) -> None:
+        self.logger.warning("about %s", "something")
+
+
+def logger_with(handler: WorkerLogHandler) -> logging.Logger:
+    logger = logging.Logger("user.module")
+    logger.addHandler(handler)
+    return logger
+
+
+def test_lines_go_through_the_drivers_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    reader = WorkerLogReader(tmp_path)
+    handler = WorkerLogHandler()
+    handler.directory, handler.task = tmp_path, "0_1"
+    Talks(logger_with(handler)).process(Record("k", "v", 0))
+    with (tmp_path / "worker-log").open("a") as file:
+        file.write('{"logger": "half a li')
+    reader.forward()
+    assert caplog.messages == ["task 0_1, node 'talks': about something"]
+    with (tmp_path / "worker-log").open("a") as file:
+        file.write("\n")
+    handler.task = ""
+    logger_with(handler).error("alone")
+    reader.close()
+    reader.close()
+    assert caplog.messages[1:] == ["alone"]
+    assert handler.take() == []
+
+
+def test_elsewhere_lines_wait_for_the_report(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    handler = WorkerLogHandler()
+    handler.task = "2_0"
+    logger = logger_with(handler)
+    try:
+        raise ValueError("deep down")
+    except ValueError:
+        logger.exception("caught")
+    handler.directory = tmp_path / "gone with its runner"
+    logger.warning("later")
+    message = WorkerMessage.from_json(WorkerMessage(lines=handler.take(), process=7).to_json())
+    assert handler.take() == []
+    for line in message.lines:
+        forward(line)
+    assert caplog.messages[0].startswith("task 2_0: caught\nTraceback")
+    assert caplog.messages[0].rstrip().endswith("ValueError: deep down")
+    assert caplog.messages[1] == "task 2_0: later"
+
+
+def test_a_flood_is_cut_off() -> None:
+    handler = WorkerLogHandler()
+    logger = logger_with(handler)
+    for number in range(1_000):
+        logger.warning("%d", number)
+    assert len(handler.take()) == 200
+
+
+def test_reports_survive_their_text() -> None:
+    report = TaskReport(
+        "0_1", "000000000003-ab", {TopicPartition("in", 1): 5}, 9, records_in=5, next_tick=77,
+        phases={"read": 0.5}, nodes={"n": {"in": 1, "out": 2, "dropped": {"late": 1}}},
+    )  # fmt: skip
+    assert WorkerMessage.from_json(WorkerMessage(report=report, process=3).to_json()) == WorkerMessage(
+        report=report, process=3
+    )
+
+
+def test_a_failure_keeps_its_kind_its_words_and_its_trace() -> None:
+    class Special(ProcessingError):
+        pass
+
+    try:
+        raise Special("application 'a', task 0_1, node 'n': no")
+    except Special as error:
+        failure = TaskFailure.of("a", "0_1", error)
+    raised = WorkerMessage.from_json(WorkerMessage(failure=failure).to_json()).failure
+    assert raised is not None
+    again = raised.error()
+    assert type(again) is ProcessingError
+    assert str(again) == "application 'a', task 0_1, node 'n': no"
+    assert "raise Special" in again.__notes__[0]
+
+
+def test_an_error_that_is_none_of_ours_says_where_it_comes_from() -> None:
+    failure = TaskFailure.of("a", "0_1", KeyError("x"))
+    assert (failure.kind, failure.message) == (PenstockError.__name__, "application 'a', task 0_1: KeyError: 'x'")
