@@ -7,11 +7,13 @@ import logging
 import os
 import secrets
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from penstock.config import Settings
-from penstock.errors import IncompatibleStateError
+from penstock.errors import ConfigError, IncompatibleStateError
 from penstock.plugins.runtime.locations import resolve
 
 _log = logging.getLogger("penstock.spark")
@@ -39,7 +41,8 @@ class Checkpoint:
         self.is_local = "://" not in root
         self._root = f"{root}/{application_id}"
         local = Path(self._root) if self.is_local else Path(settings.data_dir, "checkpoint", application_id)
-        local.mkdir(parents=True, exist_ok=True)
+        with _writable(local):
+            local.mkdir(parents=True, exist_ok=True)
         self._path = local / "current.json"
         self._wanted = _Pointer("", identity, parallelism, spark)
         found = self._read()
@@ -61,10 +64,10 @@ class Checkpoint:
         directory = f"{self._root}/{secrets.token_hex(6)}"
         previous = self._read()
         aside = self._path.with_suffix(".new")
-        aside.write_text(
-            json.dumps(asdict(_Pointer(directory, self._wanted.identity, self._wanted.parallelism, self._wanted.spark)))
-        )
-        os.replace(aside, self._path)
+        pointer = _Pointer(directory, self._wanted.identity, self._wanted.parallelism, self._wanted.spark)
+        with _writable(self._path.parent):
+            aside.write_text(json.dumps(asdict(pointer)))
+            os.replace(aside, self._path)
         self.directory = directory
         if previous is not None and self.is_local:
             shutil.rmtree(previous.directory, ignore_errors=True)
@@ -77,3 +80,13 @@ class Checkpoint:
         except (OSError, ValueError, TypeError) as error:
             _log.warning("%s is damaged (%s): starting a new checkpoint", self._path, error)
             return None
+
+
+@contextmanager
+def _writable(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"checkpoint directory {directory}: {error.strerror or error}; make it writable, or set `checkpoint_dir` to one that is"
+        ) from error
