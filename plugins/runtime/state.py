@@ -71,7 +71,7 @@ class TaskState:
         self.stores: dict[str, StateStore] = {}
         self.version: str | None = None
         self.stream_time: Callable[[], int] = lambda: -1
-        self.dropped: Callable[[str, int], None] = lambda reason, count: None
+        self.dropped: Callable[[str, str, int], None] = lambda store, reason, count: None
         self.restored_changes = 0
 
     # ------------------------------------------------------------------ opening
@@ -254,4 +254,4 @@ class _Context:
         return self._state.stream_time()
 
     def dropped(self, reason: str, count: int = 1) -> None:
-        self._state.dropped(reason, count)
+        self._state.dropped(self._store, reason, count)

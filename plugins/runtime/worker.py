@@ -12,7 +12,7 @@ from penstock.clock import duration_ms
 from penstock.config import Application
 from penstock.errors import IncompatibleStateError, OffsetOutOfRangeError, TopologyError
 from penstock.log import Commit, Log, TaskCommitter
-from penstock.nodes import SourceNode, Subtopology, TaskId, decorate
+from penstock.nodes import ProcessorNode, SourceNode, Subtopology, TaskId, decorate
 from penstock.record import RecordBatch, TopicPartition
 from penstock.task import RetryRequested, Task, partitions_read
 
@@ -251,6 +251,14 @@ class TaskWorker:
             attempt=lambda failed: self._attempts.get(failed, 0) + 1,
         )
         state.stream_time = lambda: task.stream_time
+        # A store does not know who called it; what it drops counts for the first node that is connected to it.
+        owners = {
+            store: node.name
+            for node in reversed(self._subtopology.nodes)
+            if isinstance(node, ProcessorNode)
+            for store in node.stores
+        }
+        state.dropped = lambda store, reason, count: task.node_metrics[owners[store]].drop(reason, count)
         self._counted = {}
 
     def _first_commit(self, state: TaskState, committer: TaskCommitter) -> Commit:
