@@ -853,6 +853,9 @@ class Task:
             return
         self._closed = True
         for name, processor in reversed(self._processors):
+            context = self._contexts.get(name)
+            if isinstance(context, NodeContext):
+                context.forward = _forward_in_close
             try:
                 processor.close()
             except _ERRORS as error:
@@ -970,6 +973,10 @@ class ProcessingFailed(_Decided, ProcessingError):
 
 class ProductionFailed(_Decided, ProductionError):
     """A record could not be produced, and the handler said to fail."""
+
+
+def _forward_in_close(record: Record, to: str | None = None) -> None:
+    raise TopologyError("it forwards a record, which nothing would commit any more; forward in process or in a punctuator")
 
 
 def describe_failure(failure: Failure, application_id: str, doing: str = "") -> str:

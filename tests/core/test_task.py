@@ -564,3 +564,18 @@ def test_records_in_and_out_are_counted_for_each_node() -> None:
         "in": (2, 2, {}), "p": (2, 4, {"late": 4}), "a": (2, 4, {}), "b": (4, 8, {}), "out": (12, 12, {}),
     }  # fmt: skip
     assert task.records_in == 2
+
+
+class ForwardsWhenClosed(Processor):
+    def process(self, record: Record) -> None:
+        self.context.forward(record)
+
+    def close(self) -> None:
+        self.context.forward(Record("k", "too late", 0))
+
+
+def test_forwarding_in_close_is_told_and_goes_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+    task = open_task(one_node(ForwardsWhenClosed))
+    task.close()
+    assert task.take_outputs() == []
+    assert "node 'p': close raised TopologyError: it forwards a record, which nothing would commit" in caplog.text
