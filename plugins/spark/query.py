@@ -75,6 +75,7 @@ class ApplicationQuery:
         self.control_file.write(self._control)
         self._query: StreamingQuery | None = None
         self._last_batch = -1
+        self._last_progress = ""
         self._next_ticks: dict[str, int | None] = {}
         self.processes: dict[str, int] = {}
         """The worker process that ran each task last."""
@@ -114,7 +115,7 @@ class ApplicationQuery:
         )
         writer = messages.writeStream.format("noop").outputMode("append")
         writer = writer.option("checkpointLocation", self.checkpoint.directory).trigger(**trigger)
-        self._last_batch = -1
+        self._last_batch, self._last_progress = -1, ""
         self._query = writer.start()
 
     @property
@@ -178,11 +179,12 @@ class ApplicationQuery:
     def _collect(self) -> tuple[list[Batch], PenstockError | None]:
         assert self._query is not None
         newest = self._query._jsq.lastProgress()
-        if newest is None or newest.batchId() <= self._last_batch:
+        if newest is None or newest.timestamp() == self._last_progress:
             return [], None
+        self._last_progress = newest.timestamp()
         batches: list[Batch] = []
         failures: list[TaskFailure] = []
-        for progress in map(json.loads, (each.json() for each in self._query._jsq.recentProgress())):
+        for progress in self._progress_since_last_batch():
             number = progress["batchId"]
             messages = (progress.get("observedMetrics") or {}).get(_OBSERVED, {}).get("messages") or []
             # Progress without messages is Spark saying that there was nothing to do.
@@ -206,6 +208,17 @@ class ApplicationQuery:
                 next_tick=min((tick for tick in self._next_ticks.values() if tick is not None), default=None)
             )
         return batches, self._judge(failures, bool(batches))
+
+    def _progress_since_last_batch(self) -> list[dict[str, Any]]:
+        """Return Spark's progress events, the oldest first; each is fetched once, for they are long."""
+        assert self._query is not None
+        events = self._query._jsq.recentProgress()
+        found: list[dict[str, Any]] = []
+        for index in range(len(events) - 1, -1, -1):
+            if events[index].batchId() <= self._last_batch:
+                break
+            found.insert(0, json.loads(events[index].json()))
+        return found
 
     def _judge(self, failures: list[TaskFailure], has_batches: bool) -> PenstockError | None:
         """Return the error that ends the run, if there is one.
