@@ -66,6 +66,7 @@ def _once() -> Result:
     seconds = time.perf_counter() - began
     cpu = time.process_time() - cpu
     task.close()
+    state.close()
     return Result(
         "core-count",
         RECORDS / seconds,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator, Sequence
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -96,3 +98,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._planner_or_none is not None:
             self._planner_or_none = None
             self._log.close()
+        if isinstance(sys.exc_info()[1], (EOFError, OSError)):
+            # Spark ends this process by closing its socket. PySpark takes that for an error, cannot send it anywhere, and would
+            # print a traceback on the operator's terminal.
+            sys.stderr.flush()
+            os._exit(0)

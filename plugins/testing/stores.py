@@ -25,6 +25,11 @@ class MemoryState:
         self._state.open_fresh(first_version())
         self.stores = self._state.stores
 
+    def close(self) -> None:
+        """Close the stores and forget what they hold."""
+        self._state.destroy()
+        self._directory.cleanup()
+
     def commit(self) -> None:
         """Write what changed to the backends."""
         self._state.flush()

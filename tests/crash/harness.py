@@ -124,6 +124,13 @@ class Harness:
         self.output.flush()
         return Path(self.output.name).read_text(errors="replace")[-6_000:]
 
+    def close(self) -> None:
+        """End the application, if it still runs, and close what is open."""
+        if not self.is_down():
+            self.kill_driver()
+        self.output.close()
+        self.log.close()
+
     # ------------------------------------------------------------------ a round
 
     def feed(self, count: int) -> None:
@@ -287,8 +294,7 @@ def run(rounds: int, seed: int, say: Callable[[str], None] = print) -> Tally:
             say(harness.tail())
             raise
         finally:
-            if harness.process is not None and harness.process.poll() is None:
-                harness.kill_driver()
+            harness.close()
         return tally
 
 
