@@ -86,12 +86,12 @@ def spark_trigger(trigger: str) -> dict[str, Any]:
 class RunningApplication:
     """An application with its log, lease and session open; what `run` and the stepping driver share."""
 
-    def __init__(self, application: Application, log: Log, session: SparkSession) -> None:
-        self.application = application
+    def __init__(self, prepared: Prepared, log: Log, lease: LeaseKeeper, session: SparkSession) -> None:
+        self.application = prepared.application
+        self.prepared = prepared
         self.log = log
+        self.lease = lease
         self.session = session
-        self.prepared: Prepared = prepare(application, log)
-        self.lease: LeaseKeeper | None = None
 
     @classmethod
     @contextmanager
@@ -107,13 +107,11 @@ class RunningApplication:
             stack.callback(log.close)
             lease = LeaseKeeper(log, application.id)
             stack.callback(lease.release)
-            prepare(application, log)
+            prepared = prepare(application, log)
             if session is None:
                 session = make_session(master)
                 stack.callback(_stop_quietly, session)
-            running = cls(application, log, session)
-            running.lease = lease
-            yield running
+            yield cls(prepared, log, lease, session)
 
     def query(self, **options: Any) -> ApplicationQuery:
         """Return a new query, not started."""
@@ -201,10 +199,9 @@ class _Run:
                 if query.is_at_rest():
                     query.stop()
                     continue
-            lease = self._running.lease
-            if lease is not None and lease.lost is not None:
+            if self._running.lease.lost is not None:
                 query.stop()
-                raise lease.lost
+                raise self._running.lease.lost
             self._now_and_then()
             self._stop.wait(_POLL_SECONDS)
         if self._stop.reason is not None:

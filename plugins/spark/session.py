@@ -7,9 +7,11 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,7 +70,8 @@ def make_session(master: str | None = None, options: Mapping[str, str] | None = 
             builder = SparkSession.builder.appName("penstock").master(master)
             for name, value in chosen.items():
                 builder = builder.config(name, value)
-            session: SparkSession = builder.getOrCreate()
+            with _keeping_ctrl_c():
+                session: SparkSession = builder.getOrCreate()
     except PySparkRuntimeError as error:
         raise RuntimeUnavailableError(
             f"Spark did not start ({error}); see its messages above. Is Java {_LEAST_JAVA} or later with all its modules there? "
@@ -181,6 +184,20 @@ def _java_version(java: str) -> int | None:
         text = answer.stderr
     found = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', text)
     return int(found[1]) if found else None
+
+
+@contextmanager
+def _keeping_ctrl_c() -> Iterator[None]:
+    """Put back who handles Ctrl-C: a SparkContext takes it over, for good, and cancels jobs of a JVM that may be gone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
