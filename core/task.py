@@ -118,7 +118,8 @@ class Task:
     No threads, no sockets, no clock of its own; called from one thread. `partitions` are the input
     partitions by their names in the log, in the order of the sources, with the source that reads each. `topic_names` maps a sink's topic to its name in the log;
     `partition_counts` answers how many partitions a topic has (only asked where a partitioner is used).
-    `saved` is the `engine_state()` of the last commit. `attempts` answers how often a failure was met before.
+    `saved` is the `engine_state()` of the last commit. `attempt` answers how often a failure was met before. `stopwatch` answers
+    in seconds, and serves `decode_seconds` only.
     """
 
     def __init__(
@@ -136,6 +137,7 @@ class Task:
         saved: bytes = b"",
         wall_clock_ms: int = 0,
         attempt: Callable[[tuple[Any, ...]], int] = lambda failed: 1,
+        stopwatch: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.id = task_id
         self.application_id = application_id
@@ -149,6 +151,8 @@ class Task:
         self.records_in = 0
         self.changed_engine_state = False
         self._attempt = attempt
+        self._stopwatch = stopwatch
+        self.decode_seconds = 0.0
         self._topic_names = topic_names
         self._partition_counts = partition_counts
         self._nodes = {node.name: node for node in subtopology.nodes}
@@ -606,14 +610,19 @@ class Task:
             if queue.bad is not None:
                 self._skip_bad(queue)
             elif queue.batch is not None and self._next_column(queue) < len(queue.batch):
-                self._decode(queue, self._next_column(queue))
+                self._decode_timed(queue, self._next_column(queue))
             elif queue.raw:
                 queue.batch = queue.raw.popleft()
                 queue.records, queue.index, queue.start, queue.kept = [], 0, 0, None
-                self._decode(queue, 0)
+                self._decode_timed(queue, 0)
             else:
                 return False
         return True
+
+    def _decode_timed(self, queue: _Queue, start: int) -> None:
+        began = self._stopwatch()
+        self._decode(queue, start)
+        self.decode_seconds += self._stopwatch() - began
 
     def _decode(self, queue: _Queue, start: int) -> None:
         """Decode the batch from column index `start`, in bulk; stop before a record that cannot be decoded."""
@@ -976,7 +985,9 @@ class ProductionFailed(_Decided, ProductionError):
 
 
 def _forward_in_close(record: Record, to: str | None = None) -> None:
-    raise TopologyError("it forwards a record, which nothing would commit any more; forward in process or in a punctuator")
+    raise TopologyError(
+        "it forwards a record, which nothing would commit any more; forward in process or in a punctuator"
+    )
 
 
 def describe_failure(failure: Failure, application_id: str, doing: str = "") -> str:

@@ -196,7 +196,9 @@ def test_every_count_is_documented() -> None:
 
 
 def test_every_phase_is_documented() -> None:
-    phases = set(re.findall(r"phases\.add\(\"(\w+)\"", (ROOT / "plugins/runtime/worker.py").read_text()))
+    phases = set(
+        re.findall(r"phases\.(?:add|move)\((?:\"\w+\", )?\"(\w+)\"", (ROOT / "plugins/runtime/worker.py").read_text())
+    )
     assert phases
     assert (
         set(re.findall(r"^\| `(\w+)` \|", section(DOCS / "metrics.md", "Where the time goes"), re.MULTILINE)) == phases

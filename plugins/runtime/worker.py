@@ -55,6 +55,11 @@ class _Phases(dict[str, float]):
         self[phase] = self.get(phase, 0.0) + now - since
         return now
 
+    def move(self, source: str, target: str, seconds: float) -> None:
+        """Count some of what one phase took for another."""
+        self[source] -= seconds
+        self[target] = self.get(target, 0.0) + seconds
+
 
 class TaskWorker:
     """One task and its edges. Not thread-safe; any process may make one for any task at any time.
@@ -169,6 +174,8 @@ class TaskWorker:
         task.punctuate_wall_clock()
         phases.add("process", since)
         produced += self._make_commit(phases)
+        phases.move("process", "decode", task.decode_seconds)
+        task.decode_seconds = 0.0
         since = perf_counter()
         assert self._state is not None and self._commit is not None
         self._state.tend_changelog(self._grace, self._host.now_ms())
@@ -249,6 +256,7 @@ class TaskWorker:
             saved=commit.engine_state,
             wall_clock_ms=wall_clock_ms,
             attempt=lambda failed: self._attempts.get(failed, 0) + 1,
+            stopwatch=perf_counter,
         )
         state.stream_time = lambda: task.stream_time
         # A store does not know who called it; what it drops counts for the first node that is connected to it.
