@@ -1,4 +1,4 @@
-"""Start-up: from the command to the first committed record, beside a bare applyInPandasWithState query on Spark's rate source.
+"""Start-up: from the command to the first committed record, beside a bare query on Spark's rate source.
 
 `python -m bench.startup [ROUNDS]` runs pairs, one after the other, and prints both times and the median difference.
 """

@@ -32,8 +32,9 @@ class _Pointer:
 class Checkpoint:
     """The checkpoint of one application.
 
-    `identity` names the application's life in the log. A checkpoint of another life means that the log was replaced or lost:
-    IncompatibleStateError. One made for another number of Spark partitions or another release of Spark is replaced.
+    `identity` names the application's life in the log. A checkpoint of another life means that the log was replaced or
+    lost: IncompatibleStateError. One made for another number of Spark partitions or another release of Spark is
+    replaced.
     """
 
     def __init__(self, settings: Settings, application_id: str, identity: str, parallelism: int, spark: str) -> None:
@@ -49,8 +50,10 @@ class Checkpoint:
         self.is_new = found is None
         if found is not None and found.identity != identity:
             raise IncompatibleStateError(
-                f"application {application_id!r}: Spark's checkpoint in {self._path.parent} was made with another log, or this one was "
-                f"replaced: the log {settings.log!r} does not know the commits that it remembers. Is it the right log? If "
+                f"application {application_id!r}: Spark's checkpoint in {self._path.parent} was made with "
+                f"another log, or this one was "
+                f"replaced: the log {settings.log!r} does not know the commits that it remembers. Is it the "
+                f"right log? If "
                 f"the application was reset on purpose, delete {self._path.parent}"
             )
         if found is not None and (found.parallelism, found.spark) == (parallelism, spark):
@@ -88,5 +91,6 @@ def _writable(directory: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigError(
-            f"checkpoint directory {directory}: {error.strerror or error}; make it writable, or set `checkpoint_dir` to one that is"
+            f"checkpoint directory {directory}: {error.strerror or error}; make it writable, or set "
+            f"`checkpoint_dir` to one that is"
         ) from error

@@ -13,8 +13,8 @@ class Control:
     """What the source must know besides the log.
 
     `stopping`: plan no more batches. `next_tick`: the wall-clock time (ms) at which the first punctuator is due.
-    `clock_ms`: a clock of the runner's own, in place of the machine's. `step`: a batch is wanted for each new number, and
-    no tick causes one.
+    `clock_ms`: a clock of the runner's own, in place of the machine's. `step`: a batch is wanted for each new number,
+    and no tick causes one.
     """
 
     stopping: bool = False

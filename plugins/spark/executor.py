@@ -1,4 +1,4 @@
-"""What runs in Spark's Python workers: one task's batch inside applyInPandasWithState, with tasks kept open between batches."""
+"""What runs in Spark's workers: a task's batch in applyInPandasWithState, with tasks kept open between batches."""
 
 from __future__ import annotations
 
@@ -138,8 +138,8 @@ class _OpenApplication:
 class _Process:
     """What this worker process keeps open, used by one thread of ours.
 
-    Spark's own thread hands each batch over. So everything of a task happens in one thread, as processors and stores are
-    promised, and yet tasks can be closed between batches.
+    Spark's own thread hands each batch over. So everything of a task happens in one thread, as processors and stores
+    are promised, and yet tasks can be closed between batches.
     """
 
     def __init__(self) -> None:

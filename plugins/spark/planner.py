@@ -1,4 +1,4 @@
-"""BatchPlanner: decides whether a batch runs, how far it may read, and what time it is in it. Knows nothing of Spark."""
+"""BatchPlanner: decides whether a batch runs, how far it may read, and what time it is in it, without Spark."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ class Plan:
 
 
 class BatchPlanner:
-    """Plans the batches of one run of a query. The log's committed positions always win: what Spark remembers is no more than an upper bound."""
+    """Plans the batches of one run of a query.
+
+    The log's committed positions always win: what Spark remembers is no more than an upper bound.
+    """
 
     def __init__(
         self, plan: Plan, log: Log, clock: Clock | None = None, wait: Callable[[float], None] = time.sleep

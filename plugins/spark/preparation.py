@@ -116,7 +116,8 @@ def _check_saved(application: Application, assignment: Assignment, log: Log) -> 
         reasons = check_compatible(before["fingerprint"], now)
         if reasons:
             raise IncompatibleStateError(
-                f"application {application.id!r} does not fit what it saved: {'; '.join(reasons)}. Undo the change, or run it under "
+                f"application {application.id!r} does not fit what it saved: {'; '.join(reasons)}. Undo the "
+                f"change, or run it under "
                 "another application id, which starts afresh"
             )
     new = json.dumps({"identity": identity, "fingerprint": now}, sort_keys=True).encode()

@@ -16,8 +16,8 @@ class RunProgress:
     """How far a run is. Counts are of the whole run.
 
     `lag`: records between committed positions and the ends of the topics, internal ones included.
-    `records_per_second`: over the last batch that read something. `reports`: the tasks' reports of the last batch; empty
-    when this is news from within a batch. `batch_seconds`: how long that batch took.
+    `records_per_second`: over the last batch that read something. `reports`: the tasks' reports of the last batch;
+    empty when this is news from within a batch. `batch_seconds`: how long that batch took.
     """
 
     batches: int

@@ -43,7 +43,7 @@ class TaskFailure:
 
 @dataclass(frozen=True)
 class WorkerMessage:
-    """What one task's worker sends at the end of a batch: `report` or `failure`, and log lines that had no other way."""
+    """What a task's worker sends at the end of a batch: `report` or `failure`, and log lines that had no other way."""
 
     report: TaskReport | None = None
     failure: TaskFailure | None = None

@@ -51,14 +51,15 @@ def run(
 ) -> RunSummary:
     """Run `application` on Spark and return what it did.
 
-    `trigger` "available_now": process what the topics hold now, and return. A duration such as "10s": a batch
-    that often (as often as possible with "0s"), until SIGTERM, Ctrl-C or `stop`; each ends it after the running batch.
+    `trigger` "available_now": process what the topics hold now, and return. A duration such as "10s": a batch that
+    often (as often as possible with "0s"), until SIGTERM, Ctrl-C or `stop`; each ends it after the running batch.
     `session`: an existing SparkSession, which stays open; otherwise one is made on `master` (all cores of this host)
-    and stopped at the end. `on_progress` is called after each batch, and twice a second within one. `clock`: the wall clock that
-    tasks see.
+    and stopped at the end. `on_progress` is called after each batch, and twice a second within one. `clock`: the wall
+    clock that tasks see.
 
-    Raises TopologyError for topics that are missing, IncompatibleStateError when the program no longer fits what it saved,
-    LogError when another driver runs the application, RuntimeUnavailableError when Spark cannot start or keeps failing, and what a task failed with.
+    Raises TopologyError for topics that are missing, IncompatibleStateError when the program no longer fits what it
+    saved, LogError when another driver runs the application, RuntimeUnavailableError when Spark cannot start or keeps
+    failing, and what a task failed with.
     """
     triggers = spark_trigger(trigger)
     if session is None:
@@ -171,7 +172,8 @@ class _Run:
                         raise
                     if self._stop.reason is None:
                         raise RuntimeUnavailableError(
-                            f"application {self._running.application.id!r}: Spark's JVM has ended ({type(error).__name__}: {error}); "
+                            f"application {self._running.application.id!r}: Spark's JVM has ended "
+                            f"({type(error).__name__}: {error}); "
                             "nothing since the tasks' last commits counts, and nothing is lost: start it again"
                         ) from error
                     # The signal went to the JVM as well, and that does not wait for a batch.
@@ -277,7 +279,8 @@ class _Run:
         self._summary.workers_lost += 1
         if self._failures_in_a_row > _MOST_RESTARTS:
             raise RuntimeUnavailableError(
-                f"application {self._running.application.id!r}: Spark ended the query {self._failures_in_a_row} times without a batch "
+                f"application {self._running.application.id!r}: Spark ended the query {self._failures_in_a_row} "
+                f"times without a batch "
                 f"in between; the last time it said: {failure}"
             )
         if self._failures_in_a_row >= 2 and not query.checkpoint.is_new:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 _LEAST_JAVA = 17
 _INSTALL_JAVA = (
-    "install a Java runtime of version 17 or later with all its modules (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; "
+    "install a Java runtime of version 17 or later with all its modules (Debian, Ubuntu: apt-get install "
+    "openjdk-17-jre-headless; "
     "macOS: brew install openjdk@17; conda: openjdk) and put `java` on PATH or set JAVA_HOME"
 )
 
@@ -62,7 +63,8 @@ def make_session(master: str | None = None, options: Mapping[str, str] | None = 
     chosen = {**_session_options(is_local), **(options or {})}
     try:
         with _launching(is_local) as directory:
-            # Without a configuration of its own Spark explains how to change its log level, and logs each lost worker at length.
+            # Without a configuration of its own Spark explains how to change its log level, and logs each lost worker
+            # at length.
             quiet = directory / "log4j2.properties"
             quiet.write_text(_QUIET)
             java_options = chosen.get("spark.driver.extraJavaOptions", "")
@@ -74,7 +76,8 @@ def make_session(master: str | None = None, options: Mapping[str, str] | None = 
                 session: SparkSession = builder.getOrCreate()
     except PySparkRuntimeError as error:
         raise RuntimeUnavailableError(
-            f"Spark did not start ({error}); see its messages above. Is Java {_LEAST_JAVA} or later with all its modules there? "
+            f"Spark did not start ({error}); see its messages above. Is Java {_LEAST_JAVA} or later with all "
+            f"its modules there? "
             f"Otherwise {_INSTALL_JAVA}"
         ) from error
     return session
@@ -84,7 +87,8 @@ def check_session(session: SparkSession) -> None:
     """Raise RuntimeUnavailableError for a session that cannot run an application, with the reason."""
     if type(session).__module__.startswith("pyspark.sql.connect"):
         raise RuntimeUnavailableError(
-            "this is a Spark Connect session; penstock needs a classic SparkSession (its runner watches the query in the driver's JVM): make "
+            "this is a Spark Connect session; penstock needs a classic SparkSession (its runner watches the "
+            "query in the driver's JVM): make "
             "one with SparkSession.builder.master(...), or leave `session` out"
         )
 
@@ -128,8 +132,8 @@ def _session_options(is_local: bool) -> dict[str, str]:
         options |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            # No record passes through the JVM. What it has to do is to start soon and to plan small batches, for which the
-            # compiler and the collector of large services are too much. A child process is a `chmod` of Hadoop's.
+            # No record passes through the JVM. What it has to do is to start soon and to plan small batches, for which
+            # the compiler and the collector of large services are too much. A child process is a `chmod` of Hadoop's.
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
             "-Djdk.lang.Process.launchMechanism=VFORK",
         }
@@ -188,7 +192,7 @@ def _java_version(java: str) -> int | None:
 
 @contextmanager
 def _keeping_ctrl_c() -> Iterator[None]:
-    """Put back who handles Ctrl-C: a SparkContext takes it over, for good, and cancels jobs of a JVM that may be gone."""
+    """Put back who handles Ctrl-C: a SparkContext takes it over for good, even for when its JVM is gone."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

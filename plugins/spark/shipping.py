@@ -17,7 +17,8 @@ from penstock.errors import ConfigError
 def pack(cargo: Any) -> bytes:
     """Return `cargo` pickled; classes and functions of modules that are not installed go along by value.
 
-    Raises ConfigError for something that cannot be pickled, such as an open file or a lock in a module or a processor's options.
+    Raises ConfigError for something that cannot be pickled, such as an open file or a lock in a module or a
+    processor's options.
     """
     from pyspark import cloudpickle
 
@@ -26,7 +27,8 @@ def pack(cargo: Any) -> bytes:
             data: bytes = cloudpickle.dumps(cargo)  # type: ignore[no-untyped-call]
         except Exception as error:
             raise ConfigError(
-                f"the application cannot be sent to Spark's workers: {type(error).__name__}: {error}. Whatever its topology refers to "
+                f"the application cannot be sent to Spark's workers: {type(error).__name__}: {error}. Whatever "
+                f"its topology refers to "
                 "must be picklable: make files, locks and connections in a processor's init"
             ) from error
     return data

@@ -1,4 +1,4 @@
-"""The Python Data Source `penstock`, whose rows say which task may read how far; record data never passes through it."""
+"""The Python Data Source `penstock`: its rows say which task may read how far; no record passes through it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ class RowsPartition(InputPartition):
 
 
 class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Spark's view of a BatchPlanner. Spark makes one in a process of its own on the driver's host for planning, and others that only `read`."""
+    """Spark's view of a BatchPlanner.
+
+    Spark makes one for planning, in a process of its own on the driver's host, and others that only `read`.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -99,7 +102,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planner_or_none = None
             self._log.close()
         if isinstance(sys.exc_info()[1], (EOFError, OSError)):
-            # Spark ends this process by closing its socket. PySpark takes that for an error, cannot send it anywhere, and would
-            # print a traceback on the operator's terminal.
+            # Spark ends this process by closing its socket. PySpark takes that for an error, cannot send it anywhere,
+            # and would print a traceback on the operator's terminal.
             sys.stderr.flush()
             os._exit(0)

@@ -45,7 +45,7 @@ class SteppingDriver:
                 query.close()
 
     def step(self, clock_ms: int, timeout: float = 120.0) -> list[TaskReport]:
-        """Process everything that is in the log, at the time `clock_ms`; return the tasks' reports, one a task and batch.
+        """Process all that is in the log, at the time `clock_ms`; return the tasks' reports, one a task and batch.
 
         Raises what a task failed with, and RuntimeUnavailableError after `timeout` seconds.
         """

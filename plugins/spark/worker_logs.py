@@ -69,7 +69,7 @@ class WorkerLogHandler(logging.Handler):
 
 
 class WorkerLogReader:
-    """The driver's end: hands the lines to this process's loggers, in which the operator chose what is shown, and how."""
+    """The driver's end: hands the lines to this process's loggers, with which the operator chose what is shown."""
 
     def __init__(self, directory: Path) -> None:
         path = directory / _FILE
@@ -113,7 +113,7 @@ def forward(line: dict[str, Any]) -> None:
 
 
 def _current_node() -> str:
-    """Return the node that is being processed, from the processor whose method runs; nothing is kept for it on the record path."""
+    """Return the node at work, from the processor whose method runs: so the record path keeps nothing for it."""
     frame = sys._getframe(2)
     while frame is not None:
         owner = frame.f_locals.get("self")

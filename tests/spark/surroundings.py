@@ -71,7 +71,7 @@ class Surroundings:
         return found
 
     def everything(self, application_id: str, *topics: str) -> Any:
-        """Return all that a zombie or a retry must not change: records, positions, files of the changelog and of stores."""
+        """Return what a zombie or a retry must not change: records and positions."""
         return (
             {topic: self.read(topic) for topic in topics},
             {topic: self.log.committed(application_id, self.partitions(topic)) for topic in topics},

@@ -32,7 +32,8 @@ def driver(surroundings: Surroundings, topology: str, trigger: str, *options: st
     command = [sys.executable, "-m", "tests.spark.driver", str(surroundings.directory), topology, trigger, *options]
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
     process = subprocess.Popen(
-        command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=True
     )  # fmt: skip
     try:
         yield process

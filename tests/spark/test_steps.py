@@ -41,7 +41,8 @@ def test_a_task_keeps_stream_time_and_schedules_when_its_worker_has_ended(
         surroundings.put("in", [("k", "v", 5_000)])
         driver.step(1_000)
         end_workers(driver)
-        # Stream time is still 5,000: an older record does not move it, and the next due time is 6,000, not 5,500 + 1,000.
+        # Stream time is still 5,000: an older record does not move it, and the next due time is 6,000, not 5,500 +
+        # 1,000.
         surroundings.put("in", [("k", "v", 4_000), ("k", "v", 5_500)])
         driver.step(9_999)
         end_workers(driver)
