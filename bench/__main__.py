@@ -12,6 +12,7 @@ BENCHMARKS = {
     "core-count": "bench.core:core_count",
     "spark-local-count": "bench.spark_local:count",
     "spark-local-filter-map": "bench.spark_local:filter_map",
+    "startup": "bench.startup:startup",
 }
 
 
