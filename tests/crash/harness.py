@@ -150,8 +150,8 @@ class Harness:
         kind = self.random.choice(("workers", "driver"))
         if kind == "workers":
             self.wait_for(lambda: bool(self.workers()) or self.is_down(), "a worker to kill")
-        self.feed(PER_ROUND)
         start = self.done()
+        self.feed(PER_ROUND)
         # A moment somewhere in the work: when a random share of this round's answers is there.
         share = self.random.random()
         self.wait_for(
