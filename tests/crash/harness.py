@@ -105,13 +105,20 @@ class Harness:
         """Return the process ids of Spark's Python workers: the children of its daemon."""
         assert self.process is not None
         found: list[int] = []
-        try:
-            for child in psutil.Process(self.process.pid).children(recursive=True):
+        for child in self._below(self.process.pid, recursive=True):
+            try:
                 if "pyspark.daemon" in " ".join(child.cmdline()):
-                    found += [each.pid for each in child.children()]
-        except psutil.Error:
-            pass
+                    found += [each.pid for each in self._below(child.pid) if each.status() != psutil.STATUS_ZOMBIE]
+            except psutil.Error:  # it has ended meanwhile, or is a zombie
+                continue
         return sorted(set(found))
+
+    @staticmethod
+    def _below(pid: int, recursive: bool = False) -> list[psutil.Process]:
+        try:
+            return psutil.Process(pid).children(recursive=recursive)
+        except psutil.NoSuchProcess:
+            return []
 
     def stop(self) -> None:
         """Stop the driver cleanly."""
