@@ -693,19 +693,7 @@ class Task:
         column, error = queue.bad
         batch = queue.batch
         self._decide(
-            Failure(
-                Stage.DESERIALIZATION,
-                error,
-                queue.source.name,
-                str(self.id),
-                batch.topic,
-                batch.partition,
-                batch.offsets[column],
-                batch.keys[column],
-                batch.values[column],
-                batch.headers[column] if batch.headers is not None else (),
-                batch.timestamps[column],
-            ),
+            self._failure_at(batch, column, Stage.DESERIALIZATION, queue.source.name, error),
             self.settings.deserialization_handler,
             "deserialization",
         )
@@ -876,7 +864,10 @@ class Task:
         queue = self._current
         if queue is None or queue.batch is None:
             return Failure(stage, error, node, str(self.id), None, None, None)
-        batch, column = queue.batch, queue.column_index(self._current_index())
+        return self._failure_at(queue.batch, queue.column_index(self._current_index()), stage, node, error)
+
+    def _failure_at(self, batch: RecordBatch, column: int, stage: Stage, node: str, error: Exception) -> Failure:
+        """Return what failed, with the source record at index `column` of a batch."""
         return Failure(
             stage,
             error,
