@@ -102,6 +102,13 @@ class Log(ABC):
     def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the offset after the last committed record, for each."""
 
+    @abstractmethod
+    def offsets_for_time(self, partitions: Sequence[TopicPartition], timestamp_ms: int) -> Mapping[TopicPartition, int]:
+        """Return the offset of the first record whose timestamp is at or after `timestamp_ms`, for each.
+
+        First by offset: timestamps need not be in order. The end offset where there is no such record.
+        """
+
     # -- records
 
     @abstractmethod
@@ -138,6 +145,15 @@ class Log(ABC):
         """Forget every commit of an application, and what `put_meta` kept for it; open committers are fenced."""
 
     @abstractmethod
+    def set_positions(self, application_id: str, positions: Mapping[TopicPartition, int]) -> None:
+        """Do what `delete_commits` does, and let the application begin at `positions`, in one step.
+
+        `committed` returns them from then on (None for every other partition), a committer that is opened finds no commit, and
+        the first commit of a task starts from them. Durable when it returns; whoever is killed in it leaves either the commits
+        that were there or `positions`. Offsets are taken as they are, in the log or not.
+        """
+
+    @abstractmethod
     def get_meta(self, application_id: str, key: str) -> bytes | None:
         """Return what `put_meta` kept, None if nothing."""
 
@@ -158,8 +174,15 @@ class Log(ABC):
 
 
 class LogFactory(Protocol):
-    """What the name of a log stands for: opens it at a location."""
+    """What the name of a log stands for: opens it at a location.
+
+    A factory with an attribute `location_is_path` that is true gets relative locations put under `data_dir`.
+    """
 
     def __call__(self, location: str, settings: Mapping[str, str]) -> Log:
-        """Open; `location` is what follows the name in the application's `log` setting, e.g. a directory or brokers."""
+        """Open; `location` is what follows the name in the application's `log` setting, e.g. a directory or brokers.
+
+        `settings` are the application's `clients` and, by Kafka's names, `processing.guarantee`, `task.timeout.ms` and
+        `replication.factor`. A log leaves alone what does not concern it, and shows no value, for it may be a secret.
+        """
         ...

@@ -82,6 +82,11 @@ class MemoryLog(Log):
         with self._lock:
             return {each: self._partition(each).end for each in partitions}
 
+    def offsets_for_time(self, partitions: Sequence[TopicPartition], timestamp_ms: int) -> Mapping[TopicPartition, int]:
+        """Return the offset of the first record at or after a time, for each."""
+        with self._lock:
+            return {each: self._partition(each).offset_for_time(timestamp_ms) for each in partitions}
+
     # -- records
 
     def fetch(self, partition: TopicPartition, offset: int, end: int, max_bytes: int) -> list[RecordBatch]:
@@ -142,6 +147,15 @@ class MemoryLog(Log):
                 del self._commits[task]
             for name in [key for key in self._meta if key[0] == application_id]:
                 del self._meta[name]
+
+    def set_positions(self, application_id: str, positions: Mapping[TopicPartition, int]) -> None:
+        """Forget every commit of an application and let it begin at `positions`."""
+        with self._lock:
+            for each in positions:
+                self._partition(each)
+            self.delete_commits(application_id)
+            for each, position in positions.items():
+                self._positions[application_id, each] = position
 
     def get_meta(self, application_id: str, key: str) -> bytes | None:
         """Return what `put_meta` kept."""
@@ -259,6 +273,10 @@ class _Partition:
                 end if last == stop else self.offsets[last],
             )
         ]
+
+    def offset_for_time(self, timestamp_ms: int) -> int:
+        found = (offset for offset, at in zip(self.offsets, self.timestamps, strict=True) if at >= timestamp_ms)
+        return next(found, self.end)
 
     def purge(self, before: int) -> None:
         self.start = max(self.start, min(before, self.end))

@@ -280,11 +280,13 @@ class TaskWorker:
     def _starting_positions(self) -> dict[TopicPartition, int]:
         starts = self._log.start_offsets(self.partitions)
         ends = self._log.end_offsets(self.partitions)
+        # Positions without a commit: `penstock reset` says where to begin.
+        told = self._log.committed(self._application.id, self.partitions)
         positions = {}
         for partition, source in self._inputs:
             latest = (source.offset_reset or self._settings.offset_reset) == "latest"
             positions[partition] = ends[partition] if latest else starts[partition]
-        return positions
+        return positions | {partition: position for partition, position in told.items() if position is not None}
 
     def _with_new_partitions(self, commit: Commit) -> Commit:
         """Return `commit` with starting positions for partitions that the task did not read before, of a topic that was added.

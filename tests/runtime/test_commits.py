@@ -402,3 +402,22 @@ def test_latest_starts_at_the_end_and_stays_there(directory: Path) -> None:
     produce(log, "a", [("x", "new", 1)])
     new_worker(app, log).run_batch(dict(log.end_offsets(INPUTS)), 0)
     assert [value for _, value, _ in produced(log)] == ["new"]
+
+
+def test_a_task_starts_where_it_was_told_to(directory: Path) -> None:
+    log = new_log()
+    produce(log, "a", [("x", f"a{number}", 1) for number in range(4)])
+    produce(log, "b", [("x", f"b{number}", 1) for number in range(4)])
+    app = application(fresh(directory))
+    worker = new_worker(app, log)
+    worker.run_batch(dict(log.end_offsets(INPUTS)), 0)
+    log.set_positions("app", {INPUTS[0]: 3})
+    log.delete_topic("out")
+    log.create_topic("out", 1)
+    # The worker that had the state finds its commit gone, and starts with none.
+    report = worker.run_batch(dict(log.end_offsets(INPUTS)), 0)
+    assert report.positions == {INPUTS[0]: 4, INPUTS[1]: 4}
+    answers = [str(value).split() for key, value, _ in produced(log) if key is not None]
+    assert [value for value, _ in answers if value != "flushed"] == ["a3", "b0", "b1", "b2", "b3"]
+    assert [count for value, count in answers if value == "a3"] == ["1"]
+    worker.close()

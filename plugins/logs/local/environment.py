@@ -49,6 +49,11 @@ class Options:
             )
         return cls(int(given["map_size"]), duration_ms(given["lock_timeout"], "local log: setting 'lock_timeout'"))
 
+    @staticmethod
+    def among(settings: Mapping[str, str]) -> dict[str, str]:
+        """Return those of `settings` that concern this log."""
+        return {name: value for name, value in settings.items() if name in _SETTINGS}
+
 
 def split_location(location: str) -> tuple[str, dict[str, str]]:
     """Return the directory and the settings of a location.

@@ -9,7 +9,7 @@ from typing import Any
 from penstock.record import RecordBatch, TopicPartition
 
 from .environment import Environment, Transaction
-from .layout import Columns, unpack
+from .layout import Columns, Extent, unpack, unpack_header
 from .rows import batches_from
 
 _MERGED_RECORDS = 8192
@@ -47,6 +47,21 @@ def fetch(
         # Offsets that compaction emptied after the last record are passed as well.
         found[-1].next_offset = min(max(following, found[-1].next_offset), end)
     return found
+
+
+def offset_for_time(
+    environment: Environment, transaction: Transaction, topic_id: int, partition: int, has: Extent, timestamp_ms: int
+) -> int:
+    """Return the offset of a partition's first record at or after a time, its end if there is none. Raises DamagedBatchError."""
+    for base, data in batches_from(environment, transaction, topic_id, partition, has.start):
+        if unpack_header(base, data).max_timestamp < timestamp_ms:
+            continue
+        _, columns = unpack(base, data)
+        deltas = columns.deltas if columns.deltas is not None else range(len(columns.timestamps))
+        for delta, timestamp in zip(deltas, columns.timestamps, strict=True):
+            if timestamp >= timestamp_ms and base + delta >= has.start:
+                return base + delta
+    return has.end
 
 
 def _slice(partition: TopicPartition, base: int, span: int, columns: Columns, offset: int, end: int) -> RecordBatch:

@@ -13,9 +13,9 @@ from ..messages import out_of_range
 from ..topics import check_new_topic
 from . import rows
 from .catalogue import Topic
-from .committer import LocalCommitter, read_positions
+from .committer import LocalCommitter, put_positions, read_positions
 from .environment import Options, split_location
-from .fetching import fetch
+from .fetching import fetch, offset_for_time
 from .layout import Extent, named_key, partition_key
 from .leases import LocalLease
 from .maintenance import maintain
@@ -30,15 +30,19 @@ class LocalLog(Log):
     are the kernel's. Commits and appends are durable when they return (fsync); a process that is killed at any moment leaves
     nothing half done.
 
-    `settings`, or `DIRECTORY?NAME=VALUE&...`: `map_size`, the most bytes that the log may take (default 1 TiB; disk space is
+    `DIRECTORY?NAME=VALUE&...`, or those among `settings`: `map_size`, the most bytes that the log may take (default 1 TiB; disk space is
     taken as it is used); `lock_timeout`, how long to wait for another process's write ("30s").
     """
+
+    location_is_path = True
 
     def __init__(self, location: str, settings: Mapping[str, str] | None = None, *, clock: Clock | None = None) -> None:
         directory, given = split_location(location)
         if not directory:
             raise LogError("local log: no directory given; write `local:DIRECTORY`")
-        self._storage = Storage(directory, Options.parse({**given, **(settings or {})}), clock or SystemClock())
+        self._storage = Storage(
+            directory, Options.parse({**given, **Options.among(settings or {})}), clock or SystemClock()
+        )
 
     # -- topics
 
@@ -75,6 +79,19 @@ class LocalLog(Log):
     def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the offset after the last committed record, for each; waits for no writer and costs microseconds."""
         return {each: found.end for each, found in self._extents(partitions).items()}
+
+    def offsets_for_time(self, partitions: Sequence[TopicPartition], timestamp_ms: int) -> Mapping[TopicPartition, int]:
+        """Return the offset of the first record at or after a time, for each; decodes one stored batch of each partition."""
+        storage, found = self._storage, {}
+        with storage.read() as (transaction, topics):
+            for each in partitions:
+                topic_id = topics.of(each).id
+                has = rows.extent(storage.environment, transaction, topic_id, each.partition)
+                with naming_damage(storage, *each):
+                    found[each] = offset_for_time(
+                        storage.environment, transaction, topic_id, each.partition, has, timestamp_ms
+                    )
+        return found
 
     def _extents(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Extent]:
         storage = self._storage
@@ -137,8 +154,14 @@ class LocalLog(Log):
         """Forget every commit of an application, and what `put_meta` kept for it."""
         storage = self._storage
         with storage.write(f"delete the commits of {application_id!r}") as (transaction, _):
-            for database in ("positions", "commits", "meta"):
-                rows.delete_prefix(storage.environment, transaction, database, named_key(application_id))
+            rows.delete_application(storage.environment, transaction, named_key(application_id))
+
+    def set_positions(self, application_id: str, positions: Mapping[TopicPartition, int]) -> None:
+        """Forget every commit of an application and let it begin at `positions`: one LMDB transaction."""
+        storage = self._storage
+        with storage.write(f"set the positions of {application_id!r}") as (transaction, topics):
+            rows.delete_application(storage.environment, transaction, named_key(application_id))
+            put_positions(storage.environment, transaction, topics, application_id, positions)
 
     def get_meta(self, application_id: str, key: str) -> bytes | None:
         """Return what `put_meta` kept."""

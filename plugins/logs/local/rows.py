@@ -80,6 +80,12 @@ def delete_prefix(environment: Environment, transaction: Transaction, database: 
             found = cursor.delete()
 
 
+def delete_application(environment: Environment, transaction: Transaction, prefix: bytes) -> None:
+    """Delete the positions, commits and notes of the application whose keys start with `prefix`."""
+    for database in ("positions", "commits", "meta"):
+        delete_prefix(environment, transaction, database, prefix)
+
+
 def delete_positions_of_topic(environment: Environment, transaction: Transaction, topic_id: int) -> None:
     """Delete every application's positions in a topic."""
     wanted = partition_key(topic_id, 0)[:4]

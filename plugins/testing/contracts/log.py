@@ -133,7 +133,9 @@ class LogContract:
             lambda: log.fetch(missing[0], 0, 1, 1),
             lambda: log.append(output("invoice", 1)),
             lambda: log.purge(missing[0], 0),
+            lambda: log.offsets_for_time(missing, 0),
             lambda: log.committed(APPLICATION, missing),
+            lambda: log.set_positions(APPLICATION, {missing[0]: 0}),
             lambda: log.open_committer(APPLICATION, "0_0", missing),
         ):
             with pytest.raises(UnknownTopicError, match="'?invoice'?"):
@@ -276,6 +278,33 @@ class LogContract:
             with pytest.raises(OffsetOutOfRangeError, match=rf"{offset}\D(.|\n)*t\D(.|\n)*0\D(.|\n)*{end}"):
                 log.fetch(partition, offset, end + 10, 1)
 
+    def test_the_offset_of_a_time(self, log: Log) -> None:
+        """It is the first record's at or after it, in the order of offsets; the end's when there is none."""
+        log.create_topic("t", 2)
+        partition, empty = TopicPartition("t", 0), TopicPartition("t", 1)
+        times = [10, 20, 20, 15, 40, 30, 40]
+        for part in (times[:3], times[3:4], times[4:]):
+            log.append(OutputBatch("t", [b"k"] * len(part), [b"v"] * len(part), part, None, [[0]] * len(part)))
+        offsets = [each.offset for each in read(log, partition)]
+        end = log.end_offsets([partition])[partition]
+        for time in (0, 10, 11, 20, 21, 40, 41):
+            expected = next((offset for offset, at in zip(offsets, times, strict=True) if at >= time), end)
+            found = log.offsets_for_time([partition, empty], time)
+            assert found == {partition: expected, empty: 0}, time
+
+    def test_the_offset_of_a_time_is_not_of_what_was_deleted(self, log: Log, clock: ManualClock) -> None:
+        """Whoever goes there must be able to read it."""
+        self._skip_unless_maintaining()
+        log.create_topic("t", 1)
+        partition = TopicPartition("t", 0)
+        log.append(OutputBatch("t", [b"k"] * 6, [b"v"] * 6, [10, 20, 30, 40, 50, 60]))
+        log.purge(partition, 3)
+        log.maintain(clock.now_ms())
+        assert log.offsets_for_time([partition], 20) == {partition: 3}
+        log.purge(partition, 6)
+        log.maintain(clock.now_ms())
+        assert log.offsets_for_time([partition], 20) == {partition: 6}
+
     def test_a_record_that_is_too_large_changes_nothing(self, log: Log) -> None:
         """Neither do the records beside it get in; the same committer goes on without it."""
         log.create_topic("t", 1)
@@ -416,6 +445,41 @@ class LogContract:
         assert other.is_current()
         assert log.committed(f"{APPLICATION}-2", [partition]) == {partition: 2}
         assert log.get_meta(f"{APPLICATION}-2", "note") == b"other"
+
+    def test_an_application_is_told_where_to_begin(self, log: Log, tmp_path: Path, clock: ManualClock) -> None:
+        """In place of its commits; what is not named has no position, and other applications stay as they are."""
+        log.create_topic("in", 2)
+        log.append(output("in", 20))
+        partitions = [TopicPartition("in", 0), TopicPartition("in", 1)]
+        zombie = log.open_committer(APPLICATION, "0_0", partitions)
+        zombie.commit(Commit(dict.fromkeys(partitions, 4), "v1", b"engine"), [])
+        other = log.open_committer(f"{APPLICATION}-2", "0_0", partitions)
+        other.commit(Commit(dict.fromkeys(partitions, 3), "v1"), [])
+        log.put_meta(APPLICATION, "note", b"mine")
+        log.set_positions(APPLICATION, {partitions[0]: 2})
+        with pytest.raises(FencedError):
+            zombie.commit(Commit(dict.fromkeys(partitions, 5), "v2"), [])
+        log = self.reopen_log(log, tmp_path, clock)
+        assert log.committed(APPLICATION, partitions) == {partitions[0]: 2, partitions[1]: None}
+        assert log.committed(f"{APPLICATION}-2", partitions) == dict.fromkeys(partitions, 3)
+        assert log.get_meta(APPLICATION, "note") is None
+        committer = log.open_committer(APPLICATION, "0_0", partitions)
+        assert committer.committed is None
+        committer.commit(Commit({partitions[0]: 2, partitions[1]: 0}, "v0"), [])
+        found = log.open_committer(APPLICATION, "0_0", partitions).committed
+        assert found == Commit({partitions[0]: 2, partitions[1]: 0}, "v0")
+        log.close()
+
+    def test_positions_that_are_told_again_replace_the_first(self, log: Log) -> None:
+        """Also for an application that never ran."""
+        log.create_topic("in", 2)
+        partitions = [TopicPartition("in", 0), TopicPartition("in", 1)]
+        log.set_positions(APPLICATION, dict.fromkeys(partitions, 7))
+        log.set_positions(APPLICATION, {partitions[1]: 5})
+        assert log.committed(APPLICATION, partitions) == {partitions[0]: None, partitions[1]: 5}
+        with pytest.raises(UnknownTopicError):
+            log.set_positions(APPLICATION, {partitions[0]: 1, TopicPartition("nowhere", 0): 1})
+        assert log.committed(APPLICATION, partitions) == {partitions[0]: None, partitions[1]: 5}
 
     def test_notes_of_an_application(self, log: Log, tmp_path: Path, clock: ManualClock) -> None:
         """They are kept, and replaced."""
