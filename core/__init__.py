@@ -65,6 +65,7 @@ from .processor import Processor, ProcessorSupplier, ValueTransformer
 from .program import Program
 from .punctuation import STREAM_TIME, WALL_CLOCK_TIME, Cancellable, PunctuationType, Punctuator
 from .record import Header, Headers, OutputBatch, Record, RecordBatch, RecordMetadata, TopicPartition
+from .secret import Secret
 from .serde import BoolSerde, BytesSerde, FloatSerde, IntSerde, Serde, StrSerde
 from .store import (
     BytesStore,
@@ -143,6 +144,7 @@ __all__ = [
     "Retry",
     "RetryAfter",
     "RuntimeUnavailableError",
+    "Secret",
     "SendToDeadLetter",
     "Serde",
     "SerdeError",

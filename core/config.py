@@ -15,12 +15,18 @@ from .extractors import TimestampExtractor, fail_on_invalid_timestamp
 from .handlers import Handler, fail
 from .hooks import registry
 from .nodes import SerdeLike
+from .secret import ClientSettings, hide
 from .serde import Serde
 
 if TYPE_CHECKING:
     from .topology import Topology
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_CHOICES = {
+    "offset_reset": ("earliest", "latest"),
+    "processing_guarantee": ("exactly_once", "at_least_once"),
+    "offset_out_of_range": ("fail", "earliest", "latest"),
+}
 
 
 @dataclass(frozen=True)
@@ -77,12 +83,26 @@ class Settings:
     """How long deltas and snapshots that are no longer needed are kept; longer than the longest batch."""
     state_cleanup_delay: Duration = "10m"
     """How long a task's local copy stays after this host last used it."""
+    processing_guarantee: str = "exactly_once"
+    """`exactly_once` or `at_least_once`. The local log is always exactly once."""
+    task_timeout: Duration = "5m"
+    """How long a task goes on trying while the log cannot be reached; then it fails."""
+    replication_factor: int = -1
+    """How many brokers keep each internal topic (-1: what the broker's default is)."""
+    offset_out_of_range: str = "fail"
+    """What to do when a committed position is no longer in the log: `fail`, or go on from `earliest` or `latest`."""
+    clients: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the log's clients by their own names, each for all or with the prefix `consumer.`, `producer.` or `admin.`."""
     user: Mapping[str, Any] = field(default_factory=dict)
     """Settings of your own, which processors find in `context.config["user"]`."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "clients", ClientSettings(self.clients))
+        if self.processing_guarantee == "exactly_once_v2":
+            object.__setattr__(self, "processing_guarantee", "exactly_once")
         for name in (
             "commit_interval", "punctuation_interval", "changelog_grace", "state_cleanup_delay", "max_task_idle",
+            "task_timeout",
         ):  # fmt: skip
             value = getattr(self, name)
             if value is None and name == "max_task_idle":
@@ -97,18 +117,32 @@ class Settings:
             if not isinstance(getattr(self, name), (str, PathLike)):
                 raise ConfigError(f"setting {name!r}: expected a directory's path, found {getattr(self, name)!r}")
         if not isinstance(self.user, Mapping):
-            raise ConfigError(f"setting 'user': expected a mapping of your own settings, found {self.user!r}")
+            raise ConfigError(
+                f"setting 'user': expected a mapping of your own settings, found a {type(self.user).__name__}"
+            )
         for name in ("commit_bytes", "fetch_bytes", "max_records_per_batch", "parallelism"):
             value = getattr(self, name)
             if value is None and name in ("max_records_per_batch", "parallelism"):
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ConfigError(f"setting {name!r}: expected a whole number above 0, found {value!r}")
-        if self.offset_reset not in ("earliest", "latest"):
-            raise ConfigError(f"setting 'offset_reset': expected 'earliest' or 'latest', found {self.offset_reset!r}")
+        factor = self.replication_factor
+        if not isinstance(factor, int) or isinstance(factor, bool) or not (factor == -1 or 1 <= factor < 1 << 15):
+            raise ConfigError(
+                f"setting 'replication_factor': expected a number of brokers, or -1 for the broker's default, found {factor!r}"
+            )
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ConfigError(
+                    f"setting {name!r}: expected {' or '.join(map(repr, choices))}, found {getattr(self, name)!r}"
+                )
         for name in ("deserialization_handler", "processing_handler", "production_handler", "timestamp_extractor"):
             if not callable(getattr(self, name)):
                 raise ConfigError(f"setting {name!r}: expected a function, found {getattr(self, name)!r}")
+
+    def __repr__(self) -> str:
+        shown = (f"{each.name}={hide(each.name, getattr(self, each.name))!r}" for each in fields(self))
+        return f"Settings({', '.join(shown)})"
 
     @classmethod
     def make(cls, given: Mapping[str, Any]) -> Settings:
@@ -143,6 +177,9 @@ class Application:
             )
         self.topology = topology
         self.program = topology.build()
+
+    def __repr__(self) -> str:
+        return f"Application({self.id!r}, {self.settings!r})"
 
     def with_settings(self, **settings: Any) -> Application:
         """Return this application with some settings replaced."""

@@ -7,17 +7,30 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.changelog import TaskChangelog
+from penstock.clock import duration_ms
 from penstock.config import Settings
 from penstock.errors import StoreError
 from penstock.hooks import registry
-from penstock.log import Log
+from penstock.log import Log, LogFactory
 
 
 def open_log(settings: Settings) -> Log:
     """Return the log that `settings.log` names. Raises PluginError when it is not installed, LogError when it cannot be opened."""
     name, _, location = settings.log.partition(":")
-    log: Log = registry().load("log", name)(resolve(settings, location), {})
-    return log
+    factory: LogFactory = registry().load("log", name)
+    if getattr(factory, "location_is_path", False):
+        location = resolve(settings, location)
+    return factory(location, log_settings(settings))
+
+
+def log_settings(settings: Settings) -> dict[str, str]:
+    """Return what a log is told besides its location: everything in `clients`, and what concerns it by Kafka's names."""
+    return {
+        **settings.clients,
+        "processing.guarantee": settings.processing_guarantee,
+        "task.timeout.ms": str(duration_ms(settings.task_timeout)),
+        "replication.factor": str(settings.replication_factor),
+    }
 
 
 def open_changelog(settings: Settings, application_id: str, task_id: str) -> TaskChangelog:

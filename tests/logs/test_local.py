@@ -284,13 +284,21 @@ def test_a_full_map_loses_nothing_and_can_be_raised(directory: str) -> None:
     larger.close()
 
 
-@pytest.mark.parametrize(
-    "settings", [{"map_size": "1GB"}, {"map_size": "5"}, {"lock_timeout": "3"}, {"mapsize": "1"}], ids=str
-)
+@pytest.mark.parametrize("settings", [{"map_size": "1GB"}, {"map_size": "5"}, {"lock_timeout": "3"}], ids=str)
 def test_a_bad_setting_is_named(directory: str, settings: dict[str, str]) -> None:
     with pytest.raises((LogError, ConfigError), match=next(iter(settings))):
         LocalLog(directory, settings)
     assert not os.path.exists(directory)
+
+
+def test_an_unknown_option_of_the_location_is_named(directory: str) -> None:
+    with pytest.raises(LogError, match="mapsize"):
+        LocalLog(f"{directory}?mapsize=1")
+    assert not os.path.exists(directory)
+
+
+def test_settings_of_other_logs_are_left_alone(directory: str) -> None:
+    LocalLog(directory, {"sasl.password": "abc", "processing.guarantee": "at_least_once", "mapsize": "1"}).close()
 
 
 def test_settings_may_be_in_the_location(tmp_path: Path) -> None:

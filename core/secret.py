@@ -1,0 +1,139 @@
+"""Secrets among settings: which values they are, and mappings that do not show them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .errors import ConfigError
+
+HIDDEN = "********"
+"""What is shown in place of a secret."""
+
+_SECRET_NAME = re.compile(
+    r"passw|passphrase|pwd|secret|token|jaas|credential|private|ssl\.?key|api\.?key|access\.?key|auth\.?user|user\.?info"
+    r"|keytab|keystore|sasl\.oauthbearer\.config|(^|\.)(pin|pass|key|auth)$"
+)
+_SECRET_VALUE = re.compile(r"-----BEGIN|://[^/\s@]*@|(?i:passw|secret|token|credential)\w*\s*[=:]")
+_IN_A_PLACE = re.compile(
+    r"(?<=://)[^/\s@]*(?=@)|(?i:(?<=[?&;])(\w*(?:key|secret|passw|token|credential)[^=&;]*=)[^&;]*)"
+)
+
+
+class Secret:
+    """Marks a value of `clients` or `user` as one that is never shown, whatever its name is.
+
+    >>> Secret("abc")
+    Secret('********')
+    """
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """Return the value."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return f"Secret({HIDDEN!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._value == other._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+
+def is_secret(name: str, value: object = "") -> bool:
+    """Return whether a setting is taken for a secret, by its name or by what its value looks like; in doubt it is.
+
+    >>> is_secret("sasl.password"), is_secret("consumer.ssl.key.pem"), is_secret("security.protocol", "SASL_SSL")
+    (True, True, False)
+    """
+    plain = re.sub(r"[_-]", ".", name.lower())
+    return (
+        isinstance(value, Secret)
+        or _SECRET_NAME.search(plain) is not None
+        or (isinstance(value, str) and _SECRET_VALUE.search(value) is not None)
+    )
+
+
+def hide(name: str, value: Any) -> Any:
+    """Return what may be shown of a setting: `value`, or stars for a secret, also inside mappings, lists and places.
+
+    >>> hide("user", {"limit": 3, "api_key": "abc"}), hide("changelog", "directory:s3://me:abc@bucket/state")
+    ({'limit': 3, 'api_key': '********'}, 'directory:s3://********@bucket/state')
+    """
+    if name in ("log", "changelog", "state_dir", "checkpoint_dir", "data_dir") and isinstance(value, str):
+        return _IN_A_PLACE.sub(lambda found: (found[1] or "") + HIDDEN, value)
+    if isinstance(value, ClientSettings):
+        return {each: HIDDEN if value.is_secret(each) else value[each] for each in value}
+    if is_secret(name, value):
+        return HIDDEN
+    if isinstance(value, Mapping):
+        return {each: hide(str(each), inner) for each, inner in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [hide(name, inner) for inner in value]
+    return value
+
+
+class ClientSettings(Mapping[str, str]):
+    """Settings of the log's clients by their own names; shows no secret. Values are text, as clients want it.
+
+    >>> ClientSettings({"sasl.username": "me", "sasl.password": "abc", "consumer.fetch.min.bytes": 1})
+    {'sasl.username': 'me', 'sasl.password': '********', 'consumer.fetch.min.bytes': '1'}
+    """
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        """Take settings. Raises ConfigError for a name or a value that is no text, number or boolean."""
+        if not isinstance(given, Mapping):
+            raise ConfigError(
+                f"setting 'clients': expected a mapping of client settings, found a {type(given).__name__}"
+            )
+        self._marked: frozenset[str] = (
+            given._marked
+            if isinstance(given, ClientSettings)
+            else frozenset(name for name, value in given.items() if isinstance(value, Secret))
+        )
+        self._values = {name: _text(name, value) for name, value in given.items()}
+
+    def is_secret(self, name: str) -> bool:
+        """Return whether the value of a name must not be shown."""
+        return name in self._marked or is_secret(name, self._values[name])
+
+    def __getitem__(self, name: str) -> str:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return repr(hide("clients", self))
+
+    def __or__(self, other: Mapping[str, Any]) -> ClientSettings:
+        """Return both, `other` winning."""
+        both = [each if isinstance(each, ClientSettings) else ClientSettings(each) for each in (self, other)]
+        return ClientSettings({name: each._marking(name) for each in both for name in each})
+
+    def _marking(self, name: str) -> str | Secret:
+        return Secret(self._values[name]) if name in self._marked else self._values[name]
+
+
+def _text(name: Any, value: Any) -> str:
+    if not isinstance(name, str) or not name.strip("."):
+        raise ConfigError(f"setting 'clients': expected names like 'security.protocol', found {name!r}")
+    if isinstance(value, Secret):
+        value = value.reveal()
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    raise ConfigError(
+        f"setting 'clients': {name!r}: expected text, a number or a boolean, found a {type(value).__name__}"
+    )

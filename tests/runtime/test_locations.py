@@ -1,0 +1,64 @@
+"""What a log is handed: its location, and the settings that concern it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.config import Settings
+from penstock.hooks import Component, registry
+from penstock.plugins.logs.memory import MemoryLog
+from penstock.plugins.runtime.locations import open_log
+from penstock.secret import Secret
+
+
+class Distant(MemoryLog):
+    """A log that is no directory; remembers what it was opened with."""
+
+    def __init__(self, location: str = "", settings: Mapping[str, str] | None = None, **more: Any) -> None:
+        super().__init__(location, settings, **more)
+        self.location, self.settings = location, settings
+
+
+@pytest.fixture
+def distant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        registry().components, ("log", "distant"), Component("log", "distant", Distant, "test", "test", "1")
+    )
+
+
+@pytest.mark.usefixtures("distant")
+def test_a_log_that_is_no_directory_gets_its_location_as_it_was_written() -> None:
+    log = open_log(Settings(log="distant:one:9092,two:9092"))
+    assert isinstance(log, Distant)
+    assert log.location == "one:9092,two:9092"
+
+
+def test_a_log_that_is_a_directory_lies_in_the_data_directory(tmp_path: Path) -> None:
+    open_log(Settings(log="local:here", data_dir=str(tmp_path))).close()
+    assert (tmp_path / "here" / "data.mdb").exists()
+
+
+@pytest.mark.usefixtures("distant")
+def test_a_log_gets_the_clients_settings_and_what_concerns_it_as_text() -> None:
+    settings = Settings(
+        log="distant:one",
+        clients={"sasl.password": Secret("abc"), "consumer.fetch.min.bytes": 1, "enable.metrics.push": False},
+        processing_guarantee="at_least_once",
+        task_timeout="2s",
+        replication_factor=3,
+    )
+    log = open_log(settings)
+    assert isinstance(log, Distant)
+    assert log.settings == {
+        "sasl.password": "abc",
+        "consumer.fetch.min.bytes": "1",
+        "enable.metrics.push": "false",
+        "processing.guarantee": "at_least_once",
+        "task.timeout.ms": "2000",
+        "replication.factor": "3",
+    }
+    assert all(type(value) is str for value in log.settings.values())
