@@ -30,8 +30,8 @@ class LocalLog(Log):
     are the kernel's. Commits and appends are durable when they return (fsync); a process that is killed at any moment leaves
     nothing half done.
 
-    `DIRECTORY?NAME=VALUE&...`, or those among `settings`: `map_size`, the most bytes that the log may take (default 1 TiB; disk space is
-    taken as it is used); `lock_timeout`, how long to wait for another process's write ("30s").
+    `DIRECTORY?NAME=VALUE&...`, or those among `settings`: `map_size`, the most bytes that the log may take (default 1 TiB; disk
+    space is taken as it is used); `lock_timeout`, how long to wait for another process's write ("30s").
     """
 
     location_is_path = True
