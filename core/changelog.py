@@ -72,6 +72,14 @@ class TaskChangelog(ABC):
         """
 
     @abstractmethod
+    def destroy(self) -> None:
+        """Delete everything that the task's changelog has; idempotent.
+
+        Afterwards it is as one that never was: no version is known, and a chain may begin. Whoever is killed in it leaves
+        files that no chain of another beginning contains. Raises ChangelogError, naming the location, when it cannot.
+        """
+
+    @abstractmethod
     def close(self) -> None:
         """Release everything; idempotent."""
 

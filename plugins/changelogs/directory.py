@@ -152,6 +152,14 @@ class DirectoryChangelog(TaskChangelog):
                 except OSError as error:
                     raise self._storage.explain(f"delete {file.name}", error) from error
 
+    def destroy(self) -> None:
+        """Delete the task's folder."""
+        try:
+            self._storage.destroy()
+        except OSError as error:
+            raise self._storage.explain("delete it", error) from error
+        self._last = self._weight = None
+
     def close(self) -> None:
         """Release everything; nothing is held between calls."""
 

@@ -28,6 +28,13 @@ class _History:
     seen: dict[tuple[str, str], int] = field(default_factory=dict)
     """When `clean` first saw it, on the clock that `clean` is handed."""
 
+    def clear(self) -> None:
+        self.deltas.clear()
+        self.changes.clear()
+        self.snapshots.clear()
+        self.came.clear()
+        self.seen.clear()
+
     def arrive(self, kind: str, version: str) -> None:
         self.arrived += 1
         self.came[kind, version] = self.arrived
@@ -113,6 +120,11 @@ class MemoryChangelog(TaskChangelog):
                 else:
                     del history.snapshots[which]
                 del history.came[each], history.seen[each]
+
+    def destroy(self) -> None:
+        """Forget everything, for whoever has it open, too."""
+        self._history.clear()
+        self._last = None
 
     def close(self) -> None:
         """Release nothing: what was appended stays for whoever opens it next."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
@@ -52,6 +53,10 @@ class Storage(ABC):
     @abstractmethod
     def delete(self, name: str) -> None:
         """Delete a file; one that is gone already is fine."""
+
+    @abstractmethod
+    def destroy(self) -> None:
+        """Delete the folder and all files in it; one that is gone already is fine. `write` makes it again."""
 
     def explain(self, doing: str, error: OSError) -> ChangelogError:
         """Return the error to raise for `error`, which came up while `doing`."""
@@ -153,6 +158,14 @@ class LocalStorage(Storage):
         """Delete a file; one that is gone already is fine."""
         (self._directory / name).unlink(missing_ok=True)
 
+    def destroy(self) -> None:
+        """Delete the folder and all files in it."""
+        self._made = False
+        try:
+            shutil.rmtree(self._directory)
+        except FileNotFoundError:
+            pass
+
 
 class ArrowStorage(Storage):
     """A folder of any pyarrow file system."""
@@ -179,7 +192,7 @@ class ArrowStorage(Storage):
 
     def write(self, name: str, parts: Iterable[bytes]) -> int:
         """Write aside and rename; directly in an object store, where a file appears complete and a rename copies."""
-        objects = self._file_system.type_name in ("s3", "gcs", "abfs")
+        objects = self._is_object_store()
         if not self._made and not objects:
             self._file_system.create_dir(self._folder, recursive=True)
             self._made = True
@@ -218,6 +231,22 @@ class ArrowStorage(Storage):
             self._file_system.delete_file(f"{self._folder}/{name}")
         except FileNotFoundError:
             pass
+
+    def destroy(self) -> None:
+        """Delete the folder and all files in it."""
+        self._made = False
+        if self._is_object_store():
+            # Its `delete_dir` leaves an object that stands for the parent folder.
+            for file in self.files():
+                self.delete(file.name)
+            return
+        try:
+            self._file_system.delete_dir(self._folder)
+        except FileNotFoundError:
+            pass
+
+    def _is_object_store(self) -> bool:
+        return self._file_system.type_name in ("s3", "gcs", "abfs")
 
 
 def _make_directory(directory: Path) -> None:

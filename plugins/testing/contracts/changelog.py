@@ -169,6 +169,30 @@ class ChangelogContract:
             log = type(self).changelog(where, *place)
             assert restored(log, "v0", None, {}) == {"s": {b"key": b"%d" % number}}
 
+    def test_a_destroyed_one_never_was(self, tmp_path: Path) -> None:
+        """Neither version nor snapshot is left, a new chain begins in its place, and others stay as they are."""
+        where = self.location(tmp_path)
+        log, other = self._open(tmp_path), type(self).changelog(where, "application", "0_1")
+        log.destroy()
+        for each in (log, other):
+            each.append({"s": [(b"key", b"old")]}, None, "v0")
+            each.append({"s": [(b"more", b"old")]}, "v0", "v1")
+            each.snapshot("v0", iter([("s", b"key", b"old")]))
+        log.destroy()
+        log.destroy()
+        for reader in (log, self._open(tmp_path)):
+            for version in ("v0", "v1"):
+                with pytest.raises(ChangelogError, match=version):
+                    reader.restore(version, None)
+        log.append({}, None, "w0")
+        log.append({"s": [(b"other", b"new")]}, "w0", "w1")
+        for reader in (log, self._open(tmp_path)):
+            # A copy of the old chain is recognised as of no use.
+            assert restored(reader, "w1", "v1", {"v1": {"s": {b"key": b"old", b"more": b"old"}}}) == {
+                "s": {b"other": b"new"}
+            }
+        assert restored(other, "v1", None, {}) == {"s": {b"key": b"old", b"more": b"old"}}
+
     def test_closing_twice_is_fine(self, tmp_path: Path) -> None:
         """`close` may come from an error path that ran already."""
         log = self._open(tmp_path)
