@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import reprlib
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
@@ -13,6 +12,7 @@ from typing import Any, NoReturn
 
 from .clock import duration_ms
 from .config import Settings
+from .dead_letter import failure_headers
 from .errors import (
     ConfigError,
     PenstockError,
@@ -936,25 +936,11 @@ class Task:
 
     def _dead_letter(self, failure: Failure, topic: str, doing: str) -> None:
         _log.warning("%s: sent to %s", describe_failure(failure, self.application_id, doing), topic)
-        error = failure.error
-        trace = "".join(traceback.format_exception(error))
-        about = {
-            "exception": f"{type(error).__module__}.{type(error).__qualname__}",
-            "message": str(error),
-            "stacktrace": trace,
-            "topic": failure.topic,
-            "partition": failure.partition,
-            "offset": failure.offset,
-        }
-        headers = failure.headers + tuple(
-            (f"__streams.errors.{name}", None if value is None else str(value).encode("utf-8", "replace"))
-            for name, value in about.items()
-        )
         output = self._outputs.setdefault(topic, OutputBatch(topic, [], [], []))
         output.keys.append(failure.raw_key)
         output.values.append(failure.raw_value)
         output.timestamps.append(failure.timestamp if failure.timestamp >= 0 else max(self.stream_time, 0))
-        _set_last_headers(output, headers)
+        _set_last_headers(output, failure.headers + failure_headers(failure))
         if output.partitions is not None:
             output.partitions.append(None)
 

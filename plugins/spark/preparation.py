@@ -12,6 +12,7 @@ from typing import Any
 from penstock.assignment import Assignment
 from penstock.clock import duration_ms
 from penstock.config import Application
+from penstock.dead_letter import dead_letter_topics
 from penstock.errors import IncompatibleStateError, TopologyError
 from penstock.fingerprint import check_compatible
 from penstock.log import Log
@@ -96,6 +97,9 @@ def _check_sinks(application: Application, log: Log) -> None:
         and node.topic not in program.internal_topics
         and node.topic not in topics
     ]
+    settings = application.settings
+    handlers = (settings.deserialization_handler, settings.processing_handler, settings.production_handler)
+    missing += [f"{topic!r} (dead letters)" for topic in dead_letter_topics(handlers) if topic not in topics]
     if missing:
         several = len(missing) > 1
         raise TopologyError(

@@ -12,11 +12,11 @@ from penstock import (
     Decision,
     Failure,
     PenstockError,
-    ProductionError,
     Record,
     Retry,
     SerdeError,
     TopicPartition,
+    TopologyError,
     skip,
     skip_on_invalid_timestamp,
 )
@@ -134,17 +134,18 @@ def test_a_dead_letter_tells_where_it_came_from(make_world: MakeWorld) -> None:
     says(headers["__streams.errors.stacktrace"], "UnicodeDecodeError", "SerdeError")
 
 
-def test_a_dead_letter_topic_that_is_missing_loses_nothing(make_world: MakeWorld, without_poison: Without) -> None:
-    world = with_poison(make_world, {}, POISON[0][2], deserialization_handler=DeadLetter("poisson"))
+@pytest.mark.parametrize("handler", [DeadLetter("poisson"), Retry(1, "0s", Retry(1, "0s", DeadLetter("poisson")))])
+def test_a_dead_letter_topic_that_is_missing_is_an_error_at_the_start(
+    make_world: MakeWorld, without_poison: Without, handler: Any
+) -> None:
+    world = with_poison(make_world, {}, POISON[0][2], deserialization_handler=handler)
     world.create("poison", partitions=1)
-    with pytest.raises(ProductionError) as caught:
+    with pytest.raises(TopologyError) as caught:
         world.run()
     says(
         caught.value,
-        "topic 'poisson' does not exist in ",
-        str(world.log),
-        "did you mean 'poison'?",
-        "`penstock topics create poisson`",
+        "the log has no topic 'poisson' (dead letters)",
+        "create it (`penstock topics create`) or correct the name",
     )
     world.create("poisson", partitions=1)
     world.run()

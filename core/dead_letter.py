@@ -1,0 +1,113 @@
+"""What a dead letter says about its failure, in headers named as in KIP-1034; and which topics dead letters go to."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .handlers import DeadLetter, Failure, Handler, Retry
+from .record import Headers
+
+PREFIX = "__streams.errors."
+_NAMES = ("exception", "message", "stacktrace", "topic", "partition", "offset")
+
+_MESSAGE_BYTES, _STACKTRACE_BYTES = 2_048, 8_192
+_NEARLY_FULL_BYTES = 950_000
+"""A record of this size gets shorter ones: with its headers it has to stay below a topic's usual 1 MiB."""
+_SHORT_BYTES = 512
+
+
+@dataclass(frozen=True)
+class FailureNote:
+    """What the headers of a dead letter say; None for what they do not.
+
+    `topic`, `partition` and `offset` are the source record's: None for a failure in a punctuator.
+    """
+
+    exception: str | None
+    message: str | None
+    stacktrace: str | None
+    topic: str | None
+    partition: int | None
+    offset: int | None
+
+
+def failure_headers(failure: Failure) -> Headers:
+    """Return the headers that a dead letter has after those of its source record.
+
+    Long messages and stack traces lose their middle, so that a record that could be read can be produced.
+    """
+    error = failure.error
+    size = len(failure.raw_key or b"") + len(failure.raw_value or b"")
+    size += sum(len(name) + len(value or b"") for name, value in failure.headers)
+    short = size > _NEARLY_FULL_BYTES
+    about: dict[str, bytes | None] = {
+        "exception": _bytes(f"{type(error).__module__}.{type(error).__qualname__}"),
+        "message": _cut(_bytes(error), _SHORT_BYTES if short else _MESSAGE_BYTES),
+        "stacktrace": _cut(
+            _bytes("".join(traceback.format_exception(error))), _SHORT_BYTES if short else _STACKTRACE_BYTES
+        ),
+        "topic": None if failure.topic is None else _bytes(failure.topic),
+        "partition": None if failure.partition is None else _bytes(failure.partition),
+        "offset": None if failure.offset is None else _bytes(failure.offset),
+    }
+    return tuple((PREFIX + name, about[name]) for name in _NAMES)
+
+
+def split_headers(headers: Headers) -> tuple[Headers, FailureNote | None]:
+    """Return the headers of the source record, and what those that were added to them say; None when none were.
+
+    Of names that repeat, the last was added: a dead letter can itself be a failed record.
+    """
+    added = {
+        name: index
+        for index, (name, _) in enumerate(headers)
+        if name.startswith(PREFIX) and name.removeprefix(PREFIX) in _NAMES
+    }
+    if PREFIX + "exception" not in added:
+        return headers, None
+    places = set(added.values())
+    original = tuple(header for index, header in enumerate(headers) if index not in places)
+    said = {name.removeprefix(PREFIX): _text(headers[index][1]) for name, index in added.items()}
+    return original, FailureNote(
+        said.get("exception"),
+        said.get("message"),
+        said.get("stacktrace"),
+        said.get("topic"),
+        _number(said.get("partition")),
+        _number(said.get("offset")),
+    )
+
+
+def dead_letter_topics(handlers: Iterable[Handler]) -> tuple[str, ...]:
+    """Return the topics that handlers send to, as far as they say so: `DeadLetter`, also behind `Retry`."""
+    topics = []
+    for handler in handlers:
+        while isinstance(handler, Retry):
+            handler = handler.then
+        if isinstance(handler, DeadLetter):
+            topics.append(handler.topic)
+    return tuple(dict.fromkeys(topics))
+
+
+def _bytes(value: object) -> bytes:
+    return str(value).encode("utf-8", "replace")
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "replace")
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None
+
+
+def _cut(text: bytes, limit: int) -> bytes:
+    """Return a text of about `limit` bytes at most: its beginning and, longer, its end, which tells most."""
+    if len(text) <= limit:
+        return text
+    head, tail = text[: limit // 4], text[-(limit - limit // 4) :]
+    left_out = f"\n... {len(text) - limit} bytes left out ...\n".encode()
+    # A character that was cut in two is left out.
+    return head.decode("utf-8", "ignore").encode() + left_out + tail.decode("utf-8", "ignore").encode()
