@@ -1,0 +1,140 @@
+"""The jars of a Kafka broker: fetched once, by Maven or by the Ivy that PySpark ships, and kept in a cache directory."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from penstock.errors import RuntimeUnavailableError
+
+KAFKA_VERSION = "4.4.0"
+JARS_VARIABLE = "PENSTOCK_KAFKA_JARS"
+"""The environment variable that names another directory for the jars."""
+
+_POM = Path(__file__).with_name("kafka_pom.xml")
+_FETCH_SECONDS = 900
+_INSTALL_JAVA = (
+    "install a Java runtime of version 17 or later (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) and put "
+    "`java` on PATH or set JAVA_HOME"
+)
+
+
+def java() -> str:
+    """Return the command that starts Java; raises RuntimeUnavailableError with what to do when there is none."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
+    if found is None:
+        where = f"JAVA_HOME is {home!r}, and there is no bin/java in it" if home else "there is no `java` on PATH"
+        raise RuntimeUnavailableError(f"a Kafka broker needs Java, and {where}; {_INSTALL_JAVA}")
+    return found
+
+
+def jars_directory() -> Path:
+    """Return where the jars are kept: `PENSTOCK_KAFKA_JARS`, or `penstock/kafka-<version>` in the user's cache."""
+    chosen = os.environ.get(JARS_VARIABLE)
+    if chosen:
+        return Path(chosen).absolute()
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache).absolute() / "penstock" / f"kafka-{KAFKA_VERSION}"
+
+
+def broker_jars() -> Path:
+    """Return the directory of the broker's jars; the first call on a machine fetches them (120 MB, a minute at most).
+
+    Several processes may call it at once: one fetches, the others wait. Raises RuntimeUnavailableError with what to do
+    when they cannot be fetched.
+    """
+    directory = jars_directory()
+    if not _is_there(directory):
+        with _locked(directory):
+            if not _is_there(directory):
+                _fetch(directory)
+    return directory
+
+
+def _is_there(directory: Path) -> bool:
+    # Only a whole set is ever moved into place, so one of them stands for all.
+    return (directory / f"kafka_2.13-{KAFKA_VERSION}.jar").exists()
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Hold a lock beside `directory`, which the kernel gives back when this process dies."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with directory.with_name(directory.name + ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(directory: Path) -> None:
+    if directory.exists() and any(directory.iterdir()):
+        raise RuntimeUnavailableError(
+            f"{directory} has files, and kafka_2.13-{KAFKA_VERSION}.jar is not among them: remove the directory, or set "
+            f"{JARS_VARIABLE} to another one"
+        )
+    commands = _commands()
+    failures = []
+    for name, command in commands:
+        with tempfile.TemporaryDirectory(dir=directory.parent, prefix=directory.name + ".") as work:
+            filled = [each.replace("{work}", work) for each in command]
+            done = subprocess.run(
+                filled,
+                cwd=work,
+                capture_output=True,
+                text=True,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                timeout=_FETCH_SECONDS,
+            )
+            jars = Path(work) / "jars"
+            if done.returncode == 0 and _is_there(jars):
+                if directory.exists():
+                    directory.rmdir()
+                jars.rename(directory)
+                return
+            failures.append(f"{name}:\n{_end_of(done.stdout + done.stderr)}")
+    raise RuntimeUnavailableError(
+        f"the jars of Kafka {KAFKA_VERSION} could not be fetched (network? a mirror has to be named in Maven's settings.xml); "
+        f"or copy them from a machine that has them, and set {JARS_VARIABLE} to their directory.\n"
+        + "\n".join(failures)
+    )
+
+
+def _commands() -> list[tuple[str, list[str]]]:
+    """Return the ways to fetch, with {work} for a directory to work in: jars go to {work}/jars."""
+    ways = []
+    maven = shutil.which("mvn")
+    if maven is not None:
+        copy = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+        scope = ["-DincludeScope=runtime", "-DoutputDirectory={work}/jars"]
+        ways.append(("Maven", [maven, "-q", "-B", "-f", str(_POM), copy, *scope]))
+    ivy = _ivy()
+    if ivy is not None:
+        pattern = "{work}/jars/[artifact]-[revision](-[classifier]).[ext]"
+        options = ["-confs", "runtime", "-types", "jar", "bundle", "-cache", "{work}/cache", "-retrieve", pattern]
+        ways.append(("Ivy", [java(), "-jar", str(ivy), "-error", "-ivy", str(_POM), *options]))
+    if not ways:
+        raise RuntimeUnavailableError(
+            "the jars of a Kafka broker are fetched by Maven or by the Ivy among PySpark's jars, and neither is there: "
+            "install one of them (Debian, Ubuntu: apt-get install maven; any: pip install pyspark)"
+        )
+    return ways
+
+
+def _ivy() -> Path | None:
+    package = importlib.util.find_spec("pyspark")
+    homes = [Path(package.origin).parent] if package is not None and package.origin is not None else []
+    if os.environ.get("SPARK_HOME"):
+        homes.append(Path(os.environ["SPARK_HOME"]))
+    return next((jar for home in homes for jar in sorted((home / "jars").glob("ivy-*.jar"))), None)
+
+
+def _end_of(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if line.strip())[-2000:]

@@ -1,0 +1,143 @@
+"""One Java process of a Kafka broker, which dies with the process that started it."""
+
+from __future__ import annotations
+
+import random
+import signal
+import socket
+import struct
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+_WATCH = """
+exec 3<&0
+( read -r line <&3 || { kill -KILL $$; test -z "$1" || rm -rf "$1"; } ) >/dev/null 2>&1 &
+shift
+exec "$@" </dev/null 3<&-
+"""
+"""Become the program "$2"..., with a watcher beside it that kills it when standard input ends without a line: when who
+holds the other end is gone, by SIGKILL too. Then the directory "$1" goes as well. (PR_SET_PDEATHSIG would be sent when
+the *thread* that started the broker ends, and exists on Linux only.)"""
+
+_random = random.SystemRandom()
+
+
+class BrokerProcess:
+    """A running broker: signals, and what it logged."""
+
+    def __init__(self, command: Sequence[str], log: Path, remove_if_orphaned: Path | None) -> None:
+        self._log = log
+        with log.open("ab") as output:
+            self._log_start = output.tell()
+            # In a session of its own: Ctrl-C is for who started the broker, which stops it in order.
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", _WATCH, "sh", str(remove_if_orphaned or ""), *command],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process id of the JVM."""
+        return self._process.pid
+
+    def is_running(self) -> bool:
+        """Whether the process is there, frozen or not."""
+        return self._process.poll() is None
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the JVM."""
+        self._process.send_signal(number)
+
+    def end(self, number: signal.Signals, timeout_seconds: float) -> None:
+        """End the process by a signal, and by SIGKILL when it takes longer than that."""
+        self._process.send_signal(number)
+        self._process.send_signal(signal.SIGCONT)
+        try:
+            self._process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self.dismiss_watcher()
+
+    def dismiss_watcher(self) -> None:
+        """Tell the watcher that there is nothing to watch any more."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(b"\n")
+            self._process.stdin.close()
+        except BrokenPipeError:
+            pass
+
+    def log_of_this_start(self) -> str:
+        """Return what the broker logged since it was started."""
+        with self._log.open("rb") as file:
+            file.seek(self._log_start)
+            return file.read().decode(errors="replace")
+
+
+def free_ports(number: int) -> list[int]:
+    """Return ports of 127.0.0.1 that nothing listens on, below those that the system gives to outgoing connections.
+
+    One of those could be taken while a broker is down, by its own clients' attempts to reach it among others.
+    """
+    low, high = 15_000, min(_first_ephemeral(), 60_000)
+    if high - low < 1000:
+        low, high = 10_000, 60_000
+    found: list[int] = []
+    while len(found) < number:
+        port = _random.randrange(low, high)
+        if port not in found and is_free(port):
+            found.append(port)
+    return found
+
+
+def is_free(port: int) -> bool:
+    """Return whether a broker could listen on a port of 127.0.0.1 now."""
+    with socket.socket() as attempt:
+        # As Java does: connections of an earlier broker that are still winding down are no obstacle.
+        attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            attempt.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def brokers_known_at(port: int, timeout_seconds: float = 2.0) -> set[int]:
+    """Return the ids of the live brokers by the answer of the one at `port`; none, if it does not answer requests yet.
+
+    A broker accepts connections some time before it answers, and answers some time before it takes part.
+    """
+    # Metadata, version 4: no topics, none made. The answer begins with a throttle time and the brokers.
+    request = struct.pack(">hhihib", 3, 4, 1, -1, 0, 0)
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout_seconds) as connection:
+            connection.settimeout(timeout_seconds)
+            connection.sendall(struct.pack(">i", len(request)) + request)
+            with connection.makefile("rb") as answer:
+                _, _, _, brokers = struct.unpack(">iiii", _exactly(answer.read(16), 16))
+                ids = set()
+                for _ in range(brokers):
+                    ids.add(struct.unpack(">i", _exactly(answer.read(4), 4))[0])
+                    answer.read(struct.unpack(">h", _exactly(answer.read(2), 2))[0] + 4)
+                    answer.read(max(struct.unpack(">h", _exactly(answer.read(2), 2))[0], 0))
+                return ids
+    except OSError:
+        return set()
+
+
+def _exactly(read: bytes, length: int) -> bytes:
+    if len(read) != length:
+        raise ConnectionResetError("the broker hung up")
+    return read
+
+
+def _first_ephemeral() -> int:
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except OSError:
+        return 49_152
