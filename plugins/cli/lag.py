@@ -1,0 +1,100 @@
+"""The verb `lag`: how far an application is behind."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import nullcontext
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.clock import duration_ms
+
+from .application import application_options, find_application
+from .command import Command, verbose_option
+from .failures import FAILED, ended_by_sigterm
+from .options import open_log
+from .output import note, print_json, print_table, print_text
+
+if TYPE_CHECKING:
+    from penstock.config import Application
+    from penstock.log import Log
+    from penstock.plugins.runtime.lag import PartitionLag
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        ("Every task's partitions, and the sum", "penstock lag wordcount:application"),
+        ("Again every ten seconds until Ctrl-C", "penstock lag wordcount:application --follow --interval 10s"),
+        ("In a script: exit code 1 if more than 10,000 records wait", "penstock lag wordcount:application --fail-above 10000 --quiet"),
+        ("For a program", "penstock lag wordcount:application --json | jq .lag"),
+    ],
+)  # fmt: skip
+@click.argument("target", metavar="MODULE:ATTR")
+@click.option(
+    "--follow", "-F", is_flag=True, help="Show it again and again until Ctrl-C (exit code 130) or SIGTERM (0)."
+)
+@click.option("--interval", metavar="TIME", default="5s", show_default=True, help="How often --follow shows it.")
+@click.option(
+    "--fail-above", type=click.IntRange(min=0), metavar="N", help="End with exit code 1 when the sum is above N."
+)
+@click.option("--quiet", "-q", is_flag=True, help="Print no table; for --fail-above.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON object; with --follow one on each line.")
+@application_options
+@verbose_option
+@click.pass_context
+def lag(
+    ctx: click.Context,
+    target: str,
+    follow: bool,
+    interval: str,
+    fail_above: int | None,
+    quiet: bool,
+    as_json: bool,
+    **where: Any,
+) -> None:
+    """Show how many records wait for the application MODULE:ATTR.
+
+    For each partition that a task reads: the next offset to read (- before the first commit), the end of the log, and what
+    lies between. It is read from the log: Spark is not needed, and the application may run or not.
+    """
+    pause_seconds = duration_ms(interval, "--interval") / 1000
+    application = find_application(target, **where)
+    pause = threading.Event()  # never set: an interruptible wait
+    with open_log(application.settings) as log, ended_by_sigterm() if follow else nullcontext():
+        while True:
+            rows = _find(application, log)
+            total = sum(row.lag for row in rows)
+            if not quiet:
+                _show(application, rows, total, as_json=as_json, follow=follow)
+            if fail_above is not None and total > fail_above:
+                note(f"{application.id}: lag {total:,} is above {fail_above:,}")
+                ctx.exit(FAILED)
+            if not follow:
+                return
+            pause.wait(pause_seconds)
+
+
+def _find(application: Application, log: Log) -> list[PartitionLag]:
+    from penstock.plugins.runtime.lag import find_lag
+    from penstock.plugins.spark.preparation import resolve
+
+    return find_lag(application, resolve(application, log), log)
+
+
+def _show(application: Application, rows: list[PartitionLag], total: int, *, as_json: bool, follow: bool) -> None:
+    if as_json:
+        print_json({"application_id": application.id, "lag": total, "partitions": [asdict(row) for row in rows]})
+        return
+    print_table(
+        ["task", "topic", "partition", "position", "end", "lag"],
+        [
+            *((row.task, row.topic, row.partition, "-" if row.position is None else row.position, row.end, row.lag) for row in rows),
+            ("total", "", "", "", "", total),
+        ],
+        numbers=["partition", "position", "end", "lag"],
+    )  # fmt: skip
+    if follow:
+        print_text("\n")

@@ -1,0 +1,68 @@
+"""How far an application is behind the log, from the log alone: whether it runs makes no difference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.assignment import Assignment
+from penstock.config import Application
+from penstock.log import Log
+from penstock.record import TopicPartition
+
+
+@dataclass(frozen=True)
+class PartitionLag:
+    """How far a task is behind in one of its partitions.
+
+    `position` is the next offset that the application reads, None while it never committed there. `lag` counts offsets up to
+    `end`, from where the application would start if it has no position. `internal`: the topic is one of the application's own.
+    """
+
+    task: str
+    topic: str
+    partition: int
+    internal: bool
+    position: int | None
+    end: int
+    lag: int
+
+
+def find_lag(application: Application, assignment: Assignment, log: Log) -> list[PartitionLag]:
+    """Return the lag in every partition that the application's tasks read, in the order of tasks."""
+    found = []
+    missing = assignment.missing
+    partitions = [each for read in assignment.tasks.values() for each in read if each.topic not in missing]
+    committed = log.committed(application.id, partitions)
+    starts = start_positions(application, assignment, log, [each for each in partitions if committed[each] is None])
+    # After the positions: an application that runs must not seem to be ahead of its topics.
+    ends = log.end_offsets(partitions)
+    for task, read in assignment.tasks.items():
+        for each in read:
+            position = committed.get(each)
+            end = ends.get(each, 0)
+            lag = max(0, end - (starts.get(each, 0) if position is None else position))
+            found.append(
+                PartitionLag(str(task), *each, each.topic in assignment.internal, position, end, lag)
+            )  # fmt: skip
+    return found
+
+
+def start_positions(
+    application: Application, assignment: Assignment, log: Log, partitions: list[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return where the application would start in each of `partitions` without a position, as `offset_reset` says."""
+    latest = latest_topics(application, assignment)
+    starts = dict(log.start_offsets([each for each in partitions if each.topic not in latest]))
+    return starts | dict(log.end_offsets([each for each in partitions if each.topic in latest]))
+
+
+def latest_topics(application: Application, assignment: Assignment) -> set[str]:
+    """Return the topics that a new application starts to read at their end."""
+    program = application.program
+    sources = {source.name: source for each in program.subtopologies for source in each.sources}
+    return {
+        topic
+        for topics in assignment.sources.values()
+        for topic, name in topics.items()
+        if (sources[name].offset_reset or application.settings.offset_reset) == "latest"
+    }

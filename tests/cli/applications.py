@@ -1,0 +1,67 @@
+"""An application for the verbs that look after one: two sub-topologies, a repartition topic between them, a store."""
+
+from __future__ import annotations
+
+from penstock.config import Application
+from penstock.plugins.cli.target import load_application
+from penstock.plugins.runtime.host import Host
+from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.runtime.worker import TaskWorker
+from penstock.plugins.spark.preparation import prepare
+
+from .console import Console
+
+COUNTING = """
+from penstock import Application, DeadLetter, Processor, Retry, Topology, key_value_store
+
+class Check(Processor):
+    def process(self, record):
+        if record.value.startswith("bad"):
+            raise ValueError(f"no {record.value}")
+        if record.value.startswith("worse"):
+            raise KeyError(record.value)
+        self.context.forward(record.with_key(record.value))
+
+class Count(Processor):
+    def process(self, record):
+        counts = self.context.get_store("counts")
+        counts.put(record.key, (counts.get(record.key) or 0) + 1)
+        self.context.forward(record.with_value(counts.get(record.key)))
+
+topology = (
+    Topology()
+    .add_source("in", "words")
+    .add_processor("check", Check, "in")
+    .add_repartition("by-word", "check")
+    .add_processor("count", Count, "by-word", stores=[key_value_store("counts")])
+    .add_sink("out", "totals", "count", value_serde="int")
+)
+application = Application("counting", topology, processing_handler=Retry(1, "0s", DeadLetter("dead")))
+"""
+TARGET = "counting:application"
+
+
+def counting(console: Console) -> None:
+    """Write the module and make its topics."""
+    console.write("counting.py", COUNTING)
+    console("topics", "create", "words", "totals", "--partitions", "2")
+    console("topics", "create", "dead")
+
+
+def run(target: str = TARGET, *, subtopologies: int = 2) -> None:
+    """Run the application's tasks until nothing is left, in this process and without Spark; the first sub-topologies only if told."""
+    application: Application = load_application(target)
+    log, host = open_log(application.settings), Host()
+    try:
+        tasks = prepare(application, log).assignment.tasks
+        workers = [
+            TaskWorker(application, task, partitions, log, host=host)
+            for task, partitions in tasks.items()
+            if task.subtopology < subtopologies
+        ]
+        for worker in workers:
+            worker.run_batch(log.end_offsets(worker.partitions), 0)
+            worker.close()
+    finally:
+        host.close()
+        log.close()
