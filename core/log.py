@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from .record import OutputBatch, RecordBatch, TopicPartition
 
@@ -36,6 +36,9 @@ class Commit:
 class TaskCommitter(ABC):
     """The commit point of one task, fenced: opening it shut out whoever held it before."""
 
+    streams_outputs: ClassVar[bool] = False
+    """Whether `send` takes outputs ahead of the commit."""
+
     @property
     @abstractmethod
     def committed(self) -> Commit | None:
@@ -43,7 +46,10 @@ class TaskCommitter(ABC):
 
     @abstractmethod
     def is_current(self) -> bool:
-        """Return whether nobody has taken the task over and the commit point is where this object left it."""
+        """Return whether nobody has taken the task over and the commit point is where this object left it.
+
+        A log that cannot see a successor before its first commit may say so until then; `commit` tells for sure.
+        """
 
     @abstractmethod
     def commit(self, commit: Commit, outputs: Sequence[OutputBatch]) -> None:
@@ -53,6 +59,17 @@ class TaskCommitter(ABC):
         topic when an output cannot be produced (nothing changed). After any other error the
         outcome is unknown: close this object, open another and read `committed`.
         """
+
+    def send(self, outputs: Sequence[OutputBatch]) -> None:
+        """Hand over outputs of the next commit ahead of it, so that they need not wait here; raises as `commit`.
+
+        Nobody reads them before the commit, and `close` gives them up. Only where `streams_outputs`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} takes outputs with the commit")
+
+    def expires(self) -> bool:
+        """Return whether the last commit should be made again, because the log forgets old ones."""
+        return False
 
     @abstractmethod
     def close(self) -> None:
@@ -99,8 +116,13 @@ class Log(ABC):
         """Return the first offset that can still be read, for each."""
 
     @abstractmethod
-    def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the offset after the last committed record, for each."""
+    def end_offsets(
+        self, partitions: Sequence[TopicPartition], *, stable: bool = True
+    ) -> Mapping[TopicPartition, int]:
+        """Return the offset after the last committed record, for each.
+
+        Not `stable`: after the last record of all, also of commits that are still on their way.
+        """
 
     @abstractmethod
     def offsets_for_time(self, partitions: Sequence[TopicPartition], timestamp_ms: int) -> Mapping[TopicPartition, int]:

@@ -134,10 +134,8 @@ def parse_config(name: str, config: Mapping[str, str]) -> TopicSettings:
     )
 
 
-def check_new_topic(
-    name: str, partitions: int, config: Mapping[str, str], existing: Iterable[str], *, internal: bool
-) -> TopicInfo:
-    """Return the description of a topic about to be made. Raises LogError for what Kafka would refuse too."""
+def check_name(name: str, partitions: int) -> None:
+    """Raise LogError for a topic that may not be called so, or have so many partitions."""
     if not _NAME.fullmatch(name) or name in (".", ".."):
         raise LogError(
             f"topic name {name!r}: expected 1 to 249 ASCII letters, digits, '.', '_' or '-', and not '.' or '..' alone"
@@ -146,6 +144,13 @@ def check_new_topic(
         raise LogError(
             f"topic {name!r}: {partitions!r} partitions, expected a whole number from 1 to {_MAX_PARTITIONS}"
         )
+
+
+def check_new_topic(
+    name: str, partitions: int, config: Mapping[str, str], existing: Iterable[str], *, internal: bool
+) -> TopicInfo:
+    """Return the description of a topic about to be made. Raises LogError for what Kafka would refuse too."""
+    check_name(name, partitions)
     for other in existing:
         if other == name:
             raise LogError(f"topic {name!r} exists: use it, choose another name, or delete it first")
