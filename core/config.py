@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from .clock import Duration, duration_ms
+from .config_layers import CODE, Layer, naming
 from .errors import ConfigError, PluginError
 from .extractors import TimestampExtractor, fail_on_invalid_timestamp
-from .handlers import Handler, fail
+from .handlers import DeadLetter, Handler, fail, skip
 from .hooks import registry
 from .nodes import SerdeLike
-from .secret import ClientSettings, hide
+from .secret import ClientSettings, Secret, hide
 from .serde import Serde
 
 if TYPE_CHECKING:
     from .topology import Topology
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
+HANDLERS = ("deserialization_handler", "processing_handler", "production_handler")
 _CHOICES = {
     "offset_reset": ("earliest", "latest"),
     "processing_guarantee": ("exactly_once", "at_least_once"),
@@ -136,7 +138,7 @@ class Settings:
                 raise ConfigError(
                     f"setting {name!r}: expected {' or '.join(map(repr, choices))}, found {getattr(self, name)!r}"
                 )
-        for name in ("deserialization_handler", "processing_handler", "production_handler", "timestamp_extractor"):
+        for name in (*HANDLERS, "timestamp_extractor"):
             if not callable(getattr(self, name)):
                 raise ConfigError(f"setting {name!r}: expected a function, found {getattr(self, name)!r}")
 
@@ -145,32 +147,87 @@ class Settings:
         return f"Settings({', '.join(shown)})"
 
     @classmethod
+    def names(cls) -> list[str]:
+        """Return the names of all settings."""
+        return [each.name for each in fields(cls)]
+
+    @classmethod
     def make(cls, given: Mapping[str, Any]) -> Settings:
-        """Return settings with `given` in place of defaults. Raises ConfigError for an unknown name, with the nearest ones."""
-        known = [each.name for each in fields(cls)]
-        for name in given:
-            if name not in known:
-                close = get_close_matches(name, known, 3)
-                raise ConfigError(
-                    f"unknown setting {name!r}"
-                    + (f"; did you mean {' or '.join(map(repr, close))}?" if close else f"; known: {known}")
-                )
-        return cls(**given)
+        """Return settings with `given` in place of defaults; names may be ours or Kafka's.
+
+        Raises ConfigError for a name without counterpart, with what to do instead, and for an unknown one, with the nearest names.
+        """
+        return cls.of(Layer.read(((name, value, CODE) for name, value in given.items()), cls.names()))
+
+    @classmethod
+    def of(cls, layer: Layer) -> Settings:
+        """Return settings with what a layer says in place of defaults."""
+        values: dict[str, Any] = {}
+        for key, value in layer.values.items():
+            if isinstance(key, tuple):
+                values.setdefault(key[0], {})[key[1]] = value
+            elif key != "application_id":
+                values[key] = value.reveal() if isinstance(value, Secret) else value
+        with _naming_origins(layer):
+            if "dead_letter_topic" in values:
+                values |= _dead_letters(values.pop("dead_letter_topic"), values)
+            return cls(**values)
+
+
+@contextmanager
+def _naming_origins(layer: Layer) -> Iterator[None]:
+    """Let an error of the block that names a setting say where it was set."""
+    try:
+        yield
+    except (ConfigError, PluginError) as error:
+        found = re.match(r"setting '(\w+)'", str(error))
+        with naming(layer.origins.get(found[1], CODE) if found else CODE):
+            raise
+
+
+def _dead_letters(topic: Any, values: Mapping[str, Any]) -> dict[str, DeadLetter]:
+    """Return the handlers that send to a dead-letter topic, in place of those that skip."""
+    if not isinstance(topic, str) or not topic:
+        raise ConfigError(f"setting 'dead_letter_topic': expected the name of a topic, found {topic!r}")
+    found = {
+        name: DeadLetter(topic)
+        for name in HANDLERS
+        if values.get(name) is skip or isinstance(values.get(name), DeadLetter)
+    }
+    if not found:
+        raise ConfigError(
+            f"setting 'dead_letter_topic': no handler skips records, so nothing would be sent to {topic!r}; "
+            f"set one of {', '.join(HANDLERS)} to skip (to fail is to stop without a trace in any topic)"
+        )
+    return found
 
 
 class Application:
     """A topology with an id and settings; what `penstock run MODULE:ATTR` runs.
 
     `application_id` names the application in the log: its positions, internal topics and state. `settings` are the
-    fields of `Settings`. Raises ConfigError, PluginError or TopologyError at once for anything that cannot work.
+    fields of `Settings`; those whose names are no Python names, such as Kafka Streams', go into the mapping `config`.
+    Raises ConfigError, PluginError or TopologyError at once for anything that cannot work.
     """
 
-    def __init__(self, application_id: str, topology: Topology, **settings: Any) -> None:
+    def __init__(
+        self, application_id: str, topology: Topology, config: Mapping[str, Any] | None = None, **settings: Any
+    ) -> None:
+        given = [(name, value, CODE) for each in (config or {}, settings) for name, value in each.items()]
+        self._prepare(application_id, topology, Layer.read(given, Settings.names()))
+
+    def _prepare(self, application_id: str, topology: Topology, layer: Layer) -> None:
         if not isinstance(application_id, str) or not _ID.fullmatch(application_id):
             raise ConfigError(f"application id {application_id!r}: expected 1 to 200 letters, digits, '.', '_' or '-'")
+        if layer.values.get("application_id", application_id) != application_id:
+            raise ConfigError(
+                f"application {application_id!r}: application.id is {layer.values['application_id']!r}: keep one of them"
+            )
         self.id = application_id
-        self.settings = Settings.make(settings)
-        _check_installed(self.settings)
+        self.given = layer
+        self.settings = Settings.of(layer)
+        with _naming_origins(layer):
+            _check_installed(self.settings)
         if not hasattr(topology, "build"):
             raise ConfigError(
                 f"application {application_id!r}: expected a Topology, found {type(topology).__name__} (it is built here)"
@@ -181,10 +238,20 @@ class Application:
     def __repr__(self) -> str:
         return f"Application({self.id!r}, {self.settings!r})"
 
-    def with_settings(self, **settings: Any) -> Application:
+    def with_settings(self, config: Mapping[str, Any] | None = None, **settings: Any) -> Application:
         """Return this application with some settings replaced."""
-        current = {each.name: getattr(self.settings, each.name) for each in fields(Settings)}
-        return Application(self.id, self.topology, **{**current, **settings})
+        given = {**(config or {}), **settings}
+        layer = Layer.read(((name, value, CODE) for name, value in given.items()), Settings.names())
+        return self._with(layer.over(self.given.without({"clients", "user"} & set(given))))
+
+    def under(self, layer: Layer) -> Application:
+        """Return this application with a layer over its own settings; one that names an id renames it."""
+        return self._with(layer.over(self.given))
+
+    def _with(self, layer: Layer) -> Application:
+        made = object.__new__(Application)
+        made._prepare(layer.values.get("application_id", self.id), self.topology, layer)
+        return made
 
 
 def _check_installed(settings: Settings) -> None:

@@ -116,13 +116,9 @@ class ClientSettings(Mapping[str, str]):
     def __repr__(self) -> str:
         return repr(hide("clients", self))
 
-    def __or__(self, other: Mapping[str, Any]) -> ClientSettings:
-        """Return both, `other` winning."""
-        both = [each if isinstance(each, ClientSettings) else ClientSettings(each) for each in (self, other)]
-        return ClientSettings({name: each._marking(name) for each in both for name in each})
-
-    def _marking(self, name: str) -> str | Secret:
-        return Secret(self._values[name]) if name in self._marked else self._values[name]
+    def marked(self) -> dict[str, str | Secret]:
+        """Return names and values, those given as a Secret as one again."""
+        return {name: Secret(value) if name in self._marked else value for name, value in self._values.items()}
 
 
 def _text(name: Any, value: Any) -> str:

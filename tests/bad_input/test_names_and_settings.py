@@ -104,7 +104,7 @@ SETTINGS: list[tuple[dict[str, Any], list[str]]] = [
     ({"changelog": 7}, ["setting 'changelog': expected NAME:LOCATION, found 7"]),
     ({"state_dir": 7}, ["setting 'state_dir': expected a directory's path, found 7"]),
     ({"data_dir": None}, ["setting 'data_dir': expected a directory's path, found None"]),
-    ({"user": [1]}, ["setting 'user': expected a mapping", "found [1]"]),
+    ({"user": [1]}, ["setting 'user': expected a mapping", "found a list"]),
     ({"value_serde": 3}, ["setting 'value_serde': expected the name of an installed serde", "found 3"]),
     ({"store_backend": None}, ["setting 'store_backend': expected the name of an installed store backend, found None"]),
     ({"processing_handler": "skip"}, ["setting 'processing_handler': expected a function, found 'skip'"]),

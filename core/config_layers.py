@@ -1,0 +1,97 @@
+"""Layers of settings: what one origin says, by our names, and one laid over another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from .config_names import Key, translate
+from .errors import ConfigError, PluginError
+from .secret import ClientSettings
+
+CODE = "code"
+"""The origin of what the program itself sets."""
+
+Given = tuple[str, Any, str]
+"""A name in any vocabulary, a value, and where it was said ("code", "penstock.toml, line 3", "PENSTOCK_LOG")."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Settings that somebody gave, and for each where: nothing about those that nobody gave."""
+
+    values: Mapping[Key, Any] = field(default_factory=dict, repr=False)
+    origins: Mapping[Key, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(
+        cls, given: Iterable[Given], own: Collection[str], convert: Callable[[Key, Any], Any] = lambda key, value: value
+    ) -> Layer:
+        """Return the layer of names and values; `own` are the fields of Settings, `convert` makes values of texts.
+
+        Raises ConfigError, naming where, for a name that is unknown or has no counterpart, and when two names set the same
+        differently.
+        """
+        values: dict[Key, Any] = {}
+        origins: dict[Key, str] = {}
+        names: dict[Key, str] = {}
+        # As in Kafka Streams, main.consumer. wins over consumer.
+        for name, value, origin in sorted(given, key=lambda each: str(each[0]).startswith("main.consumer.")):
+            if not isinstance(name, str):
+                raise ConfigError(f"expected the name of a setting, found {name!r}")
+            with naming(origin):
+                found = translate(name, value, own)
+                for key, raw in _parts(*found) if found else ():
+                    one = convert(key, raw)
+                    if key in values and values[key] != one and not name.startswith("main.consumer."):
+                        raise ConfigError(
+                            f"{names[key]!r} and {name!r} set the same, and differently: keep one of them"
+                        )
+                    values[key], origins[key], names[key] = one, origin, name
+        return cls(values, origins)
+
+    def over(self, other: Layer) -> Layer:
+        """Return both, this one winning; of `clients` and `user` each name by itself."""
+        return Layer({**other.values, **self.values}, {**other.origins, **self.origins})
+
+    def without(self, names: Collection[str]) -> Layer:
+        """Return this without some fields, all of `clients` or `user` among them."""
+
+        def stays(key: Key) -> bool:
+            return (key if isinstance(key, str) else key[0]) not in names
+
+        return Layer(
+            {key: value for key, value in self.values.items() if stays(key)},
+            {key: origin for key, origin in self.origins.items() if stays(key)},
+        )
+
+
+@contextmanager
+def naming(origin: str) -> Iterator[None]:
+    """Let an error about a setting in the block say where that was set, unless the program itself did."""
+    try:
+        yield
+    except (ConfigError, PluginError) as error:
+        if origin == CODE:
+            raise
+        raise type(error)(f"{origin}: {error}") from error
+
+
+def dotted(key: Key) -> str:
+    """Return a setting's name as text.
+
+    >>> dotted(("clients", "sasl.password"))
+    'clients.sasl.password'
+    """
+    return key if isinstance(key, str) else ".".join(map(str, key))
+
+
+def _parts(key: Key, value: Any) -> list[tuple[Key, Any]]:
+    """Return a mapping of clients or user settings one by one."""
+    if key == "clients" and isinstance(value, Mapping):
+        return [(("clients", name), one) for name, one in ClientSettings(value).marked().items()]
+    if key == "user" and isinstance(value, Mapping):
+        return [(("user", name), one) for name, one in value.items()]
+    return [(key, value)]
