@@ -204,10 +204,20 @@ class TaskState:
 
     def tend_changelog(self, grace_ms: int, now_ms: int) -> None:
         """Write a snapshot when one is due, and delete what it made needless."""
+        if self.snapshot_when_due() and self.version is not None:
+            self.clean_changelog(self.version, grace_ms, now_ms)
+
+    def snapshot_when_due(self) -> bool:
+        """Write a snapshot of the version at hand if one is due; return whether it was."""
         if self._changelog is None or self.version is None or not self._changelog.wants_snapshot():
-            return
+            return False
         self._changelog.snapshot(self.version, self._rows())
-        self._changelog.clean(self.version, grace_ms, now_ms)
+        return True
+
+    def clean_changelog(self, version: str, grace_ms: int, now_ms: int) -> None:
+        """Delete what is needed to reach neither `version` nor any later one."""
+        if self._changelog is not None:
+            self._changelog.clean(version, grace_ms, now_ms)
 
     def _rows(self) -> Iterator[tuple[str, bytes, bytes]]:
         owner = {store: self._backends[name] for name, stores in self._names.items() for store in stores}

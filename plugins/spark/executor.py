@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import json
 import logging
 import os
 import pickle
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from penstock.config import Application
@@ -26,6 +22,7 @@ from penstock.record import TopicPartition
 
 from .reports import TaskFailure, WorkerMessage, positions_from_list, positions_to_list
 from .worker_logs import WorkerLogHandler
+from .worker_process import IDLE_SECONDS, WorkerProcess
 
 if TYPE_CHECKING:
     import pandas
@@ -33,11 +30,6 @@ if TYPE_CHECKING:
 
 OUTPUT_SCHEMA = "message string"
 STATE_SCHEMA = "version string, positions string"
-
-_IDLE_SECONDS = 30.0
-"""How long a task stays open unused. Less than Spark's minute for idle workers, whom it ends without a word."""
-
-_log = logging.getLogger("penstock.spark")
 
 
 @dataclass(frozen=True)
@@ -120,7 +112,7 @@ class _OpenApplication:
 
     def close_idle(self) -> None:
         """Close tasks that this process has not run for a while: they have moved, or there is no work."""
-        limit = time.monotonic() - _IDLE_SECONDS
+        limit = time.monotonic() - IDLE_SECONDS
         for task, used in list(self.last_used.items()):
             if used < limit:
                 del self.last_used[task]
@@ -135,27 +127,14 @@ class _OpenApplication:
         self.log.close()
 
 
-class _Process:
-    """What this worker process keeps open, used by one thread of ours.
-
-    Spark's own thread hands each batch over. So everything of a task happens in one thread, as processors and stores
-    are promised, and yet tasks can be closed between batches.
-    """
+class _Process(WorkerProcess[tuple[str, str, str], _OpenApplication]):
+    """What this worker process keeps open of applications."""
 
     def __init__(self) -> None:
-        self._applications: dict[tuple[str, str, str], _OpenApplication] = {}
+        super().__init__()
         self._digests: dict[str, tuple[str, str, str]] = {}
-        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self.logs = WorkerLogHandler()
         logging.getLogger().addHandler(self.logs)
-        self._thread = threading.Thread(target=self._serve, name="penstock-tasks", daemon=True)
-        self._thread.start()
-        atexit.register(self._end)
-
-    def submit(self, call: Callable[[], Any]) -> Future[Any]:
-        future: Future[Any] = Future()
-        self._calls.put((future, call))
-        return future
 
     def run(
         self,
@@ -185,50 +164,19 @@ class _Process:
             opened = _OpenApplication(function)
             settings = opened.application.settings
             key = (opened.application.id, settings.log, settings.data_dir)
-            predecessor = self._applications.get(key)
+            predecessor = self.held.get(key)
             if predecessor is not None:
                 # The same application, started again with other code or settings.
                 predecessor.close()
                 del self._digests[predecessor.digest]
-            self._applications[key] = opened
+            self.held[key] = opened
             self._digests[function.digest] = key
             directory = Path(opened.cargo.log_directory)
             self.logs.directory = directory if directory.is_dir() else None
             logging.getLogger().setLevel(opened.cargo.log_level)
             if predecessor is None:
                 tune_garbage_collector()
-        return self._applications[key]
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                call = self._calls.get(timeout=_IDLE_SECONDS / 3)
-            except Empty:
-                self._close_idle()
-                continue
-            if call is None:
-                return
-            future, function = call
-            try:
-                future.set_result(function())
-            except BaseException as error:
-                future.set_exception(error)
-
-    def _close_idle(self) -> None:
-        for opened in self._applications.values():
-            try:
-                opened.close_idle()
-            except Exception as error:
-                _log.warning("closing an idle task raised %s: %s", type(error).__name__, error)
-
-    def _end(self) -> None:
-        def close_all() -> None:
-            for opened in self._applications.values():
-                opened.close()
-
-        self.submit(close_all)
-        self._calls.put(None)
-        self._thread.join(10)
+        return self.held[key]
 
 
 _process: _Process | None = None

@@ -1,0 +1,83 @@
+"""WorkerProcess: what one of Spark's Python workers keeps open between batches, used by one thread of ours."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, Protocol, TypeVar
+
+IDLE_SECONDS = 30.0
+"""How long a task stays open unused. Less than Spark's minute for idle workers, whom it ends without a word."""
+
+_log = logging.getLogger("penstock.spark")
+
+
+class Held(Protocol):
+    """What is kept open."""
+
+    def close_idle(self) -> None:
+        """Close tasks that this process has not run for a while: they have moved, or there is no work."""
+
+    def close(self) -> None:
+        """Close everything."""
+
+
+Result = TypeVar("Result")
+Name = TypeVar("Name", bound=Hashable)
+Opened = TypeVar("Opened", bound=Held)
+
+
+class WorkerProcess(Generic[Name, Opened]):
+    """Runs calls in one thread.
+
+    Spark's own thread hands each batch over. So everything of a task happens in one thread, as processors and stores
+    are promised, and yet tasks can be closed between batches. `held` is used by that thread alone.
+    """
+
+    def __init__(self) -> None:
+        self.held: dict[Name, Opened] = {}
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name="penstock-tasks", daemon=True)
+        self._thread.start()
+        atexit.register(self._end)
+
+    def submit(self, call: Callable[[], Result]) -> Future[Result]:
+        """Have the thread run `call`."""
+        future: Future[Result] = Future()
+        self._calls.put((future, call))
+        return future
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                call = self._calls.get(timeout=IDLE_SECONDS / 3)
+            except Empty:
+                self._close_idle()
+                continue
+            if call is None:
+                return
+            future, function = call
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)
+
+    def _close_idle(self) -> None:
+        for opened in self.held.values():
+            try:
+                opened.close_idle()
+            except Exception as error:
+                _log.warning("closing an idle task raised %s: %s", type(error).__name__, error)
+
+    def _end(self) -> None:
+        def close_all() -> None:
+            for opened in self.held.values():
+                opened.close()
+
+        self.submit(close_all)
+        self._calls.put(None)
+        self._thread.join(10)
