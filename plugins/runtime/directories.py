@@ -8,6 +8,8 @@ import os
 import shutil
 from pathlib import Path
 
+from penstock.errors import StoreError
+
 from .locations import making_state_directory
 
 _log = logging.getLogger("penstock.state")
@@ -38,6 +40,30 @@ class DirectoryUse:
                 _log.debug("%s: %s", self._path, error)
             os.close(self._file)
             self._file = None
+
+
+def remove_all(root: Path) -> tuple[list[str], list[str]]:
+    """Delete every directory under `root`; return the names of those that went, and of those that stay because they are in use."""
+    removed, used = [], []
+    for directory in sorted(path for path in root.glob("*") if path.is_dir()):
+        file = None
+        try:
+            lock = directory.with_name(directory.name + _SUFFIX)
+            if lock.exists():
+                file = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(directory)
+            removed.append(directory.name)
+        except BlockingIOError:
+            used.append(directory.name)
+        except OSError as error:
+            raise StoreError(
+                f"state directory {directory}: cannot be removed: {error.strerror or error}; make it writable for this user, or remove it"
+            ) from error
+        finally:
+            if file is not None:
+                os.close(file)
+    return removed, used
 
 
 def remove_unused(root: Path, delay_ms: int, now_ms: int) -> list[str]:

@@ -38,10 +38,9 @@ class Checkpoint:
     """
 
     def __init__(self, settings: Settings, application_id: str, identity: str, parallelism: int, spark: str) -> None:
-        root = resolve(settings, settings.checkpoint_dir)
-        self.is_local = "://" not in root
-        self._root = f"{root}/{application_id}"
-        local = Path(self._root) if self.is_local else Path(settings.data_dir, "checkpoint", application_id)
+        self._root = checkpoint_location(settings, application_id)
+        self.is_local = "://" not in self._root
+        local = _pointer_directory(settings, application_id)
         with _writable(local):
             local.mkdir(parents=True, exist_ok=True)
         self._path = local / "current.json"
@@ -83,6 +82,34 @@ class Checkpoint:
         except (OSError, ValueError, TypeError) as error:
             _log.warning("%s is damaged (%s): starting a new checkpoint", self._path, error)
             return None
+
+
+def checkpoint_location(settings: Settings, application_id: str) -> str:
+    """Return the directory, or URL, under which an application's checkpoints are."""
+    return f"{resolve(settings, settings.checkpoint_dir)}/{application_id}"
+
+
+def has_checkpoint(settings: Settings, application_id: str) -> bool:
+    """Return whether a driver on this host would go on with a checkpoint, or has left something of one."""
+    return _pointer_directory(settings, application_id).exists()
+
+
+def delete_checkpoint(settings: Settings, application_id: str) -> str | None:
+    """Delete what this host has of an application's checkpoint, the pointer to it first; return the URL of what stays elsewhere."""
+    local = _pointer_directory(settings, application_id)
+    found = local.exists()
+    with _writable(local):
+        # A directory that nothing points to is never used again, whatever is left of it.
+        (local / "current.json").unlink(missing_ok=True)
+        if found:
+            shutil.rmtree(local)
+    location = checkpoint_location(settings, application_id)
+    return location if found and "://" in location else None
+
+
+def _pointer_directory(settings: Settings, application_id: str) -> Path:
+    location = checkpoint_location(settings, application_id)
+    return Path(location) if "://" not in location else Path(settings.data_dir, "checkpoint", application_id)
 
 
 @contextmanager

@@ -73,6 +73,13 @@ def resolve(application: Application, log: Log) -> Assignment:
     return application.program.resolve(counts, application.id)
 
 
+def saved_fingerprint(application_id: str, log: Log) -> Mapping[str, Any] | None:
+    """Return the fingerprint of the program that ran last under this id; None if none did."""
+    saved = log.get_meta(application_id, _META)
+    fingerprint: Mapping[str, Any] | None = None if saved is None else json.loads(saved)["fingerprint"]
+    return fingerprint
+
+
 def prepare(application: Application, log: Log) -> Prepared:
     """Check the application against its log, and create its internal topics.
 
@@ -122,7 +129,7 @@ def _check_saved(application: Application, assignment: Assignment, log: Log) -> 
             raise IncompatibleStateError(
                 f"application {application.id!r} does not fit what it saved: {'; '.join(reasons)}. Undo the "
                 f"change, or run it under "
-                "another application id, which starts afresh"
+                "another application id, which starts afresh, or `penstock reset` it"
             )
     new = json.dumps({"identity": identity, "fingerprint": now}, sort_keys=True).encode()
     if new != saved:

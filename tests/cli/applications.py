@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from penstock.config import Application
-from penstock.plugins.cli.target import load_application
+from penstock.plugins.cli.target import load
 from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.worker import TaskWorker
@@ -48,9 +50,9 @@ def counting(console: Console) -> None:
     console("topics", "create", "dead")
 
 
-def run(target: str = TARGET, *, subtopologies: int = 2) -> None:
+def run(target: str = TARGET, *, subtopologies: int = 2, **settings: Any) -> None:
     """Run the application's tasks until nothing is left, in this process and without Spark; the first sub-topologies only if told."""
-    application: Application = load_application(target)
+    application: Application = load(target).with_settings(**settings)
     log, host = open_log(application.settings), Host()
     try:
         tasks = prepare(application, log).assignment.tasks

@@ -1,0 +1,230 @@
+"""The verb `reset`: an application starts again from where it is told, without what it remembers."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.clock import Clock, SystemClock, duration_ms
+from penstock.errors import ConfigError
+from penstock.record import TopicPartition
+
+from .application import application_options, find_application
+from .command import Command, verbose_option
+from .options import open_log
+from .output import count, note, print_json, print_table, print_text
+
+if TYPE_CHECKING:
+    from penstock.plugins.spark.reset import Destination, ResetPlan
+
+_OFFSET = re.compile(r"(?P<topic>[^:=,\s]+)\s*[:,]\s*(?P<partition>\d+)\s*[=,]\s*(?P<offset>\d+)")
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        ("What it would do, to begin with", "penstock reset wordcount:application --dry-run"),
+        ("Everything again, from what the topics still hold", "penstock reset wordcount:application"),
+        ("Everything since a time, or of the last two hours", "penstock reset wordcount:application --to-time 2026-01-01T00:00:00Z\npenstock reset wordcount:application --to-time 2h --yes"),
+        ("The last 100 records of each partition of one topic, again", "penstock reset alerts:application --shift-by -100 --topic readings"),
+        ("To given offsets", "penstock reset alerts:application --to-offsets readings:0=1042 --to-offsets readings:1=998"),
+    ],
+)  # fmt: skip
+@click.argument("target", metavar="MODULE:ATTR")
+@click.option("--to-earliest", is_flag=True, help="To the first record that is still there. The default.")
+@click.option("--to-latest", is_flag=True, help="To the end: what waits is passed over.")
+@click.option(
+    "--to-time",
+    metavar="TIME",
+    help="To the first record at or after a time: ms since the epoch, like 2026-01-01T00:00:00Z, or a time ago (90m, 7d).",
+)
+@click.option("--shift-by", type=int, metavar="N", help="N offsets forward from where it is, or back (-100).")
+@click.option(
+    "--to-offsets",
+    multiple=True,
+    metavar="TOPIC:PARTITION=OFFSET|FILE",
+    help="To this offset; or to those that a file has, one a line. What is not named stays. Repeatable.",
+)
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="NAME",
+    help="Move in this source topic only; in the others it stays where it is. Repeatable.",
+)
+@click.option("--dry-run", "-n", is_flag=True, help="Show what would be done, and do nothing. No lease is taken.")
+@click.option("--yes", "-y", is_flag=True, help="Don't ask; needed where stdin is no terminal.")
+@click.option("--json", "as_json", is_flag=True, help="Show it as a JSON object.")
+@application_options
+@verbose_option
+def reset(
+    target: str,
+    to_earliest: bool,
+    to_latest: bool,
+    to_time: str | None,
+    shift_by: int | None,
+    to_offsets: Sequence[str],
+    topics: Sequence[str],
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    **where: Any,
+) -> None:
+    """Let the application MODULE:ATTR start again from where it is told, with empty state.
+
+    Its positions in source topics move; its internal topics, the state of its stores and Spark's checkpoint are
+    deleted, always: state is of what was read before the old positions, and would be wrong at any others. What it wrote to
+    other topics stays. It is refused while the application runs. What will be done is shown first.
+    """
+    from penstock.plugins.spark.lease import LeaseKeeper
+    from penstock.plugins.spark.reset import plan_reset
+    from penstock.plugins.spark.reset import reset as carry_out
+
+    destination = _destination(to_earliest, to_latest, to_time, shift_by, to_offsets)
+    application = find_application(target, **where)
+    with open_log(application.settings) as log:
+        if dry_run:
+            _show(application.id, plan_reset(application, log, destination, topics or None), as_json=as_json)
+            return
+        lease = LeaseKeeper(log, application.id)
+        try:
+            plan = plan_reset(application, log, destination, topics or None)
+            _show(application.id, plan, as_json=as_json)
+            _ask(application.id, yes)
+            if lease.lost is not None:
+                raise lease.lost
+            for remark in carry_out(application, log, plan):
+                note(remark)
+        finally:
+            lease.release()
+    note(f"{application.id} was reset: the next run starts from there")
+
+
+def _ask(application_id: str, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("nobody can be asked, for stdin is no terminal: add --yes to do this, or --dry-run")
+    click.confirm(f"Reset {application_id}?", abort=True, err=True)
+
+
+def _destination(
+    to_earliest: bool, to_latest: bool, to_time: str | None, shift_by: int | None, to_offsets: Sequence[str]
+) -> Destination:
+    """Return where the application goes, of which one thing may be said. Raises UsageError or ConfigError."""
+    from penstock.plugins.spark import reset
+
+    given = {
+        "--to-earliest": to_earliest,
+        "--to-latest": to_latest,
+        "--to-time": to_time is not None,
+        "--shift-by": shift_by is not None,
+        "--to-offsets": bool(to_offsets),
+    }
+    said = [name for name, is_given in given.items() if is_given]
+    if len(said) > 1:
+        raise click.UsageError(f"{' and '.join(said)} exclude each other: say one")
+    if to_time is not None:
+        return reset.to_time(parse_time("--to-time", to_time))
+    if shift_by is not None:
+        return reset.shift_by(shift_by)
+    if to_offsets:
+        return reset.to_offsets(_offsets(to_offsets))
+    return reset.to_latest if to_latest else reset.to_earliest
+
+
+def parse_time(option: str, text: str, clock: Clock | None = None) -> int:
+    """Return milliseconds since the epoch from such a number, an ISO 8601 time, or how long ago it was. Raises ConfigError.
+
+    >>> from penstock.clock import ManualClock
+    >>> parse_time("--since", "1h30m", ManualClock(6_000_000))
+    600000
+    """
+    from .line_reader import parse_timestamp
+
+    try:
+        return parse_timestamp(text)
+    except ConfigError:
+        pass
+    try:
+        return (clock or SystemClock()).now_ms() - duration_ms(text)
+    except ConfigError:
+        raise ConfigError(
+            f"{option} {text!r}: expected ms since the epoch, a time like 2026-01-01T00:00:00Z, or how long ago, like 90m or 7d"
+        ) from None
+
+
+def _offsets(given: Sequence[str]) -> Mapping[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
+    for text in given:
+        if _OFFSET.fullmatch(text):
+            lines = [(f"--to-offsets {text!r}", text)]
+        else:
+            try:
+                content = Path(text).read_text()
+            except (OSError, UnicodeDecodeError) as error:
+                reason = getattr(error, "strerror", None) or error
+                raise ConfigError(
+                    f"--to-offsets {text!r}: expected TOPIC:PARTITION=OFFSET, or a file with a line for each ({reason})"
+                ) from error
+            lines = [(f"{text}, line {number}", line) for number, line in enumerate(content.splitlines(), 1)]
+        for place, line in lines:
+            if not line.strip() or line.lstrip().startswith("#"):
+                continue
+            match = _OFFSET.fullmatch(line.strip())
+            if match is None:
+                raise ConfigError(f"{place}: expected TOPIC:PARTITION=OFFSET or TOPIC,PARTITION,OFFSET, found {line!r}")
+            found[TopicPartition(match["topic"], int(match["partition"]))] = int(match["offset"])
+    return found
+
+
+def _show(application_id: str, plan: ResetPlan, *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "application_id": application_id,
+                "positions": [asdict(each) for each in plan.moves],
+                "topics": [{"name": name, "waiting": waiting} for name, waiting in plan.topics.items()],
+                "stores": plan.stores,
+                "tasks": plan.tasks,
+                "checkpoint": plan.checkpoint,
+            }
+        )
+    else:
+        print_table(
+            ["topic", "partition", "now", "then"],
+            [(each.topic, each.partition, _or_dash(each.now), _or_dash(each.then)) for each in plan.moves],
+            numbers=["partition", "now", "then"],
+        )
+        for line in _deletions(plan):
+            print_text(line)
+    for each in plan.moves:
+        if each.asked is not None:
+            note(f"{each.topic} partition {each.partition} has no offset {each.asked}: {each.then} is the nearest")
+    for name in plan.left_alone:
+        note(f"topic {name} stays, for it may be of another application; if not: penstock topics delete {name}")
+
+
+def _deletions(plan: ResetPlan) -> list[str]:
+    lines = [
+        f"topic {name} is deleted" + (f"; {count(waiting)} that wait in it are dropped" if waiting else "")
+        for name, waiting in plan.topics.items()
+    ]
+    if plan.stores:
+        lines.append(
+            f"state of {', '.join(plan.stores)} is deleted: the changelog ({plan.changelog}) of "
+            f"{count(len(plan.tasks), 'task')}, and what this host has in {plan.state}"
+        )
+    if plan.checkpoint is not None:
+        lines.append(f"Spark's checkpoint {plan.checkpoint} is deleted")
+    return lines
+
+
+def _or_dash(offset: int | None) -> str:
+    return "-" if offset is None else str(offset)

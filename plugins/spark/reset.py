@@ -1,0 +1,233 @@
+"""Resetting an application: other positions, and nothing left of what it remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+
+from penstock.assignment import Assignment
+from penstock.config import Application
+from penstock.errors import ConfigError
+from penstock.log import Log
+from penstock.plugins.runtime.directories import remove_all
+from penstock.plugins.runtime.lag import start_positions
+from penstock.plugins.runtime.locations import open_changelog, state_directory
+from penstock.record import TopicPartition
+
+from .checkpoint import checkpoint_location, delete_checkpoint, has_checkpoint
+from .preparation import saved_fingerprint
+
+Offsets = Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True)
+class Move:
+    """Where an application is in a partition, and where it will be; `then` None: nowhere, it starts as `offset_reset` says.
+
+    `asked` is the offset that was asked for when the partition does not have it, and `then` the nearest that it has.
+    """
+
+    topic: str
+    partition: int
+    now: int | None
+    then: int | None
+    asked: int | None = None
+
+
+@dataclass(frozen=True)
+class ResetPlan:
+    """What a reset does.
+
+    `topics`: internal topics to delete, each with the number of records that wait there and are dropped. `left_alone`: internal topics
+    that may be of the application, or of another one whose id begins like its. `tasks` are those that have a changelog.
+    """
+
+    moves: tuple[Move, ...]
+    topics: Mapping[str, int]
+    left_alone: tuple[str, ...]
+    stores: tuple[str, ...]
+    tasks: tuple[str, ...]
+    changelog: str
+    state: Path
+    checkpoint: str | None
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a `Destination` may go by: partitions of source topics, each with its position now (where it would start, if it has none)."""
+
+    log: Log
+    positions: Offsets
+    starts: Offsets
+    ends: Offsets
+
+
+Destination = Callable[[Known], Offsets]
+"""Says where an application goes on: an offset for each partition that moves; the others stay."""
+
+
+def to_earliest(known: Known) -> Offsets:
+    """Go to the first offset that can still be read."""
+    return known.starts
+
+
+def to_latest(known: Known) -> Offsets:
+    """Go to the end."""
+    return known.ends
+
+
+def to_time(timestamp_ms: int) -> Destination:
+    """Go to the first record at or after a time."""
+    return lambda known: known.log.offsets_for_time(list(known.positions), timestamp_ms)
+
+
+def shift_by(number: int) -> Destination:
+    """Go so many offsets forward, or back if it is negative."""
+    return lambda known: {each: position + number for each, position in known.positions.items()}
+
+
+def to_offsets(offsets: Offsets) -> Destination:
+    """Go to given offsets. Raises ConfigError for a partition that the application does not read."""
+
+    def choose(known: Known) -> Offsets:
+        for each in offsets:
+            if each not in known.positions:
+                raise ConfigError(
+                    f"{each.topic}:{each.partition}={offsets[each]}: the application reads no such partition; it reads: "
+                    f"{', '.join(f'{topic}:{partition}' for topic, partition in known.positions)}"
+                )
+        return offsets
+
+    return choose
+
+
+def plan_reset(
+    application: Application, log: Log, destination: Destination, topics: Sequence[str] | None = None
+) -> ResetPlan:
+    """Return what a reset would do; changes nothing. With `topics`, positions in other topics stay.
+
+    Raises ConfigError for what the application does not read, TopologyError when one of its topics is missing.
+    """
+    infos = log.topics()
+    # Without the internal topics: a reset must be possible where those do not fit the program any more.
+    counts = {name: info.partitions for name, info in infos.items() if not info.internal}
+    assignment = application.program.resolve(counts, application.id)
+    settings = application.settings
+    saved = saved_fingerprint(application.id, log) or {}
+    before = saved.get("subtopologies", {})
+    stores = {*application.program.stores, *(store for each in before.values() for store in each.get("stores", ()))}
+    internal = _internal_topics(application.id, assignment, saved.get("internal_topics", ()), stores)
+    own = [name for name in sorted(internal) if name in infos and infos[name].internal]
+    tasks = {str(task) for task in assignment.tasks if application.program.subtopology(task.subtopology).stores}
+    for number, each in before.items():
+        if each.get("stores"):
+            tasks |= {f"{number}_{partition}" for partition in range(each.get("tasks") or 0)}
+    return ResetPlan(
+        tuple(_moves(application, assignment, log, destination, topics)),
+        {name: _waiting(application.id, name, infos[name].partitions, log) for name in own},
+        tuple(
+            name
+            for name, info in sorted(infos.items())
+            if info.internal and name.startswith(f"{application.id}-") and name not in internal
+        ),
+        tuple(sorted(stores)),
+        tuple(sorted(tasks)),
+        settings.changelog,
+        state_directory(settings) / application.id,
+        checkpoint_location(settings, application.id) if has_checkpoint(settings, application.id) else None,
+    )
+
+
+def reset(application: Application, log: Log, plan: ResetPlan) -> list[str]:
+    """Carry a plan out, and return remarks about what is left where. Whoever calls holds the application's lease.
+
+    One step, the log's `set_positions`, is the reset: killed before it, a run goes on from where the application was; killed after it,
+    a run starts from where it was to go, without state. Everything else may be half done:
+
+    - Before it goes Spark's checkpoint, which only remembers what is in the log too. After it, a checkpoint would name commits
+      that the log does not know, and a run would be refused.
+    - State cannot go before it, for the commits name its versions. After it no commit names them, and new versions have
+      names of their own: what is left in the changelog or on this or another host is recognised as of no use.
+    - Internal topics cannot go before it, for they hold what one task has committed and the next has not read. In the same step their
+      positions move to their ends, so what is left in one that was not deleted is not read.
+    """
+    remarks = []
+    elsewhere = delete_checkpoint(application.settings, application.id)
+    if elsewhere is not None:
+        remarks.append(f"Spark's checkpoint in {elsewhere} is not used any more, and can be deleted")
+    positions = {TopicPartition(each.topic, each.partition): each.then for each in plan.moves if each.then is not None}
+    infos = log.topics()
+    own = [TopicPartition(name, number) for name in plan.topics for number in range(infos[name].partitions)]
+    log.set_positions(application.id, {**positions, **log.end_offsets(own)})
+    if own:
+        for name in plan.topics:
+            log.delete_topic(name)
+        # A log may keep positions of a topic that was deleted, and a task start at them when it is made again.
+        log.set_positions(application.id, positions)
+    for task in plan.tasks:
+        with closing(open_changelog(application.settings, application.id, task)) as changelog:
+            changelog.destroy()
+    _, used = remove_all(plan.state)
+    if used:
+        remarks.append(
+            f"local state of {', '.join(used)} in {plan.state} is in use by another process and stays; the next run does not take it"
+        )
+    return remarks
+
+
+def _moves(
+    application: Application,
+    assignment: Assignment,
+    log: Log,
+    destination: Destination,
+    topics: Sequence[str] | None,
+) -> Iterable[Move]:
+    partitions = [each for read in assignment.tasks.values() for each in read if each.topic not in assignment.internal]
+    moving = partitions if topics is None else _of_topics(application, partitions, topics)
+    committed = log.committed(application.id, partitions)
+    starts, ends = log.start_offsets(partitions), log.end_offsets(partitions)
+    fresh = start_positions(application, assignment, log, partitions)
+    positions = {each: fresh[each] if (now := committed[each]) is None else now for each in moving}
+    asked = destination(Known(log, positions, *({each: of[each] for each in moving} for of in (starts, ends))))
+    for each in sorted(partitions):
+        move = Move(*each, committed[each], committed[each])
+        if each in asked:
+            nearest = min(max(asked[each], starts[each]), ends[each])
+            move = replace(move, then=nearest, asked=asked[each] if nearest != asked[each] else None)
+        yield move
+
+
+def _of_topics(
+    application: Application, partitions: Sequence[TopicPartition], topics: Sequence[str]
+) -> list[TopicPartition]:
+    names = sorted({each.topic for each in partitions})
+    for topic in topics:
+        if topic not in names:
+            close = get_close_matches(topic, names, 3)
+            raise ConfigError(
+                f"application {application.id!r} has no source topic {topic!r}; "
+                + (f"did you mean {' or '.join(map(repr, close))}?" if close else f"it reads: {', '.join(names)}")
+            )
+    return [each for each in partitions if each.topic in topics]
+
+
+def _internal_topics(
+    application_id: str, assignment: Assignment, before: Iterable[str], stores: Iterable[str]
+) -> set[str]:
+    """Return the internal topics that are known to be the application's, by their names.
+
+    Not every one whose name begins with its id: those of an application whose id begins with this one do, too.
+    """
+    changelogs = {f"{application_id}-{store}-changelog" for store in stores}
+    return {*assignment.internal, *(f"{application_id}-{name}" for name in before), *changelogs}
+
+
+def _waiting(application_id: str, topic: str, partitions: int, log: Log) -> int:
+    """Return how many records of an internal topic have not been read."""
+    each = [TopicPartition(topic, number) for number in range(partitions)]
+    committed, starts, ends = log.committed(application_id, each), log.start_offsets(each), log.end_offsets(each)
+    positions = {one: starts[one] if (at := committed[one]) is None else at for one in each}
+    return sum(max(0, ends[one] - positions[one]) for one in each)
