@@ -152,6 +152,7 @@ NOT_HERE: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "default.list.value.serde.type": (_NO_DSL_SERDE, ()),
     "dsl.store.format": ("stores say themselves whether they keep timestamps; leave it out", ("default",)),
     "ensure.explicit.internal.resource.naming": ("every node and store has a name here; leave it out", ("false", "true")),
+    "group.protocol": (_NO_GROUP, ("classic", "streams")),
     "log.summary.interval.ms": ("`penstock run` shows its progress; leave it out", ()),
     "max.warmup.replicas": ("there are no standby tasks; leave it out", ()),
     "metric.reporters": (_NO_METRICS, ("",)),
@@ -176,7 +177,7 @@ NOT_HERE: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "upgrade.from": ("nothing has to be upgraded; leave it out", ("",)),
     "window.size.ms": (_NO_DSL_SERDE, ()),
     "windowed.inner.class.serde": (_NO_DSL_SERDE, ()),
-    "windowstore.changelog.additional.retention.ms": ("set `changelog_grace`", ()),
+    "windowstore.changelog.additional.retention.ms": ("the changelog keeps what restoring needs; leave it out", ()),
 }  # fmt: skip
 """Name of Kafka Streams without counterpart here -> what to do instead, and values that say what is so anyway."""
 

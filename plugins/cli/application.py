@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from .command import AnyFunction
-from .options import data_dir_option, log_option, parse_settings
+from .options import config_option, data_dir_option, find_layer, log_option
 
 if TYPE_CHECKING:
     from penstock.config import Application
 
 
 def application_options(command: AnyFunction) -> AnyFunction:
-    """Add --application-id, --set, --log and --data-dir, from which `find_application` makes the application."""
+    """Add --application-id, --config, --set, --log and --data-dir, from which `find_application` makes the application."""
     for option in (
         data_dir_option,
         log_option,
@@ -25,8 +25,9 @@ def application_options(command: AnyFunction) -> AnyFunction:
             "given",
             multiple=True,
             metavar="NAME=VALUE",
-            help="A setting of the application, as `penstock run` was given it. Repeatable.",
+            help="A setting of the application, e.g. commit_interval=5s, processing_handler=skip, user.limit=10. Repeatable.",
         ),
+        config_option,
         click.option("--application-id", metavar="ID", help="The id of a Topology, or another id for an Application."),
     ):
         command = option(command)
@@ -34,11 +35,14 @@ def application_options(command: AnyFunction) -> AnyFunction:
 
 
 def find_application(
-    target: str, application_id: str | None, given: Sequence[str], log: str | None, data_dir: str | None
+    target: str,
+    application_id: str | None,
+    given: Sequence[str],
+    log: str | None,
+    data_dir: str | None,
+    config: str | None,
 ) -> Application:
     """Return the application that MODULE:ATTR and the options name, as `penstock run` would run it."""
     from .target import load_application
 
-    settings = dict(parse_settings(given))
-    settings.update({name: value for name, value in (("log", log), ("data_dir", data_dir)) if value is not None})
-    return load_application(target, application_id, settings)
+    return load_application(target, settings=find_layer(log, data_dir, config, given, application_id))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from penstock.clock import duration_ms
 from penstock.errors import ConfigError
 
+from .application import application_options, find_application
 from .command import Command, verbose_option
 from .failures import INTERRUPTED, ended_by_sigterm
-from .options import data_dir_option, log_option, parse_settings
 from .output import Meter, count, note, print_json
 
 if TYPE_CHECKING:
@@ -43,17 +43,7 @@ AVAILABLE_NOW = "available_now"
     metavar="URL",
     help="Spark's master, e.g. local[4] or spark://host:7077. [default: all cores of this host]",
 )
-@click.option("--application-id", metavar="ID", help="The id of a Topology, or another id for an Application.")
-@click.option(
-    "--set",
-    "-s",
-    "given",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A setting of the application, e.g. commit_interval=5s, processing_handler=skip, user.limit=10. Repeatable.",
-)
-@log_option
-@data_dir_option
+@application_options
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
@@ -67,16 +57,14 @@ AVAILABLE_NOW = "available_now"
 @click.pass_context
 def run(
     ctx: click.Context,
+    /,
     target: str,
     trigger: str,
     master: str | None,
-    application_id: str | None,
-    given: tuple[str, ...],
-    log: str | None,
-    data_dir: str | None,
     log_level: str,
     quiet: bool,
     as_json: bool,
+    **where: Any,
 ) -> None:
     """Run the application MODULE:ATTR on Spark.
 
@@ -85,15 +73,11 @@ def run(
     once, however often this is stopped, killed and started again. Ctrl-C and SIGTERM stop it cleanly: tasks
     finish their batch and commit.
     """
-    settings = dict(parse_settings(given))
-    settings.update({name: value for name, value in (("log", log), ("data_dir", data_dir)) if value is not None})
     draining = trigger == AVAILABLE_NOW
     if not draining:
         _check_interval(trigger)
 
-    from .target import load_application
-
-    application = load_application(target, application_id, settings)
+    application = find_application(target, **where)
 
     from penstock.plugins.spark import run as run_on_spark
 

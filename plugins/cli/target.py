@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from penstock.config_layers import CODE, Layer
 from penstock.errors import PenstockError
 
 from .failures import ApplicationError
@@ -26,30 +27,28 @@ EXPECTED = "an Application, a Topology, or a function without arguments that ret
 
 
 def load_application(
-    target: str, application_id: str | None = None, settings: Mapping[str, Any] | None = None
+    target: str, application_id: str | None = None, settings: Mapping[str, Any] | Layer | None = None
 ) -> Application:
-    """Return the application that `target` ("MODULE:ATTR" or "FILE.py:ATTR") names, with `settings` in place of its own.
+    """Return the application that `target` ("MODULE:ATTR" or "FILE.py:ATTR") names, with `settings` over its own.
 
-    `application_id` names a Topology, which has no id of its own, or renames an Application. Raises ApplicationError, and
-    what the program itself raises on purpose (TopologyError, ConfigError).
+    `application_id` names a Topology, which has no id of its own, or renames an Application; a layer may do so, too. Raises
+    ApplicationError, and what the program itself raises on purpose (TopologyError, ConfigError).
     """
-    from penstock.config import Application
+    from penstock.config import Application, Settings
 
     found = load(target)
-    settings = dict(settings or {})
+    if not isinstance(settings, Layer):
+        settings = Layer.read(((name, value, CODE) for name, value in (settings or {}).items()), Settings.names())
+    if application_id is not None:
+        settings = Layer({"application_id": application_id}, {"application_id": CODE}).over(settings)
     if isinstance(found, Application):
-        if "user" in settings:  # adds to the application's own; the rest replaces
-            settings["user"] = {**found.settings.user, **settings["user"]}
-        if application_id is not None and application_id != found.id:
-            given = {name: getattr(found.settings, name) for name in found.settings.__dataclass_fields__}
-            found = Application(application_id, found.topology, **given)
-        return found.with_settings(**settings) if settings else found
-    if application_id is None:
+        return found.under(settings)
+    if "application_id" not in settings.values:
         raise ApplicationError(
             f"{target} is a Topology, which has no id: add --application-id ID (it names the application's positions, "
             "internal topics and state in the log), or make it an Application"
         )
-    return Application(application_id, found, **settings)
+    return Application(settings.values["application_id"], found).under(settings)
 
 
 def load_program(target: str) -> Program:

@@ -83,6 +83,9 @@ def test_help_lists_what_there_is_in_the_order_of_use(console: Console) -> None:
     assert re.findall(r"^  ([a-z]+)  ", section, re.MULTILINE) == [
         "run",
         "describe",
+        "config",
+        "lag",
+        "reset",
         "topics",
         "produce",
         "consume",
@@ -103,7 +106,7 @@ def test_without_arguments_help_is_shown(console: Console) -> None:
     ("arguments", "message"),
     [
         (["prodcue"], "there is no command 'prodcue'; did you mean 'produce'?"),
-        (["zzzz"], "there is no command 'zzzz'; there are: run, describe, topics"),
+        (["zzzz"], "there is no command 'zzzz'; there are: run, describe, config, lag"),
         (["plugins", "--nosuch"], "No such option"),
         (["topics", "create"], "Missing argument 'NAME...'"),
     ],

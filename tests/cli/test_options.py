@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from penstock.config import Settings
+from penstock.config_sources import options_layer
 from penstock.errors import ConfigError
 from penstock.extractors import wall_clock_timestamp
 from penstock.handlers import skip
-from penstock.plugins.cli.options import parse_settings
+from penstock.plugins.cli.options import find_layer
 
 from .console import Console
 
@@ -28,29 +29,29 @@ from .console import Console
         ("value_serde=json", {"value_serde": "json"}),
         ("processing_handler=skip", {"processing_handler": skip}),
         ("timestamp_extractor=wall_clock_timestamp", {"timestamp_extractor": wall_clock_timestamp}),
-        ("user.limit=0.5", {"user": {"limit": 0.5}}),
-        ("user.name=a=b", {"user": {"name": "a=b"}}),
+        ("user.limit=0.5", {("user", "limit"): 0.5}),
+        ("user.name=a=b", {("user", "name"): "a=b"}),
         ("log=local:a=b", {"log": "local:a=b"}),
     ],
 )
 def test_values_get_the_type_of_their_setting(text: str, expected: dict[str, Any]) -> None:
-    assert parse_settings([text]) == expected
+    assert options_layer([text]).values == expected
 
 
 def test_every_setting_can_be_set_to_its_default() -> None:
     for field in fields(Settings):
-        if field.name == "user":
+        if field.name in ("user", "clients"):
             continue
         default = field.default
         text = default.__name__ if callable(default) else str(default)
-        assert parse_settings([f"{field.name}={text}"]) == {field.name: default}
+        assert options_layer([f"{field.name}={text}"]).values == {field.name: default}
 
 
 def test_a_function_of_ones_own_can_be_named(console: Console) -> None:
     console.write("mine.py", "def handler(failure):\n    return None\nnumber = 1\n")
-    assert parse_settings(["processing_handler=mine:handler"])["processing_handler"].__name__ == "handler"
+    assert find_layer(given=["processing_handler=mine:handler"]).values["processing_handler"].__name__ == "handler"
     with pytest.raises(ConfigError, match="mine:number is of type int; expected a function"):
-        parse_settings(["processing_handler=mine:number"])
+        find_layer(given=["processing_handler=mine:number"])
 
 
 @pytest.mark.parametrize(
@@ -58,8 +59,8 @@ def test_a_function_of_ones_own_can_be_named(console: Console) -> None:
     [
         ("commit_interval", "expected NAME=VALUE"),
         ("=5", "expected NAME=VALUE"),
-        ("comit_interval=5s", "there is no setting 'comit_interval'; did you mean 'commit_interval'"),
-        ("zzz=5s", "known: data_dir, log"),
+        ("comit_interval=5s", "--set comit_interval: unknown setting 'comit_interval'; did you mean 'commit_interval'"),
+        ("zzz=5s", "unknown setting 'zzz'; known: data_dir, log"),
         ("commit_bytes=many", "expected a whole number, found 'many'"),
         ("commit_bytes=none", "expected a whole number, found 'none'"),
         ("processing_handler=ignore", "expected one of fail, skip, or MODULE:ATTR"),
@@ -68,9 +69,9 @@ def test_a_function_of_ones_own_can_be_named(console: Console) -> None:
 )
 def test_what_does_not_fit_is_said(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        parse_settings([text])
+        options_layer([text])
 
 
 def test_values_are_checked_by_the_settings_themselves() -> None:
     with pytest.raises(ConfigError, match="'commit_interval'.*a bare number does not say its unit"):
-        Settings.make(parse_settings(["commit_interval=5"]))
+        Settings.of(options_layer(["commit_interval=5"]))
