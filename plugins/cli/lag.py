@@ -44,9 +44,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="A JSON object; with --follow one on each line.")
 @application_options
 @verbose_option
-@click.pass_context
 def lag(
-    ctx: click.Context,
     target: str,
     follow: bool,
     interval: str,
@@ -71,7 +69,7 @@ def lag(
                 _show(application, rows, total, as_json=as_json, follow=follow)
             if fail_above is not None and total > fail_above:
                 note(f"{application.id}: lag {total:,} is above {fail_above:,}")
-                ctx.exit(FAILED)
+                click.get_current_context().exit(FAILED)
             if not follow:
                 return
             pause.wait(pause_seconds)

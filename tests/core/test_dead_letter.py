@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from penstock.dead_letter import FailureNote, dead_letter_topics, failure_headers, split_headers
-from penstock.handlers import DeadLetter, Failure, Retry, Stage, fail, skip
+from penstock.handlers import DeadLetter, Failure, Handler, Retry, Stage, fail, skip
 from penstock.record import Headers
 
 
 def failure(
     error: Exception, headers: Headers = (), value: bytes | None = b"v", topic: str | None = "orders"
 ) -> Failure:
-    where = (topic, 1, 1042) if topic is not None else (None, None, None)
-    return Failure(Stage.PROCESSING, error, "charge", "0_1", *where, b"k", value, headers, 7)
+    partition, offset = (1, 1042) if topic is not None else (None, None)
+    return Failure(Stage.PROCESSING, error, "charge", "0_1", topic, partition, offset, b"k", value, headers, 7)
 
 
 def raised(depth: int, message: str) -> ValueError:
@@ -80,5 +80,11 @@ def test_a_record_that_could_be_read_can_be_produced(size: int) -> None:
 
 
 def test_topics_are_found_behind_retries() -> None:
-    handlers = [fail, DeadLetter("a"), Retry(then=Retry(then=DeadLetter("b"))), Retry(then=skip), DeadLetter("a")]
+    handlers: list[Handler] = [
+        fail,
+        DeadLetter("a"),
+        Retry(then=Retry(then=DeadLetter("b"))),
+        Retry(then=skip),
+        DeadLetter("a"),
+    ]
     assert dead_letter_topics(handlers) == ("a", "b")
