@@ -1,16 +1,188 @@
-"""The broker that the tests use."""
+"""The broker that the tests use: it keeps what it was given, and it goes when it should."""
 
 from __future__ import annotations
 
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
-from penstock.plugins.testing.kafka_broker import KafkaBroker
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from penstock.errors import RuntimeUnavailableError
+from penstock.plugins.testing.kafka import broker as broker_module
+from penstock.plugins.testing.kafka.process import brokers_known_at, free_ports, is_free
+from penstock.plugins.testing.kafka_broker import KafkaBroker, KafkaCluster
+from tests.kafka.clients import QUIET, leader, make_topic, produce, read_all
 from tests.kafka.names import fresh_name
 
+pytestmark = pytest.mark.broker
+CREDENTIALS = ("anna", 'a "quoted" \\ one')
 
-def test_it_makes_topics(broker: KafkaBroker) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A broker that a test may kill."""
+    with KafkaBroker(tmp_path_factory.mktemp("own") / "kafka", credentials=CREDENTIALS) as broker:
+        yield broker
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def test_topics_are_made_by_request_only(broker: KafkaBroker) -> None:
     topic = fresh_name("made")
-    admin.create_topics([NewTopic(topic, 3)])[topic].result()
-    assert len(admin.list_topics(topic).topics[topic].partitions) == 3
+    asking = AdminClient({"bootstrap.servers": broker.bootstrap, "allow.auto.create.topics": True, **QUIET})
+    error = asking.list_topics(topic, timeout=30).topics[topic].error
+    assert error is not None and error.name() == "UNKNOWN_TOPIC_OR_PART"
+    assert topic not in asking.list_topics(timeout=30).topics
+    make_topic(broker.bootstrap, topic)
+    assert produce(broker.bootstrap, topic, b"1", b"2") == []
+    assert read_all(broker.bootstrap, topic) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_data_and_address_survive(own: KafkaBroker, end: str) -> None:
+    topic = fresh_name("kept")
+    make_topic(own.bootstrap, topic)
+    assert produce(own.bootstrap, topic, b"before") == []
+    bootstrap, pid = own.bootstrap, own.pid
+    getattr(own, end)()
+    assert not own.is_running and pid is not None and not is_alive(pid)
+    own.start()
+    assert own.is_running and own.bootstrap == bootstrap and own.pid != pid
+    assert produce(own.bootstrap, topic, b"after") == []
+    assert read_all(own.bootstrap, topic) == [b"before", b"after"]
+
+
+def test_a_frozen_broker_does_not_answer(own: KafkaBroker) -> None:
+    port = int(own.bootstrap.partition(":")[2])
+    own.freeze()
+    assert brokers_known_at(port, 0.2) == set()
+    assert own.is_running
+    own.resume()
+    wait_until(lambda: brokers_known_at(port) == {1})
+
+
+def test_credentials(own: KafkaBroker) -> None:
+    user, password = CREDENTIALS
+    plain = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": user}
+    settings: dict[str, Any] = {"bootstrap.servers": own.sasl_bootstrap, **plain, **QUIET}
+    assert AdminClient({**settings, "sasl.password": password}).list_topics(timeout=30).brokers
+    errors: list[str] = []
+    settings["error_cb"] = lambda error: errors.append(error.name())
+    wrong = AdminClient({**settings, "sasl.password": "other"})
+    with pytest.raises(KafkaException):
+        wrong.list_topics(timeout=2)
+    wrong.poll(0)
+    assert "_AUTHENTICATION" in errors
+
+
+def test_a_directory_is_gone_on_with_and_used_once(own: KafkaBroker) -> None:
+    topic = fresh_name("kept")
+    make_topic(own.bootstrap, topic)
+    assert produce(own.bootstrap, topic, b"1") == []
+    other = KafkaBroker(own.directory, credentials=CREDENTIALS)
+    with pytest.raises(RuntimeUnavailableError, match="Another broker runs on it: stop that one"):
+        other.start()
+    own.stop()
+    try:
+        with KafkaBroker(own.directory, credentials=CREDENTIALS) as later:
+            assert read_all(later.bootstrap, topic) == [b"1"]
+    finally:
+        own.start()
+
+
+def test_it_starts_elsewhere_when_somebody_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And then it stays where it is."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        choices = [[taken.getsockname()[1], *free_ports(1)], free_ports(2)]
+        monkeypatch.setattr(broker_module, "free_ports", lambda number: choices.pop(0))
+        with KafkaBroker() as broker:
+            assert choices == []
+            port = int(broker.bootstrap.partition(":")[2])
+            assert port != taken.getsockname()[1]
+            broker.kill()
+            with socket.create_server(("127.0.0.1", port)):
+                assert not is_free(port)
+                with pytest.raises(RuntimeUnavailableError, match=f"somebody took its port {port} of 127.0.0.1"):
+                    broker.start()
+        assert not broker.directory.exists()
+
+
+def test_an_error_has_the_end_of_the_log() -> None:
+    broker = KafkaBroker(options={"num.io.threads": "few"})
+    with pytest.raises(RuntimeUnavailableError, match="(?s)could not format.*few.*num.io.threads"), broker:
+        pass
+    assert not broker.directory.exists()
+
+
+def test_it_dies_with_its_parent() -> None:
+    program = """if True:
+        from penstock.plugins.testing.kafka_broker import KafkaBroker
+        broker = KafkaBroker()
+        broker.start()
+        print(broker.pid, broker.directory, flush=True)
+        input()
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        pid, directory = parent.stdout.readline().split()
+        assert is_alive(int(pid)) and Path(directory).exists()
+        parent.kill()
+    wait_until(lambda: not is_alive(int(pid)) and not Path(directory).exists())
+
+
+def test_the_command_runs_one_until_it_is_told_to_end(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "penstock.plugins.testing.kafka_broker", "--directory", str(tmp_path / "kafka")]
+    with subprocess.Popen([*command, "--option", "num.partitions=5"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        word, bootstrap = process.stdout.readline().split()
+        assert word == "ready:"
+        make_topic(bootstrap, "t", partitions=-1)
+        admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+        assert len(admin.list_topics("t", timeout=30).topics["t"].partitions) == 5
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert brokers_known_at(int(bootstrap.partition(":")[2])) == set()
+    assert (tmp_path / "kafka" / "data").is_dir()
+
+
+def test_a_leader_moves_when_its_broker_is_killed() -> None:
+    with KafkaCluster(2) as cluster:
+        while True:
+            # Which broker leads is Kafka's choice.
+            topic = fresh_name("replicated")
+            make_topic(cluster.bootstrap, topic)
+            if leader(cluster.bootstrap, topic) == 2:
+                break
+        assert produce(cluster.bootstrap, topic, b"before") == []
+        cluster.brokers[1].kill()
+        assert produce(cluster.bootstrap, topic, b"after") == []
+        assert leader(cluster.bootstrap, topic) == 1
+        assert read_all(cluster.bootstrap, topic) == [b"before", b"after"]
+        cluster.start()
+        assert all(broker.known_brokers() == {1, 2} for broker in cluster.brokers)
+    assert not cluster.directory.exists()

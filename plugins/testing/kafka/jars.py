@@ -18,7 +18,7 @@ KAFKA_VERSION = "4.4.0"
 JARS_VARIABLE = "PENSTOCK_KAFKA_JARS"
 """The environment variable that names another directory for the jars."""
 
-_POM = Path(__file__).with_name("kafka_pom.xml")
+_POM = Path(__file__).with_name("pom.xml")
 _FETCH_SECONDS = 900
 _INSTALL_JAVA = (
     "install a Java runtime of version 17 or later (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) and put "

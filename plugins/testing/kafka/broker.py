@@ -1,0 +1,260 @@
+"""One real Kafka broker."""
+
+from __future__ import annotations
+
+import base64
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from penstock.errors import RuntimeUnavailableError
+
+from .jars import broker_jars, java
+from .process import BrokerProcess, brokers_known_at, free_ports, is_free
+from .properties import HOST, asking_for, broker_properties, ports_in, write_properties
+
+_START_ATTEMPTS = 5
+START_SECONDS = 120.0
+_STOP_SECONDS = 30.0
+POLL_SECONDS = 0.05
+_JVM = (
+    "-XX:+UseSerialGC",
+    "-Djava.awt.headless=true",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+)
+STARTS_FAST = ("-XX:TieredStopAtLevel=1",)
+"""JVM options of a broker that starts in three seconds instead of four, and is slower under load later."""
+
+
+class KafkaBroker:
+    """A real broker, which is its own controller, on free ports of 127.0.0.1: `with KafkaBroker() as broker: ...`.
+
+    Needs Java 17 or later. The broker's jars are fetched once (see `jars.broker_jars`).
+
+    `directory` keeps the data, the configuration and `broker.log` (None: a temporary one, which goes when the broker is
+    closed). A broker on a directory with data goes on with them, at the ports it had if they are free. `heap` and
+    `jvm_options` are the JVM's, `options` are the broker's own settings and win over ours. With `credentials` (user,
+    password) there is a second listener, `sasl_bootstrap`, that wants SASL/PLAIN.
+
+    Made for tests: topics are not made automatically; transactions and groups of dead clients are given up soon.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path | None = None,
+        *,
+        heap: str = "512m",
+        jvm_options: Sequence[str] = STARTS_FAST,
+        options: Mapping[str, str] | None = None,
+        credentials: tuple[str, str] | None = None,
+    ) -> None:
+        self.directory = Path(directory or temporary_directory()).absolute()
+        self.disposable = self.directory if directory is None else None
+        """What goes when the broker is closed, or whoever started it dies."""
+        self.node_id = 1
+        self._jvm_options = (f"-Xmx{heap}", *jvm_options)
+        self._options = dict(options or {})
+        self._credentials = credentials
+        self._voters: str | None = None
+        self._cluster_id = _random_id()
+        self._properties = self.directory / "server.properties"
+        self._ports = ports_in(self._properties)
+        self._ports_are_known = False
+        self._process: BrokerProcess | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def bootstrap(self) -> str:
+        """`127.0.0.1:PORT`, without authentication."""
+        return f"{HOST}:{self._port('PLAINTEXT')}"
+
+    @property
+    def sasl_bootstrap(self) -> str:
+        """`127.0.0.1:PORT`, where clients have to show the credentials (SASL_PLAINTEXT, PLAIN)."""
+        return f"{HOST}:{self._port('SASL')}"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the broker's process is there, frozen or not."""
+        return self._process is not None and self._process.is_running()
+
+    @property
+    def pid(self) -> int | None:
+        """The broker's process id, None when it does not run."""
+        return self._process.pid if self._process is not None and self._process.is_running() else None
+
+    def start(self) -> None:
+        """Start the broker, and return when it takes part; raises RuntimeUnavailableError with the end of its log.
+
+        Does nothing when it runs.
+        """
+        if self.is_running:
+            return
+        # One that ended by itself has a watcher still.
+        self.kill()
+        jars = broker_jars()
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for _ in range(_START_ATTEMPTS):
+            self._choose_ports()
+            self._write_properties()
+            self._format(jars)
+            if self._started(jars):
+                self._ports_are_known = True
+                return
+        raise RuntimeUnavailableError(
+            f"the Kafka broker in {self.directory} found its ports taken {_START_ATTEMPTS} times in a row; see {self.log}"
+        )
+
+    def stop(self) -> None:
+        """End the broker in order; its data and ports stay for `start`."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the broker by SIGKILL; its data and ports stay for `start`."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Stop the broker, if it runs, and start it with the same data at the same ports."""
+        self.stop()
+        self.start()
+
+    def freeze(self) -> None:
+        """Halt the broker's process (SIGSTOP): connections stay open, and nothing answers."""
+        if self._process is not None:
+            self._process.send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a frozen broker go on."""
+        if self._process is not None:
+            self._process.send(signal.SIGCONT)
+
+    def close(self) -> None:
+        """End the broker, and remove its directory if that is a temporary one."""
+        if self.disposable is not None:
+            self.kill()
+            shutil.rmtree(self.disposable, ignore_errors=True)
+        else:
+            self.stop()
+
+    @property
+    def log(self) -> Path:
+        """The file with what the broker said."""
+        return self.directory / "broker.log"
+
+    def known_brokers(self) -> set[int]:
+        """Return the node ids of the live brokers, as this one knows them; none, if it does not answer."""
+        return brokers_known_at(self._port("PLAINTEXT"))
+
+    def join(self, controller: KafkaBroker, node_id: int) -> None:
+        """Be number `node_id` of another broker's cluster, and no controller. That one has been started."""
+        self.node_id = node_id
+        self._voters = f"{controller.node_id}@{HOST}:{controller._port('CONTROLLER')}"
+        self._cluster_id = controller._cluster_id
+
+    def _port(self, listener: str) -> int:
+        if listener not in self._ports:
+            raise RuntimeUnavailableError(
+                f"this broker has no port for {listener}: start it first, with credentials for SASL"
+            )
+        return self._ports[listener]
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.end(number, _STOP_SECONDS)
+            self._process = None
+
+    def _listeners(self) -> list[str]:
+        listeners = ["PLAINTEXT"]
+        if self._credentials is not None:
+            listeners.append("SASL")
+        if self._voters is None:
+            listeners.append("CONTROLLER")
+        return listeners
+
+    def _choose_ports(self) -> None:
+        names = self._listeners()
+        taken = [port for port in self._ports.values() if not is_free(port)]
+        if taken and self._ports_are_known:
+            raise RuntimeUnavailableError(
+                f"the Kafka broker in {self.directory} cannot start again: somebody took its port {taken[0]} of {HOST}; "
+                "end that process"
+            )
+        if taken or set(names) != set(self._ports):
+            self._ports = dict(zip(names, free_ports(len(names)), strict=True))
+
+    def _write_properties(self) -> None:
+        properties = broker_properties(self.node_id, self._ports, self._voters, self.directory / "data")
+        if self._credentials is not None:
+            properties |= asking_for(*self._credentials)
+        write_properties(self._properties, {**properties, **self._options})
+
+    def _format(self, jars: Path) -> None:
+        if (self.directory / "data" / "meta.properties").exists():
+            return
+        tool = [*self._java(jars), "kafka.tools.StorageTool", "format", "-t", self._cluster_id]
+        done = subprocess.run(
+            [*tool, "-c", str(self._properties)],
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        if done.returncode != 0:
+            raise self._failed("could not format its directory", done.stdout + done.stderr)
+
+    def _java(self, jars: Path) -> list[str]:
+        return [java(), *_JVM, *self._jvm_options, "-cp", f"{jars}/*"]
+
+    def _started(self, jars: Path) -> bool:
+        """Start the process and wait until it takes part; False when it found one of its ports taken."""
+        command = [*self._java(jars), "kafka.Kafka", str(self._properties)]
+        process = BrokerProcess(command, self.log, self.disposable)
+        self._process = process
+        deadline = time.monotonic() + START_SECONDS
+        while self.node_id not in self.known_brokers():
+            if not process.is_running():
+                self._end(signal.SIGKILL)
+                said = process.log_of_this_start()
+                if re.search("BindException|failed to bind", said):
+                    return False
+                raise self._failed("ended at its start", said)
+            if time.monotonic() > deadline:
+                self._end(signal.SIGKILL)
+                raise self._failed(f"was not ready after {START_SECONDS:.0f} s", process.log_of_this_start())
+            time.sleep(POLL_SECONDS)
+        return True
+
+    def _failed(self, what: str, said: str) -> RuntimeUnavailableError:
+        old = " It needs Java 17 or later: install one, or set JAVA_HOME to it." * ("UnsupportedClassVersion" in said)
+        locked = " Another broker runs on it: stop that one." * ("Failed to acquire lock" in said)
+        return RuntimeUnavailableError(
+            f"the Kafka broker in {self.directory} {what}.{old}{locked} The end of what it said:\n{said.strip()[-2000:]}"
+        )
+
+
+def temporary_directory() -> Path:
+    """Return a directory that is not there yet, and is made by who starts."""
+    return Path(tempfile.gettempdir()) / f"penstock-kafka-{secrets.token_hex(8)}"
+
+
+def _random_id() -> str:
+    """Return a cluster's id, which is 16 bytes; the first one keeps it from looking like an option ("-...")."""
+    return base64.urlsafe_b64encode(b"\0" + secrets.token_bytes(15)).decode().rstrip("=")

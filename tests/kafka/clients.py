@@ -1,0 +1,54 @@
+"""Kafka clients for tests: no more than it takes to see what is on a broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+QUIET: dict[str, Any] = {"log_level": 0}
+"""Otherwise librdkafka writes to standard error when a broker is away."""
+
+
+def make_topic(bootstrap: str, topic: str, partitions: int = 1, replicas: int = -1) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    admin.create_topics([NewTopic(topic, partitions, replicas)])[topic].result()
+
+
+def produce(bootstrap: str, topic: str, *values: bytes) -> list[str]:
+    """Produce to partition 0; return the errors."""
+    errors: list[str] = []
+    producer = Producer({"bootstrap.servers": bootstrap, **QUIET})
+    for value in values:
+        producer.produce(
+            topic, value, partition=0, on_delivery=lambda error, _: errors.append(error.name()) if error else None
+        )
+    assert not producer.flush(30)
+    return errors
+
+
+def read_all(bootstrap: str, topic: str) -> list[bytes | None]:
+    """Return the values of partition 0, as a reader of committed records sees them."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False, **QUIET}
+    consumer = Consumer({**settings, "enable.partition.eof": False, "isolation.level": "read_committed"})
+    try:
+        partition = TopicPartition(topic, 0, 0)
+        consumer.assign([partition])
+        _, end = consumer.get_watermark_offsets(partition, timeout=30)
+        found: list[bytes | None] = []
+        while len(found) < end:
+            for message in consumer.consume(end - len(found), timeout=30):
+                assert message.error() is None
+                found.append(message.value())
+        return found
+    finally:
+        consumer.close()
+
+
+def leader(bootstrap: str, topic: str) -> int:
+    """Return the node id of partition 0's leader; -1 while there is none."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    found: int = admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader
+    return found
