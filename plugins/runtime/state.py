@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.changelog import TaskChangelog
 from penstock.config import Settings
-from penstock.errors import IncompatibleStateError, StoreLockedError
+from penstock.errors import IncompatibleStateError, StaleStoreError, StoreLockedError
 from penstock.hooks import registry
 from penstock.serde import Serde
 from penstock.store import Changes, StateStore, StoreBackend, StoreBackendFactory, StoreBuilder
@@ -211,7 +211,11 @@ class TaskState:
         """Write a snapshot of the version at hand if one is due; return whether it was."""
         if self._changelog is None or self.version is None or not self._changelog.wants_snapshot():
             return False
-        self._changelog.snapshot(self.version, self._rows())
+        try:
+            self._changelog.snapshot(self.version, self._rows())
+        except StaleStoreError as error:
+            _log.info("task %s: no snapshot: %s", self.task_id, error)
+            return False
         return True
 
     def clean_changelog(self, version: str, grace_ms: int, now_ms: int) -> None:
@@ -224,6 +228,9 @@ class TaskState:
         for store in sorted(self._logged):
             for key, value in owner[store].range(store):
                 yield store, key, value
+        # Another process may have taken the store on while this one stood still: then these are not the rows of the version.
+        if self.version is None or not self.is_at(self.version):
+            raise StaleStoreError(f"the store is no longer at version {self.version}")
 
     def release(self) -> None:
         """Let go of what pins resources until the next batch."""

@@ -1,0 +1,61 @@
+"""StreamCommit: what Spark's checkpoint keeps of a task; with it, and the changelog, any process can go on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from penstock.plugins.runtime.state import version_counter
+
+STATE_SCHEMA = "version string, commit string"
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class StreamCommit:
+    """A task after a batch, as the group's state in Spark's checkpoint.
+
+    `attempt` is new with every attempt at a batch, so that an open task can tell whether the one that counts was its
+    own. `read` says how many records of each topic were processed so far. `anchors` are versions on the way here, about as
+    far apart as Spark keeps batches: see `oldest_needed`.
+    """
+
+    attempt: str
+    version: str
+    engine_state: str = ""
+    read: Mapping[str, int] = field(default_factory=dict)
+    anchors: tuple[str, ...] = ()
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_state(self) -> tuple[str, str]:
+        """Return the row of `STATE_SCHEMA`; all that may change with a release of ours is in the JSON."""
+        return self.version, json.dumps({"format": _FORMAT, **asdict(self)}, separators=(",", ":"))
+
+    @classmethod
+    def from_state(cls, state: tuple[str, str]) -> StreamCommit:
+        """Return what `to_state` made."""
+        data = json.loads(state[1])
+        del data["format"]
+        return cls(**{**data, "anchors": tuple(data["anchors"])})
+
+
+def next_anchors(anchors: tuple[str, ...], version: str, kept: int) -> tuple[str, ...]:
+    """Return the anchors of a commit at `version`: three at most, of which the first is given up once the second will do.
+
+    A batch makes at most one version. So what Spark may go back to, the state of any of its last `kept` batches, is among
+    the last `kept` versions.
+    """
+    newest = version_counter(version)
+    if not anchors or newest - version_counter(anchors[-1]) >= kept:
+        anchors = (*anchors, version)
+    while len(anchors) > 1 and newest - version_counter(anchors[1]) >= kept:
+        anchors = anchors[1:]
+    return anchors
+
+
+def oldest_needed(anchors: tuple[str, ...], version: str, kept: int) -> str | None:
+    """Return a version that is no younger than any that Spark may go back to; None while there is no such anchor."""
+    old_enough = anchors and version_counter(version) - version_counter(anchors[0]) >= kept
+    return anchors[0] if old_enough else None

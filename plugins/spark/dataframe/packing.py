@@ -1,0 +1,183 @@
+"""Packing: rows on their way to their task, a chunk of many in one cell, so that the JVM moves chunks and not rows."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from penstock.plugins.logs.partitioner import partitions_for_keys
+from penstock.record import Headers, RecordBatch, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow
+
+CHUNK_SCHEMA = "group long, topic string, chunk binary"
+_LENGTH = struct.Struct(">i")
+
+
+class Packer:
+    """The function for mapInArrow: rows of one topic in, chunks out, one for each task that gets some of a batch of rows.
+
+    Rows have the columns of `records.normalized`. `groups` are the group keys of the tasks by partition. A row goes to the partition
+    that Kafka's clients would choose for its key; one without a key to that of its value, so that it goes to the same
+    one when Spark repeats the batch. The first packer of a batch also sends an empty row to each of `everyone`, so that every task runs.
+    """
+
+    def __init__(self, topic: str, groups: tuple[int, ...], everyone: tuple[int, ...]) -> None:
+        self.topic = topic
+        self.groups = groups
+        self.everyone = everyone
+
+    def __call__(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        """Pack one partition of a DataFrame."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        if context is not None and context.partitionId() == 0:
+            yield _chunks(self.everyone, self.topic, [None] * len(self.everyone))
+        for batch in batches:
+            if batch.num_rows:
+                yield self._pack(batch)
+
+    def _pack(self, batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+        import numpy
+        import pyarrow
+
+        names = [name if name != "headers" else "headers" for name in batch.schema.names]
+        columns = [_packed_headers(batch.column(name)) if name == "headers" else batch.column(name) for name in names]
+        rows = pyarrow.RecordBatch.from_arrays(columns, names)
+        if len(self.groups) == 1:
+            return _chunks(self.groups, self.topic, [_serialized(rows)])
+        keys = rows.column("key").to_pylist()
+        if rows.column("key").null_count:
+            values = rows.column("value").to_pylist()
+            keys = [value or b"" if key is None else key for key, value in zip(keys, values, strict=True)]
+        partitions = partitions_for_keys(keys, len(self.groups))
+        rows = rows.take(pyarrow.array(numpy.argsort(partitions, kind="stable")))
+        groups, chunks, start = [], [], 0
+        for partition, count in enumerate(numpy.bincount(partitions, minlength=len(self.groups)).tolist()):
+            if count:
+                groups.append(self.groups[partition])
+                chunks.append(_serialized(rows.slice(start, count)))
+                start += count
+        return _chunks(groups, self.topic, chunks)
+
+
+class Rows:
+    """What a batch has of one topic for one task, in the order in which it is processed.
+
+    That order is by timestamp, then by the columns the user named, then by content. So it is the same whenever
+    Spark repeats the batch, though its shuffle brings chunks in any order. `first` is the offset of the first record.
+    """
+
+    def __init__(self, partition: TopicPartition, chunks: Sequence[bytes], first: int) -> None:
+        self.partition = partition
+        self.next_offset = first
+        self._rows = _sorted(chunks)
+        self._taken = 0
+
+    @property
+    def left(self) -> int:
+        """How many records were not taken yet."""
+        return 0 if self._rows is None else int(self._rows.num_rows) - self._taken
+
+    def take(self, count: int) -> RecordBatch:
+        """Return up to `count` records."""
+        import numpy
+
+        assert self._rows is not None
+        rows = self._rows.slice(self._taken, count)
+        first, self.next_offset = self.next_offset, self.next_offset + rows.num_rows
+        self._taken += rows.num_rows
+        headers = rows.column("headers")
+        return RecordBatch(
+            *self.partition,
+            range(first, self.next_offset),
+            rows.column("key").to_pylist(),
+            rows.column("value").to_pylist(),
+            numpy.floor_divide(rows.column("time").to_numpy(), 1000).tolist(),
+            None if headers.null_count == rows.num_rows else [unpack_headers(packed) for packed in headers.to_pylist()],
+            self.next_offset,
+        )
+
+
+def _sorted(chunks: Sequence[bytes]) -> Any:
+    """Return the rows of all chunks as a table; None when there are none."""
+    import pyarrow
+    from pyarrow import compute
+
+    if not chunks:
+        return None
+    tables = [pyarrow.ipc.open_stream(chunk).read_all() for chunk in chunks]
+    table = pyarrow.concat_tables(tables).combine_chunks()
+    ordering = [name for name in table.schema.names if name.startswith("order")]
+    keys = [(name, "ascending") for name in ("time", *ordering, "key", "value", "headers")]
+    return table.take(compute.sort_indices(table, sort_keys=keys))
+
+
+def _chunks(groups: Sequence[int], topic: str, chunks: Sequence[Any]) -> pyarrow.RecordBatch:
+    import pyarrow
+
+    return pyarrow.RecordBatch.from_arrays(
+        [
+            pyarrow.array(groups, pyarrow.int64()),
+            pyarrow.array([topic] * len(groups), pyarrow.string()),
+            pyarrow.array(chunks, pyarrow.binary()),
+        ],
+        ["group", "topic", "chunk"],
+    )
+
+
+def _serialized(rows: pyarrow.RecordBatch) -> bytes:
+    import pyarrow
+
+    sink = pyarrow.BufferOutputStream()
+    options = pyarrow.ipc.IpcWriteOptions(compression="lz4")
+    with pyarrow.ipc.new_stream(sink, rows.schema, options=options) as stream:
+        stream.write_batch(rows)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _packed_headers(column: Any) -> Any:
+    """Return a column of headers as bytes, which can be sorted; null for a row without any."""
+    import pyarrow
+
+    if column.null_count == len(column):
+        return pyarrow.nulls(len(column), pyarrow.binary())
+    packed = [
+        pack_headers(tuple((each["key"], each["value"]) for each in row)) if row else None for row in column.to_pylist()
+    ]
+    return pyarrow.array(packed, pyarrow.binary())
+
+
+def pack_headers(headers: Headers) -> bytes:
+    """Return headers as bytes, the same for the same headers.
+
+    >>> unpack_headers(pack_headers((("a", b"1"), ("b", None))))
+    (('a', b'1'), ('b', None))
+    """
+    parts = []
+    for name, value in headers:
+        encoded = name.encode()
+        parts += [_LENGTH.pack(len(encoded)), encoded]
+        parts += [_LENGTH.pack(-1)] if value is None else [_LENGTH.pack(len(value)), value]
+    return b"".join(parts)
+
+
+def unpack_headers(packed: bytes | None) -> Headers:
+    """Return what `pack_headers` packed."""
+    if not packed:
+        return ()
+    headers, at = [], 0
+    while at < len(packed):
+        (length,) = _LENGTH.unpack_from(packed, at)
+        at += 4 + length
+        name = packed[at - length : at].decode()
+        (length,) = _LENGTH.unpack_from(packed, at)
+        at += 4
+        value = None if length < 0 else packed[at : at + length]
+        at += max(0, length)
+        headers.append((name, value))
+    return tuple(headers)

@@ -1,0 +1,250 @@
+"""StreamTask: one task of a topology inside a Spark pipeline; whether a batch of it counts, only the next one tells."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from penstock.clock import duration_ms
+from penstock.config import Application
+from penstock.errors import ConfigError, IncompatibleStateError, StaleStoreError
+from penstock.fingerprint import check_compatible
+from penstock.nodes import ProcessorNode, SourceNode, TaskId
+from penstock.plugins.runtime.host import Host
+from penstock.plugins.runtime.locations import open_changelog
+from penstock.plugins.runtime.state import TaskState, first_version, next_version
+from penstock.punctuation import PunctuationType
+from penstock.record import OutputBatch, TopicPartition
+from penstock.task import RetryRequested, Task
+
+from .commit import StreamCommit, next_anchors, oldest_needed
+from .packing import Rows
+
+_log = logging.getLogger("penstock.worker")
+
+_CHUNK = 10_000
+"""Records that are decoded at once."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A batch of a task: what it commits if Spark does, what comes out, and when the wall clock wants it again (ms)."""
+
+    commit: StreamCommit
+    outputs: list[OutputBatch]
+    next_tick: int | None
+
+
+class StreamTask:
+    """One task, called from one thread; any process may make one for any task at any time.
+
+    Spark's checkpoint is the commit point. A batch appends its delta to the changelog, and its version is part of the group's state,
+    which Spark keeps or, when the batch fails, does not. The local store gets the batch's changes only when the next batch is handed
+    that version: until then they wait in the commit buffers, and whatever else Spark hands in, this store or a copy made from the changelog can
+    go on from. `stream` tells queries apart; `kept` is how many batches Spark may go back.
+    """
+
+    def __init__(
+        self,
+        application: Application,
+        task_id: TaskId,
+        partitions: Sequence[TopicPartition],
+        fingerprint: Mapping[str, Any],
+        host: Host,
+        *,
+        stream: str,
+        kept: int,
+        has_timeouts: bool,
+    ) -> None:
+        self.id = task_id
+        self._application = application
+        self._settings = application.settings
+        self._subtopology = application.program.subtopology(task_id.subtopology)
+        sources = {topic: source for source in self._subtopology.sources for topic in source.topics}
+        self._inputs: list[tuple[TopicPartition, SourceNode]] = [(each, sources[each.topic]) for each in partitions]
+        self._fingerprint = fingerprint
+        self._host = host
+        self._directory_name = f"{task_id}.{stream}"
+        self._kept = kept
+        self._has_timeouts = has_timeouts
+        self._state: TaskState | None = None
+        self._task: Task | None = None
+        self._commit: StreamCommit | None = None
+        self._pending: Mapping[str, Any] = {}
+        self._attempts: dict[tuple[Any, ...], int] = {}
+
+    def run(self, chunks: Mapping[str, Sequence[bytes]], clock_ms: int, known: StreamCommit | None) -> Outcome:
+        """Process a batch: packed rows by topic, after `known`, which is what Spark's checkpoint says (None: a new task).
+
+        The same batch after the same commit gives the same outputs. Raises the handlers' errors, IncompatibleStateError when the
+        program no longer fits what is saved, and what changelog and stores raise; then the next call starts from what it is handed.
+        """
+        while True:
+            try:
+                outcome = self._run(chunks, clock_ms, known)
+                self._attempts.clear()
+                return outcome
+            except RetryRequested as retry:
+                self.abandon()
+                failure = retry.failure
+                self._attempts[retry.key] = failure.attempt
+                _log.warning(
+                    "task %s, node %r: attempt %d failed (%s: %s); again in %d ms",
+                    self.id, failure.node, failure.attempt, type(failure.error).__name__, failure.error, retry.delay_ms,
+                )  # fmt: skip
+                self._host.wait_ms(retry.delay_ms)
+            except BaseException:
+                self.abandon()
+                raise
+
+    def _run(self, chunks: Mapping[str, Sequence[bytes]], clock_ms: int, known: StreamCommit | None) -> Outcome:
+        if known is None or not self._goes_on_from(known):
+            self.abandon()
+            self._open(known, clock_ms)
+        task, state, last = self._task, self._state, self._commit
+        assert task is not None and state is not None and last is not None
+        task.advance_wall_clock(clock_ms)
+        rows = [Rows(each, chunks.get(each.topic, ()), last.read.get(each.topic, 0)) for each, _ in self._inputs]
+        self._process(task, rows)
+        task.punctuate_wall_clock()
+        outputs = task.take_outputs()
+        next_tick = self._next_tick(task)
+        read = {each.partition.topic: each.next_offset for each in rows}
+        state.flush()
+        self._pending = state.changes()
+        # Of the changes nothing is written here yet: what a snapshot shows is the state that Spark handed in, which counts.
+        self._tend(state, last)
+        if known is None or self._pending or outputs or task.changed_engine_state or read != last.read:
+            self._commit = self._append(state, replace(last, read=read, engine_state=task.engine_state().decode()))
+        task.committed()
+        state.release()
+        self._host.clean_up(self._application)
+        return Outcome(self._commit or last, outputs, next_tick)
+
+    def _process(self, task: Task, rows: Sequence[Rows]) -> None:
+        """Process all rows. Every row of the batch is at hand, so no task waits for another topic's."""
+        for each in rows:
+            task.expect(each.partition, each.left > 0)
+        while True:
+            for each in rows:
+                if each.left and task.is_empty(each.partition):
+                    batch = each.take(_CHUNK)
+                    task.add_records(batch, more=each.left > 0)
+            if task.process(_CHUNK, may_wait=False) < _CHUNK:
+                # A commit that a processor asks for is that of the batch.
+                stopped, task.commit_requested = task.commit_requested, False
+                if not stopped and not any(each.left and task.is_empty(each.partition) for each in rows):
+                    return
+
+    def _append(self, state: TaskState, commit: StreamCommit) -> StreamCommit:
+        """Make the batch's delta durable, and return what is to be committed; the local store stays where it is."""
+        commit = replace(commit, attempt=secrets.token_hex(8), fingerprint=self._fingerprint)
+        if not self._pending:
+            return commit
+        version = next_version(commit.version)
+        state.append_delta(self._pending, version)
+        return replace(commit, version=version, anchors=next_anchors(commit.anchors, version, self._kept))
+
+    def _tend(self, state: TaskState, last: StreamCommit) -> None:
+        """Keep the changelog short; what leads to any state that Spark may go back to stays, however old it is."""
+        if state.snapshot_when_due():
+            oldest = oldest_needed(last.anchors, last.version, self._kept)
+            if oldest is not None:
+                state.clean_changelog(oldest, duration_ms(self._settings.changelog_grace), self._host.now_ms())
+
+    def _next_tick(self, task: Task) -> int | None:
+        tick = task.next_wall_clock_punctuation()
+        if tick is not None and not self._has_timeouts:
+            due = json.loads(task.engine_state()).get("due", {})
+            nodes = [node for node, kinds in due.items() if PunctuationType.WALL_CLOCK_TIME.value in kinds]
+            raise ConfigError(
+                f"application {self._application.id!r}, task {self.id}: node {', '.join(map(repr, nodes)) or '?'} schedules by the wall clock, "
+                "which in a Spark pipeline needs Spark's timeouts: transform(..., wall_clock=True). With it the "
+                'query runs batches without data too, and never ends under "availableNow"; or schedule by stream time'
+            )
+        return tick
+
+    # ------------------------------------------------------------------ opening
+
+    def _goes_on_from(self, known: StreamCommit) -> bool:
+        """Take the last batch as committed, if it was this object's; return whether that went well."""
+        state, mine = self._state, self._commit
+        if self._task is None or state is None or mine is None or mine.attempt != known.attempt:
+            return False
+        if state.version is None or not state.is_at(state.version):
+            return False
+        if self._pending:
+            try:
+                state.apply(self._pending, known.version)
+            except StaleStoreError:
+                return False
+            self._pending = {}
+        return True
+
+    def _open(self, known: StreamCommit | None, clock_ms: int) -> None:
+        if known is not None and known.fingerprint != self._fingerprint:
+            self._check_compatible(known.fingerprint)
+        builders = self._subtopology.stores
+        changelog = open_changelog(self._settings, self._application.id, self._directory_name) if builders else None
+        directory = self._host.task_directory(self._application, self._directory_name)
+        state = self._state = TaskState(
+            builders, directory, changelog, self._settings, self._application.id, str(self.id)
+        )
+        if known is None:
+            known = StreamCommit("", first_version())
+            state.append_delta({}, known.version)
+        state.open(known.version)
+        self._start(state, known, clock_ms)
+
+    def _start(self, state: TaskState, commit: StreamCommit, clock_ms: int) -> None:
+        self._commit, self._pending = commit, {}
+        task = self._task = Task(
+            self.id,
+            self._subtopology,
+            self._application.id,
+            self._settings,
+            self._inputs,
+            state.stores,
+            {},
+            saved=commit.engine_state.encode(),
+            wall_clock_ms=clock_ms,
+            attempt=lambda failed: self._attempts.get(failed, 0) + 1,
+        )
+        state.stream_time = lambda: task.stream_time
+        owners = {
+            store: node.name
+            for node in reversed(self._subtopology.nodes)
+            if isinstance(node, ProcessorNode)
+            for store in node.stores
+        }
+        state.dropped = lambda store, reason, count: task.node_metrics[owners[store]].drop(reason, count)
+
+    def _check_compatible(self, before: Mapping[str, Any]) -> None:
+        reasons = check_compatible(before, self._fingerprint)
+        if reasons:
+            raise IncompatibleStateError(
+                f"application {self._application.id!r}, task {self.id}: it does not fit what Spark's checkpoint has of it: {'; '.join(reasons)}. Undo "
+                "the change (the number of tasks is what transform(..., partitions=...) says), or start with a new checkpoint"
+            )
+
+    # ------------------------------------------------------------------ closing
+
+    def abandon(self) -> None:
+        """Forget what no commit has and close; the next `run` opens the task again."""
+        task, state = self._task, self._state
+        self._task = self._state = self._commit = None
+        self._pending = {}
+        for part in (task, state):
+            if part is not None:
+                try:
+                    part.close()
+                except Exception as error:
+                    _log.warning("task %s: closing raised %s: %s", self.id, type(error).__name__, error)
+
+    def close(self) -> None:
+        """Close the task; idempotent."""
+        self.abandon()

@@ -1,0 +1,126 @@
+"""transform: a topology applied to streaming DataFrames, one for each topic that its sources read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.clock import SystemClock
+from penstock.config import Application
+from penstock.errors import ConfigError
+
+from ..placement import group_key
+from ..shipping import pack
+from .checks import check_application, check_count, check_sources
+from .commit import STATE_SCHEMA
+from .packing import CHUNK_SCHEMA, Packer
+from .records import ColumnLike, Records, check_frame, normalized
+from .worker import OUTPUT_SCHEMA, Cargo, StreamFunction, once_function
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_SPREAD = 480
+"""Group keys spread tasks evenly over any number of shuffle partitions that divides this. It must never change: keys are in checkpoints."""
+_MARGIN = 5
+"""Versions that are kept beyond what Spark says it does."""
+
+_log = logging.getLogger("penstock.spark")
+
+
+def transform(
+    application: Application,
+    sources: Mapping[str, DataFrame | Records],
+    *,
+    partitions: int,
+    order_by: str | Sequence[ColumnLike] = (),
+    wall_clock: bool = False,
+) -> DataFrame:
+    """Return what the application's sinks write, as a DataFrame; it is one stateful operator of the pipeline it stands in.
+
+    `sources` has a DataFrame for each topic that a source reads, with columns as `Records` describes. Rows go to one of `partitions` tasks
+    by their key; the number is part of the checkpoint. In a task, a batch's rows are processed by timestamp, those of equal timestamps
+    by the columns that `order_by` names (and by content where these are equal too). With `wall_clock` punctuators of the wall clock are fired by Spark's
+    timeouts, for which Spark runs batches without data.
+
+    The rows that come out have the columns topic, key, value (binary, by the sinks' serdes), timestamp and headers. Dead letters are among them.
+
+    The commit is Spark's checkpoint: with a replayable source and an idempotent or transactional sink, results are
+    exactly once. The state lies in the application's stores and changelog, by the id of the query. DataFrames that are no streams are processed as
+    one batch, and no state is kept.
+
+    Raises TopologyError and ConfigError for what cannot run so, naming node, topic or column and what to do.
+    """
+    check_application(application)
+    check_sources(application, sources)
+    check_count(partitions)
+    records: dict[str, Records] = {}
+    for topic, given in sources.items():
+        records[topic] = given if isinstance(given, Records) else Records(given)
+        check_frame(topic, records[topic].frame)
+    is_streaming = _is_streaming(records)
+    frames = {topic: normalized(topic, each, order_by) for topic, each in records.items()}
+    session = next(iter(records.values())).frame.sparkSession
+
+    program = application.program
+    assignment = program.resolve(dict.fromkeys(program.topics(), partitions), application.id)
+    groups = {task: group_key(task, _SPREAD) for task in assignment.tasks}
+    cargo = Cargo(
+        # Workers have working directories of their own, and no client of a log: what may be secret stays here. All rows of a batch
+        # are at hand, so the oldest of all topics comes first whatever the application says about waiting.
+        application.with_settings(
+            data_dir=str(Path(application.settings.data_dir).expanduser().absolute()), clients={}, max_task_idle="0ms"
+        ),
+        {groups[task]: (task, inputs) for task, inputs in assignment.tasks.items()},
+        program.fingerprint(assignment),
+        int(session.conf.get("spark.sql.streaming.minBatchesToRetain", "100")) + _MARGIN,  # type: ignore[arg-type]
+        wall_clock,
+    )
+    by_topic = {
+        topic: tuple(
+            groups[task] for task, inputs in assignment.tasks.items() if topic in {each.topic for each in inputs}
+        )
+        for topic in records
+    }
+    everyone = tuple(groups.values())
+    chunks = reduce(
+        lambda one, other: one.unionByName(other),
+        [frame.mapInArrow(Packer(topic, by_topic[topic], everyone), CHUNK_SCHEMA) for topic, frame in frames.items()],
+    ).groupBy("group")
+    if is_streaming:
+        _advise(application, int(session.conf.get("spark.sql.shuffle.partitions", "200")), len(groups))  # type: ignore[arg-type]
+        rows = chunks.applyInPandasWithState(
+            StreamFunction(pack(cargo)),
+            OUTPUT_SCHEMA,
+            STATE_SCHEMA,
+            "append",
+            "ProcessingTimeTimeout" if wall_clock else "NoTimeout",
+        )
+    else:
+        rows = chunks.applyInPandas(once_function(pack(cargo), SystemClock().now_ms()), OUTPUT_SCHEMA)
+    from pyspark.sql.functions import timestamp_millis
+
+    return rows.withColumn("timestamp", timestamp_millis("timestamp"))
+
+
+def _is_streaming(records: Mapping[str, Records]) -> bool:
+    streaming = {topic: each.frame.isStreaming for topic, each in records.items()}
+    if len(set(streaming.values())) > 1:
+        static = [topic for topic, yes in streaming.items() if not yes]
+        raise ConfigError(
+            f"the DataFrame{'s' if len(static) > 1 else ''} of topic {', '.join(map(repr, static))} {'are' if len(static) > 1 else 'is'} no stream, and "
+            "the others are: read it with spark.readStream, or join it to a stream before"
+        )
+    return next(iter(streaming.values()))
+
+
+def _advise(application: Application, shuffle_partitions: int, tasks: int) -> None:
+    if shuffle_partitions > tasks:
+        _log.warning(
+            "application %r has %d tasks, and each batch will start %d Spark tasks for them: set spark.sql.shuffle.partitions to %d "
+            "or to a divisor of it before the query's first start",
+            application.id, tasks, shuffle_partitions, tasks,
+        )  # fmt: skip

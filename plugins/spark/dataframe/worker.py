@@ -1,0 +1,226 @@
+"""What runs in Spark's workers: a task's batch in applyInPandasWithState, with tasks kept open between batches."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.config import Application
+from penstock.errors import ConfigError
+from penstock.nodes import TaskId
+from penstock.plugins.runtime.host import Host, tune_garbage_collector
+from penstock.record import OutputBatch, TopicPartition
+
+from ..worker_process import IDLE_SECONDS, WorkerProcess
+from .commit import StreamCommit
+from .task import Outcome, StreamTask
+
+if TYPE_CHECKING:
+    import pandas
+    from pyspark.sql.streaming.state import GroupState
+
+OUTPUT_SCHEMA = "topic string, key binary, value binary, timestamp long, headers array<struct<key:string,value:binary>>"
+_FRAME_ROWS = 10_000
+
+Chunks = dict[str, list[bytes]]
+
+
+@dataclass(frozen=True)
+class Cargo:
+    """What is shipped to the workers: the application, and its tasks by group key, with the partitions of each.
+
+    `kept` is how many batches Spark may go back to, `has_timeouts` whether it calls tasks that have no rows.
+    """
+
+    application: Application
+    tasks: Mapping[int, tuple[TaskId, tuple[TopicPartition, ...]]]
+    fingerprint: Mapping[str, Any]
+    kept: int
+    has_timeouts: bool
+
+
+class StreamFunction:
+    """The function for applyInPandasWithState. `cargo` is a pickled `Cargo`, unpacked once in each process."""
+
+    def __init__(self, cargo: bytes) -> None:
+        self.cargo = cargo
+        self.digest = hashlib.sha256(cargo).hexdigest()
+
+    def __call__(
+        self, key: tuple[int], frames: Iterator[pandas.DataFrame], state: GroupState
+    ) -> Iterator[pandas.DataFrame]:
+        """Run one task's batch: chunks in, records out; the state keeps the task's commit."""
+        chunks: Chunks = {}
+        for frame in frames:
+            _collect(frame, chunks)
+        known = StreamCommit.from_state(state.get) if state.exists else None
+        clock_ms, stream, process = state.getCurrentProcessingTimeMs(), _stream(), _this_process()
+        outcome: Outcome = process.submit(lambda: process.run(self, key[0], stream, chunks, clock_ms, known)).result()
+        if outcome.commit != known:
+            state.update(outcome.commit.to_state())
+        if outcome.next_tick is not None:
+            state.setTimeoutDuration(max(1, outcome.next_tick - clock_ms))
+        yield from to_frames(outcome.outputs)
+
+
+def once_function(cargo: bytes, clock_ms: int) -> Callable[[tuple[int], pandas.DataFrame], pandas.DataFrame]:
+    """Return the function for applyInPandas: all rows of a task at once, with state that nobody keeps.
+
+    The wall clock stands at `clock_ms`.
+    """
+
+    # Spark looks at the arguments, and takes those of an object's `__call__` for one too many.
+    def run_once(key, frame):  # type: ignore[no-untyped-def]
+        return _run_once(cargo, clock_ms, key[0], frame)
+
+    return run_once
+
+
+def _run_once(packed: bytes, clock_ms: int, group: int, frame: pandas.DataFrame) -> pandas.DataFrame:
+    import pandas
+
+    chunks: Chunks = {}
+    _collect(frame, chunks)
+    cargo: Cargo = pickle.loads(packed)
+    task_id, partitions = cargo.tasks[group]
+    with tempfile.TemporaryDirectory(prefix="penstock-") as directory:
+        application = cargo.application.with_settings(
+            data_dir=directory, state_dir="state", changelog="directory:changelog"
+        )
+        task = StreamTask(
+            application, task_id, partitions, cargo.fingerprint, Host(), stream="once", kept=1, has_timeouts=True
+        )
+        try:
+            outputs = task.run(chunks, clock_ms, None).outputs
+        finally:
+            task.close()
+    empty = pandas.DataFrame({name: [] for name in ("topic", "key", "value", "timestamp", "headers")}, dtype=object)
+    return pandas.concat(list(to_frames(outputs)) or [empty])
+
+
+def to_frames(outputs: Sequence[OutputBatch]) -> Iterator[pandas.DataFrame]:
+    """Yield rows of `OUTPUT_SCHEMA`."""
+    import pandas
+
+    for batch in outputs:
+        for start in range(0, len(batch), _FRAME_ROWS):
+            part = slice(start, start + _FRAME_ROWS)
+            keys = batch.keys[part]
+            headers: list[Any] = [None] * len(keys)
+            if batch.headers is not None:
+                headers = [
+                    [{"key": name, "value": value} for name, value in each] or None for each in batch.headers[part]
+                ]
+            yield pandas.DataFrame(
+                {
+                    "topic": batch.topic,
+                    "key": pandas.Series(keys, dtype=object),
+                    "value": pandas.Series(batch.values[part], dtype=object),
+                    "timestamp": batch.timestamps[part],
+                    "headers": pandas.Series(headers, dtype=object),
+                }
+            )
+
+
+def _collect(frame: pandas.DataFrame, chunks: Chunks) -> None:
+    for topic, chunk in zip(frame["topic"], frame["chunk"], strict=True):
+        # Without a chunk it is only a call, so that a task without rows runs too.
+        if chunk is not None:
+            chunks.setdefault(topic, []).append(chunk)
+
+
+def _stream() -> str:
+    """Return the id of the query, which its checkpoint keeps; queries of one program have states of their own."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    found = None if context is None else context.getLocalProperty("sql.streaming.queryId")
+    if found is None:
+        raise ConfigError("this DataFrame runs outside of a streaming query; start one with writeStream")
+    return found
+
+
+class _OpenOperator:
+    """A query's operator in this process: its host and open tasks."""
+
+    def __init__(self, function: StreamFunction, stream: str) -> None:
+        self.digest = function.digest
+        self._cargo: Cargo = pickle.loads(function.cargo)
+        self._stream = stream
+        self._host = Host()
+        self._tasks: dict[int, StreamTask] = {}
+        self._last_used: dict[int, float] = {}
+
+    def task(self, group: int) -> StreamTask:
+        found = self._tasks.get(group)
+        if found is None:
+            cargo = self._cargo
+            task_id, partitions = cargo.tasks[group]
+            found = self._tasks[group] = StreamTask(
+                cargo.application,
+                task_id,
+                partitions,
+                cargo.fingerprint,
+                self._host,
+                stream=self._stream,
+                kept=cargo.kept,
+                has_timeouts=cargo.has_timeouts,
+            )
+        self._last_used[group] = time.monotonic()
+        return found
+
+    def close_idle(self) -> None:
+        limit = time.monotonic() - IDLE_SECONDS
+        for group, used in list(self._last_used.items()):
+            if used < limit:
+                del self._last_used[group]
+                self._tasks.pop(group).close()
+
+    def close(self) -> None:
+        for task in self._tasks.values():
+            task.close()
+        self._tasks.clear()
+        self._last_used.clear()
+        self._host.close()
+
+
+class _Process(WorkerProcess[str, _OpenOperator]):
+    """What this worker process keeps open of queries."""
+
+    def run(
+        self,
+        function: StreamFunction,
+        group: int,
+        stream: str,
+        chunks: Chunks,
+        clock_ms: int,
+        known: StreamCommit | None,
+    ) -> Outcome:
+        """Run a batch of one task."""
+        opened = self.held.get(stream)
+        if opened is None or opened.digest != function.digest:
+            if opened is not None:
+                # The same query, started again with other code or settings.
+                del self.held[stream]
+                opened.close()
+            elif not self.held:
+                tune_garbage_collector()
+            opened = self.held[stream] = _OpenOperator(function, stream)
+        outcome = opened.task(group).run(chunks, clock_ms, known)
+        opened.close_idle()
+        return outcome
+
+
+_process: _Process | None = None
+
+
+def _this_process() -> _Process:
+    global _process
+    if _process is None:
+        _process = _Process()
+    return _process
