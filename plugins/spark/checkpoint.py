@@ -15,6 +15,7 @@ from pathlib import Path
 from penstock.config import Settings
 from penstock.errors import ConfigError, IncompatibleStateError
 from penstock.plugins.runtime.locations import resolve
+from penstock.secret import hide
 
 _log = logging.getLogger("penstock.spark")
 
@@ -51,7 +52,7 @@ class Checkpoint:
             raise IncompatibleStateError(
                 f"application {application_id!r}: Spark's checkpoint in {self._path.parent} was made with "
                 f"another log, or this one was "
-                f"replaced: the log {settings.log!r} does not know the commits that it remembers. Is it the "
+                f"replaced: the log {hide('log', settings.log)!r} does not know the commits that it remembers. Is it the "
                 f"right log? If "
                 f"the application was reset on purpose, delete {self._path.parent}"
             )

@@ -1,11 +1,14 @@
-"""The control file: what the runner tells the source, which Spark keeps in a process of its own on the same host."""
+"""The control files: what the runner tells the source, which Spark keeps in a process of its own on the same host."""
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from penstock.config import Settings
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,33 @@ class ControlFile:
             return int(self._answer.read_text())
         except FileNotFoundError:
             return -1
+
+
+class LogFile:
+    """Which log the source opens, and how, in a file that nobody else can read: a Spark option would show its passwords."""
+
+    def __init__(self, directory: str | Path) -> None:
+        self._path = Path(directory) / "log"
+
+    def write(self, settings: Settings) -> None:
+        """Keep what `settings` say about the log, for one reader."""
+        self._path.unlink(missing_ok=True)
+        about_the_log = Settings(
+            log=settings.log,
+            data_dir=settings.data_dir,
+            clients=settings.clients,
+            processing_guarantee=settings.processing_guarantee,
+            task_timeout=settings.task_timeout,
+            replication_factor=settings.replication_factor,
+        )
+        with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            pickle.dump(about_the_log, file)
+
+    def take(self) -> Settings:
+        """Return what was written, and delete it: if the runner is killed, no password stays behind."""
+        settings: Settings = pickle.loads(self._path.read_bytes())
+        self._path.unlink(missing_ok=True)
+        return settings
 
 
 def _replace(path: Path, text: str) -> None:

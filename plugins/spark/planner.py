@@ -28,15 +28,13 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.02, 0.5
 
 @dataclass(frozen=True)
 class Plan:
-    """What the source must know about an application; goes through a Spark option as JSON.
+    """What the source must know about an application; goes through a Spark option as JSON, which Spark's UI shows.
 
     `tasks`: (topic, partition) pairs by task id. `internal`: topics of the application's own, `latest`: those it starts
     to read at their end. `globals`: partitions that fill global stores.
     """
 
     application_id: str
-    log: str
-    data_dir: str
     tasks: Mapping[str, Sequence[tuple[str, int]]]
     internal: Sequence[str]
     latest: Sequence[str]

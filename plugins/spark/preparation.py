@@ -53,8 +53,6 @@ class Prepared:
         ]
         return Plan(
             self.application.id,
-            settings.log,
-            settings.data_dir,
             {task: [(topic, partition) for topic, partition in each] for task, each in self.tasks().items()},
             list(self.assignment.internal),
             [topic for topic in latest if topic not in self.assignment.internal],

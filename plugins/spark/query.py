@@ -16,7 +16,7 @@ from penstock.errors import FencedError, PenstockError
 from penstock.plugins.runtime.worker import TaskReport
 
 from .checkpoint import Checkpoint
-from .control import Control, ControlFile
+from .control import Control, ControlFile, LogFile
 from .executor import OUTPUT_SCHEMA, STATE_SCHEMA, BatchFunction, Cargo
 from .preparation import Prepared
 from .reports import TaskFailure, WorkerMessage
@@ -93,6 +93,7 @@ class ApplicationQuery:
         spark = tune(self._session, self.checkpoint.is_local, self.parallelism)
         spark.dataSource.register(PenstockDataSource)
         plan = self._prepared.plan(self.parallelism, self._directory)
+        LogFile(self._directory).write(self._prepared.application.settings)
         cargo = Cargo(
             self._prepared.application,
             self._prepared.tasks(),

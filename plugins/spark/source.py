@@ -15,9 +15,9 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.config import Settings
 from penstock.plugins.runtime.locations import open_log
 
+from .control import LogFile
 from .planner import BatchPlanner, Offset, Plan, Row
 
 NAME = "penstock"
@@ -62,8 +62,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _planner(self) -> BatchPlanner:
         if self._planner_or_none is None:
-            settings = Settings(log=self._plan.log, data_dir=self._plan.data_dir)
-            self._log = open_log(settings)
+            self._log = open_log(LogFile(self._plan.control).take())
             self._planner_or_none = BatchPlanner(self._plan, self._log)
         return self._planner_or_none
 
