@@ -1,7 +1,6 @@
 """Real Kafka brokers for tests, demos and benchmarks: started on loopback, and gone when who started them is.
 
->>> with KafkaBroker() as broker:  # doctest: +SKIP
-...     Application("clicks", topology, Settings(log=f"kafka:{broker.bootstrap}"))
+`with KafkaBroker() as broker: ...` has an application on it with the setting `log=f"kafka:{broker.bootstrap}"`.
 
 `python -m penstock.plugins.testing.kafka_broker --directory D` runs one until Ctrl-C.
 """

@@ -46,7 +46,7 @@ def jars_directory() -> Path:
 
 
 def broker_jars() -> Path:
-    """Return the directory of the broker's jars; the first call on a machine fetches them (120 MB, a minute at most).
+    """Return the directory of the broker's jars; the first call on a machine fetches them (40 MB, a minute at most).
 
     Several processes may call it at once: one fetches, the others wait. Raises RuntimeUnavailableError with what to do
     when they cannot be fetched.
@@ -101,8 +101,8 @@ def _fetch(directory: Path) -> None:
                 return
             failures.append(f"{name}:\n{_end_of(done.stdout + done.stderr)}")
     raise RuntimeUnavailableError(
-        f"the jars of Kafka {KAFKA_VERSION} could not be fetched (network? a mirror has to be named in Maven's settings.xml); "
-        f"or copy them from a machine that has them, and set {JARS_VARIABLE} to their directory.\n"
+        f"the jars of Kafka {KAFKA_VERSION} could not be fetched. A network is needed once (behind a mirror: install Maven, and "
+        f"name the mirror in its settings.xml); or copy another machine's {directory}, and set {JARS_VARIABLE} to the copy.\n"
         + "\n".join(failures)
     )
 
