@@ -116,6 +116,13 @@ class ClientSettings(Mapping[str, str]):
     def __repr__(self) -> str:
         return repr(hide("clients", self))
 
+    def scrub(self, text: str) -> str:
+        """Return `text`, which others wrote, without any of the secret values."""
+        for name in self:
+            if self.is_secret(name) and len(self._values[name]) > 2:
+                text = text.replace(self._values[name], HIDDEN)
+        return text
+
     def marked(self) -> dict[str, str | Secret]:
         """Return names and values, those given as a Secret as one again."""
         return {name: Secret(value) if name in self._marked else value for name, value in self._values.items()}

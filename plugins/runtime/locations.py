@@ -9,9 +9,10 @@ from pathlib import Path
 from penstock.changelog import TaskChangelog
 from penstock.clock import duration_ms
 from penstock.config import Settings
-from penstock.errors import StoreError
+from penstock.errors import LogError, PenstockError, StoreError
 from penstock.hooks import registry
 from penstock.log import Log, LogFactory
+from penstock.secret import ClientSettings
 
 
 def open_log(settings: Settings) -> Log:
@@ -20,7 +21,14 @@ def open_log(settings: Settings) -> Log:
     factory: LogFactory = registry().load("log", name)
     if getattr(factory, "location_is_path", False):
         location = resolve(settings, location)
-    return factory(location, log_settings(settings))
+    try:
+        return factory(location, log_settings(settings))
+    except Exception as error:
+        shown = ClientSettings(settings.clients).scrub(str(error))
+        if shown == str(error):
+            raise
+        kind = type(error) if isinstance(error, PenstockError) else LogError
+        raise kind(shown) from None  # what caused it would show the secret, too
 
 
 def log_settings(settings: Settings) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 
 from penstock.config import Settings
+from penstock.errors import ConfigError, LogError, PenstockError
 from penstock.hooks import Component, registry
+from penstock.log import Log
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.locations import open_log
 from penstock.secret import Secret
@@ -62,3 +65,20 @@ def test_a_log_gets_the_clients_settings_and_what_concerns_it_as_text() -> None:
         "replication.factor": "3",
     }
     assert all(type(value) is str for value in log.settings.values())
+
+
+@pytest.mark.parametrize("kind", [ConfigError, LogError, OSError, KeyError])
+def test_an_error_of_a_log_that_shows_a_secret_is_shown_without_it(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(location: str, settings: Mapping[str, str]) -> Log:
+        raise kind(f"no such user in {settings}")
+
+    monkeypatch.setitem(
+        registry().components, ("log", "broken"), Component("log", "broken", broken, "test", "test", "1")
+    )
+    with pytest.raises(kind if issubclass(kind, PenstockError) else LogError, match="no such user") as caught:
+        open_log(Settings(log="broken:x", clients={"sasl.password": "canary-9", "acks": "all"}))
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "canary-9" not in shown.replace('"canary-9"', "")  # this test's own line is in the traceback
+    assert "'acks': 'all'" in str(caught.value)

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
-from penstock import ProcessingError, Processor, Record, Secret, Settings
+from penstock import ProcessingError, Processor, Record, Secret, Settings, Topology
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.spark import run, source
 from penstock.plugins.spark.control import LogFile
@@ -85,10 +86,15 @@ def test_a_secret_is_in_no_plan_no_progress_no_file_no_line_and_no_error(
         close(self)
 
     monkeypatch.setattr(ApplicationQuery, "close", look_and_close)
+    for kind in (DataStreamReader, DataStreamWriter):
+
+        def option(self: Any, name: str, value: Any, option: Any = kind.option) -> Any:
+            shown.append(f"option {name}={value}")
+            return option(self, name, value)
+
+        monkeypatch.setattr(kind, "option", option)
     surroundings.create(**{"in": 1, "out": 1})
-    topology = (
-        apps.Topology().add_source("in", "in").add_processor("chatty", Chatty, "in").add_sink("out", "out", "chatty")
-    )
+    topology = Topology().add_source("in", "in").add_processor("chatty", Chatty, "in").add_sink("out", "out", "chatty")
     application = surroundings.application("app", topology, clients=SECRETS)
     surroundings.put("in", [("a", "fine", 0)])
     with caplog.at_level(logging.DEBUG, "penstock"), caplog.at_level(logging.WARNING, "tests.apps"):
@@ -100,7 +106,8 @@ def test_a_secret_is_in_no_plan_no_progress_no_file_no_line_and_no_error(
     shown += [executions.apply(index).physicalPlanDescription() for index in range(executions.size())]
     shown += [str(caught.value), caplog.text, *capfd.readouterr()]
     everything = "\n".join(shown)
-    assert "MicroBatchScan" in everything or "applyInPandasWithState" in everything, "the plan was looked at"
+    assert "FlatMapGroupsInPandasWithState" in everything, "the plan was looked at"
+    assert 'option plan={"application_id": "app"' in everything, "the options were looked at"
     assert "config: " in caplog.text, "the processor's line was looked at"
     assert everything.count("********") >= 2
     assert CANARY not in everything
