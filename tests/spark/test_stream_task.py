@@ -1,0 +1,390 @@
+"""The task of a topology inside a Spark pipeline, handed batches as Spark hands them: split, repeated, moved, taken back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock import (
+    STREAM_TIME,
+    WALL_CLOCK_TIME,
+    Application,
+    DeadLetter,
+    Processor,
+    Record,
+    Retry,
+    TaskId,
+    TopicPartition,
+    Topology,
+    key_value_store,
+)
+from penstock.errors import ConfigError, IncompatibleStateError, ProcessingError
+from penstock.plugins.runtime.host import Host
+from penstock.plugins.spark.dataframe.commit import StreamCommit, next_anchors, oldest_needed
+from penstock.plugins.spark.dataframe.packing import Packer, Rows, pack_headers, unpack_headers
+from penstock.plugins.spark.dataframe.task import Outcome, StreamTask
+from penstock.plugins.testing import TopologyTestDriver
+
+Row = tuple[Any, Any, int]
+SCHEMA = pyarrow.schema(
+    [
+        ("key", pyarrow.binary()),
+        ("value", pyarrow.binary()),
+        ("time", pyarrow.int64()),
+        ("headers", pyarrow.list_(pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())]))),
+        ("order0", pyarrow.int64()),
+    ]
+)
+
+
+class Tally(Processor):
+    """Counts by key, tells the counts of all keys each second of stream time, and forgets those that lived 5 s."""
+
+    def init(self, context: Any) -> None:
+        super().init(context)
+        self.counts = context.get_store("counts")
+        context.schedule("1s", self.tell, STREAM_TIME)
+
+    def process(self, record: Record) -> None:
+        if record.value == "poison":
+            raise ValueError("cannot stand this")
+        count = (self.counts.get(record.key) or 0) + 1
+        self.counts.put(record.key, count)
+        self.context.forward(record.with_value(f"{record.value}:{count}"))
+
+    def tell(self, now: int) -> None:
+        for key, count in self.counts.all():
+            self.context.forward(Record(key, f"all:{count}", now))
+
+
+def tally(supplier: Any = Tally, ttl: str | None = "5s") -> Topology:
+    return (
+        Topology()
+        .add_source("in", "in", "more")
+        .add_processor("tally", supplier, "in", stores=["counts"])
+        .add_store(key_value_store("counts", key_serde="str", ttl=ttl))
+        .add_sink("out", "out", "tally")
+    )
+
+
+def packed(rows: Iterable[Row], headers: Any = None, order: Iterable[int] | None = None) -> list[bytes]:
+    """Rows as one chunk for one task, in an order that is not theirs."""
+    found = list(rows)
+    batch = pyarrow.RecordBatch.from_arrays(
+        [
+            pyarrow.array([None if key is None else key.encode() for key, _, _ in found], pyarrow.binary()),
+            pyarrow.array([None if value is None else value.encode() for _, value, _ in found], pyarrow.binary()),
+            pyarrow.array([time * 1000 for _, _, time in found], pyarrow.int64()),
+            pyarrow.array(headers or [None] * len(found), SCHEMA.field("headers").type),
+            pyarrow.array(list(order or range(len(found))), pyarrow.int64()),
+        ],
+        schema=SCHEMA,
+    )
+    backwards = batch.take(pyarrow.array(range(len(found) - 1, -1, -1), pyarrow.int64()))
+    chunks: list[bytes] = []
+    for part in Packer("in", (7,), (7,))([backwards]):
+        chunks += [chunk for chunk in part.column("chunk").to_pylist() if chunk is not None]
+    return chunks
+
+
+class Operator:
+    """What Spark is to a task: it keeps the commit, repeats batches, and runs them anywhere."""
+
+    def __init__(self, directory: Path, topology: Topology | None = None, **options: Any) -> None:
+        self.directory = directory
+        self.options = {"kept": 5, "has_timeouts": False, **options}
+        given = {key: self.options.pop(key) for key in list(self.options) if key not in ("kept", "has_timeouts")}
+        self.application = Application("app", topology or tally(), data_dir=str(directory), **given)
+        self.known: StreamCommit | None = None
+        self.hosts = 0
+        self.open: list[StreamTask] = []
+        self.task = self.on_a_new_host()
+
+    def on_a_new_host(self) -> StreamTask:
+        """A task in another process, whose host has no copy of the state."""
+        self.hosts += 1
+        return self.in_a_new_process()
+
+    def in_a_new_process(self) -> StreamTask:
+        application = self.application.with_settings(state_dir=f"host-{self.hosts}")
+        program = application.program
+        counts = dict.fromkeys(program.topics(), 1)
+        assignment = program.resolve(counts, "app")
+        partitions = [TopicPartition(topic, 0) for topic in program.topics()]
+        self.task = StreamTask(
+            application,
+            TaskId(0, 0),
+            partitions,
+            program.fingerprint(assignment),
+            Host(wait=lambda seconds: None),
+            stream="query",
+            **self.options,
+        )
+        self.open.append(self.task)
+        return self.task
+
+    def attempt(self, rows: Iterable[Row] = (), clock_ms: int = 0, **other: Iterable[Row]) -> Outcome:
+        """An attempt at a batch, which counts for nothing yet."""
+        chunks = {"in": packed(rows), **{topic: packed(each) for topic, each in other.items()}}
+        return self.task.run(chunks, clock_ms, self.known)
+
+    def batch(self, rows: Iterable[Row] = (), clock_ms: int = 0, **other: Iterable[Row]) -> list[Row]:
+        """A batch that Spark commits."""
+        outcome = self.attempt(rows, clock_ms, **other)
+        self.known = StreamCommit.from_state(outcome.commit.to_state())
+        return told(outcome)
+
+    def state(self) -> dict[str, Any]:
+        """What the store has by now, as a new host sees it."""
+        application = self.application
+        reader = Operator(self.directory, application.topology, **self.options)
+        reader.known, reader.hosts = self.known, self.hosts + 1000
+        task = reader.in_a_new_process()
+        task.run({}, 0, self.known)
+        assert task._state is not None
+        found = dict(task._state.stores["counts"].all())  # type: ignore[attr-defined]
+        reader.close()
+        return found
+
+    def close(self) -> None:
+        for task in self.open:
+            task.close()
+
+
+def told(outcome: Outcome) -> list[Row]:
+    return [
+        (None if key is None else key.decode(), None if value is None else value.decode(), timestamp)
+        for batch in outcome.outputs
+        for key, value, timestamp in zip(batch.keys, batch.values, batch.timestamps, strict=True)
+    ]
+
+
+@pytest.fixture
+def operator(tmp_path: Path) -> Iterator[Operator]:
+    made = Operator(tmp_path)
+    yield made
+    made.close()
+
+
+# ---------------------------------------------------------------------- the law
+
+steps = st.sampled_from(["go on", "repeat", "repeat elsewhere", "new process", "new host", "old process"])
+keys = st.sampled_from(["a", "b", "c"])
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.tuples(keys, st.sampled_from(["x", "y", "z"]), st.integers(0, 900)), max_size=30),
+    st.lists(st.tuples(st.integers(0, 8), steps), max_size=12),
+)
+def test_any_split_of_the_input_gives_what_the_test_driver_gives(given: list[Row], cuts: list[tuple[int, str]]) -> None:
+    now, rows = 0, []
+    for key, value, gap in given:
+        now += gap
+        rows.append((key, value, now))
+    with TopologyTestDriver(tally()) as driver:
+        for key, value, time in sorted(rows, key=lambda row: row[2]):
+            driver.pipe("in", key, value, time)
+        expected = [tuple(record[:3]) for record in driver.read_all("out")]
+        state = dict(driver.store("counts").all())
+
+    directory = Path(tempfile.mkdtemp())
+    operator, found, left = Operator(directory), [], list(rows)
+    try:
+        for size, step in [*cuts, (len(rows), "go on")]:
+            part, left = left[:size], left[size:]
+            if step == "repeat":
+                operator.attempt(part)
+            elif step == "repeat elsewhere":
+                operator.attempt(part)
+                operator.on_a_new_host()
+            elif step == "new process":
+                operator.in_a_new_process()
+            elif step == "new host":
+                operator.on_a_new_host()
+            elif step == "old process":
+                operator.task = operator.open[0]
+            found += operator.batch(part)
+        assert found == expected
+        assert operator.state() == state
+    finally:
+        operator.close()
+        shutil.rmtree(directory)
+
+
+# ---------------------------------------------------------------------- what Spark may do
+
+
+def test_a_batch_that_is_repeated_gives_the_same_rows(operator: Operator) -> None:
+    first = operator.attempt([("a", "x", 1), ("b", "x", 1)])
+    again = operator.attempt([("a", "x", 1), ("b", "x", 1)])
+    assert told(first) == told(again)
+    assert first.commit.version != again.commit.version
+    # Spark may keep either.
+    for kept in (first, again):
+        operator.known = kept.commit
+        assert ("a", "x:2", 2) in operator.batch([("a", "x", 2)])
+
+
+def test_the_store_is_not_ahead_of_what_spark_has(operator: Operator) -> None:
+    operator.batch([("a", "x", 1)])
+    state = operator.task._state
+    assert state is not None and operator.known is not None
+    assert state.version != operator.known.version
+    operator.attempt([("a", "x", 2)])
+    assert state.version == operator.known.version
+
+
+def test_a_batch_without_anything_commits_nothing(operator: Operator) -> None:
+    operator.batch([("a", "x", 1)])
+    before = operator.known
+    operator.batch([], clock_ms=5)
+    assert operator.known == before
+
+
+def test_the_number_of_tasks_may_not_change(operator: Operator) -> None:
+    operator.batch([("a", "x", 1)])
+    assert operator.known is not None
+    before = json.loads(json.dumps(operator.known.fingerprint))
+    before["subtopologies"]["0"]["tasks"] = 4
+    operator.known = replace(operator.known, fingerprint=before)
+    operator.in_a_new_process()
+    with pytest.raises(IncompatibleStateError, match="'app', task 0_0: it does not fit.*partitions=.*new checkpoint"):
+        operator.batch([("a", "x", 2)])
+
+
+def test_going_back_as_far_as_spark_may(tmp_path: Path) -> None:
+    operator = Operator(tmp_path, tally(ttl=None), changelog_grace="0s", kept=5, state_cleanup_delay="1d")
+    history: list[tuple[StreamCommit, int]] = []
+    filler = "v" * 300_000
+    for number in range(1, 41):
+        operator.batch([(f"{filler}{number % 3}", "x", 0), ("a", "x", 0)])
+        assert operator.known is not None
+        history.append((operator.known, number))
+    files = [path.name for path in tmp_path.glob("changelog/app/*/*")]
+    assert sum(name.endswith("snapshot") for name in files) >= 1
+    assert len(files) < 35, "the changelog is never cleaned"
+    for commit, number in history[-5:]:
+        operator.known = commit
+        operator.on_a_new_host()
+        assert ("a", f"x:{number + 1}", 0) in operator.batch([("a", "x", 0)])
+    operator.close()
+
+
+@given(st.integers(1, 50), st.integers(1, 400))
+def test_anchors_cover_what_spark_keeps_and_not_much_more(kept: int, batches: int) -> None:
+    anchors: tuple[str, ...] = ()
+    for number in range(1, batches + 1):
+        version = f"{number:012d}-aa"
+        anchors = next_anchors(anchors, version, kept)
+        oldest = oldest_needed(anchors, version, kept)
+        assert len(anchors) <= 3
+        if oldest is None:
+            assert number <= kept
+        else:
+            assert kept <= number - int(oldest[:12]) < 2 * kept
+
+
+# ---------------------------------------------------------------------- order, time, errors
+
+
+def test_rows_are_processed_by_timestamp_order_and_content() -> None:
+    rows = [("a", "late", 5), ("a", "second", 3), ("a", "first", 3), ("b", None, 3)]
+    chunks = packed(rows, order=[0, 2, 1, 1])
+    batch = Rows(TopicPartition("in", 0), chunks, 10).take(10)
+    assert list(batch.values) == [b"first", None, b"second", b"late"]
+    assert list(batch.timestamps) == [3, 3, 3, 5] and list(batch.offsets) == [10, 11, 12, 13]
+    assert batch.headers is None
+
+
+def test_headers_and_nulls_travel(operator: Operator) -> None:
+    headers = (("trace", b"1"), ("trace", None), ("ü", b""))
+    assert unpack_headers(pack_headers(headers)) == headers
+    chunks = packed(
+        [("a", None, 1), (None, "x", 2)], headers=[[{"key": name, "value": value} for name, value in headers], []]
+    )
+    batch = Rows(TopicPartition("in", 0), chunks, 0).take(10)
+    assert (batch.keys, batch.values, batch.headers) == ([b"a", None], [None, b"x"], [headers, ()])
+
+
+def test_topics_are_merged_by_time_without_waiting(operator: Operator) -> None:
+    found = operator.batch([("a", "one", 1), ("a", "four", 4)], more=[("a", "two", 2), ("a", "five", 5)])
+    assert [value for _, value, _ in found if not value.startswith("all")] == ["one:1", "two:2", "four:3", "five:4"]
+    assert ("a", "six:5", 6) in operator.batch([("a", "six", 6)])
+
+
+class Clocked(Processor):
+    def init(self, context: Any) -> None:
+        super().init(context)
+        context.schedule("10s", lambda now: context.forward(Record("tick", "", now)), WALL_CLOCK_TIME)
+
+    def process(self, record: Record) -> None:
+        self.context.forward(record)
+        self.context.commit()
+
+
+def clocked() -> Topology:
+    return Topology().add_source("in", "in").add_processor("clock", Clocked, "in").add_sink("out", "out", "clock")
+
+
+def test_the_wall_clock_is_the_batchs(tmp_path: Path) -> None:
+    operator = Operator(tmp_path, clocked(), has_timeouts=True)
+    assert operator.batch([("a", "x", 1), ("b", "x", 2)], clock_ms=1_000) == [("a", "x", 1), ("b", "x", 2)]
+    operator.on_a_new_host()
+    assert operator.attempt([], clock_ms=10_999).next_tick == 11_000
+    assert operator.batch([], clock_ms=11_000) == [("tick", "", 11_000)]
+    assert operator.attempt([], clock_ms=11_000).next_tick == 21_000
+    operator.close()
+
+
+def test_the_wall_clock_needs_timeouts(tmp_path: Path) -> None:
+    operator = Operator(tmp_path, clocked())
+    with pytest.raises(ConfigError, match=r"task 0_0: node 'clock' schedules by the wall clock.*wall_clock=True"):
+        operator.batch([("a", "x", 1)])
+
+
+def test_an_error_counts_for_nothing(operator: Operator) -> None:
+    operator.batch([("a", "x", 1)])
+    with pytest.raises(
+        ProcessingError, match="node 'tally', at topic 'in' partition 0 offset 2: ValueError: cannot stand"
+    ):
+        operator.batch([("a", "x", 2), ("a", "poison", 3)])
+    assert ("a", "x:2", 2) in operator.batch([("a", "x", 2)])
+
+
+def test_a_dead_letter_is_a_row(tmp_path: Path) -> None:
+    operator = Operator(tmp_path, processing_handler=DeadLetter("rejected"))
+    outcome = operator.attempt([("a", "poison", 1), ("a", "x", 2)])
+    (dead,) = (batch for batch in outcome.outputs if batch.topic == "rejected")
+    assert (dead.keys, dead.values) == ([b"a"], [b"poison"]) and dead.headers is not None
+    assert ("a", "x:1", 2) in told(outcome)
+    operator.close()
+
+
+class FailsTwice(Tally):
+    failures = 0
+
+    def process(self, record: Record) -> None:
+        if record.value == "shaky" and FailsTwice.failures < 2:
+            FailsTwice.failures += 1
+            raise ValueError("not now")
+        super().process(record)
+
+
+def test_a_retry_starts_the_batch_again(tmp_path: Path) -> None:
+    FailsTwice.failures = 0
+    operator = Operator(tmp_path, tally(FailsTwice), processing_handler=Retry(3))
+    found = operator.batch([("a", "x", 1), ("a", "shaky", 2)])
+    assert [row for row in found if not row[1].startswith("all")] == [("a", "x:1", 1), ("a", "shaky:2", 2)]
+    assert FailsTwice.failures == 2
+    operator.close()
