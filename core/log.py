@@ -116,9 +116,7 @@ class Log(ABC):
         """Return the first offset that can still be read, for each."""
 
     @abstractmethod
-    def end_offsets(
-        self, partitions: Sequence[TopicPartition], *, stable: bool = True
-    ) -> Mapping[TopicPartition, int]:
+    def end_offsets(self, partitions: Sequence[TopicPartition], *, stable: bool = True) -> Mapping[TopicPartition, int]:
         """Return the offset after the last committed record, for each.
 
         Not `stable`: after the last record of all, also of commits that are still on their way.
@@ -164,7 +162,7 @@ class Log(ABC):
 
     @abstractmethod
     def delete_commits(self, application_id: str) -> None:
-        """Forget every commit of an application, and what `put_meta` kept for it; open committers are fenced."""
+        """Forget every commit of an application, and what `put_meta` kept for it; open committers are fenced. A lease stays."""
 
     @abstractmethod
     def set_positions(self, application_id: str, positions: Mapping[TopicPartition, int]) -> None:

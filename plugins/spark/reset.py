@@ -12,6 +12,7 @@ from penstock.assignment import Assignment
 from penstock.config import Application
 from penstock.errors import ConfigError
 from penstock.log import Log
+from penstock.nodes import decorate
 from penstock.plugins.runtime.directories import remove_all
 from penstock.plugins.runtime.lag import start_positions
 from penstock.plugins.runtime.locations import open_changelog, state_directory
@@ -113,14 +114,18 @@ def plan_reset(
     """
     infos = log.topics()
     # Without the internal topics: a reset must be possible where those do not fit the program any more.
-    counts = {name: info.partitions for name, info in infos.items() if not info.internal}
+    mine = {
+        decorate(application.id, name, application.program.internal_topics)
+        for name in application.program.internal_topics
+    }
+    counts = {name: info.partitions for name, info in infos.items() if not info.internal and name not in mine}
     assignment = application.program.resolve(counts, application.id)
     settings = application.settings
     saved = saved_fingerprint(application.id, log) or {}
     before = saved.get("subtopologies", {})
     stores = {*application.program.stores, *(store for each in before.values() for store in each.get("stores", ()))}
     internal = _internal_topics(application.id, assignment, saved.get("internal_topics", ()), stores)
-    own = [name for name in sorted(internal) if name in infos and infos[name].internal]
+    own = [name for name in sorted(internal) if name in infos and (infos[name].internal or name in mine)]
     tasks = {str(task) for task in assignment.tasks if application.program.subtopology(task.subtopology).stores}
     for number, each in before.items():
         if each.get("stores"):

@@ -22,7 +22,7 @@ from penstock.errors import (
 from penstock.log import Commit, Log
 from penstock.record import Headers, OutputBatch, TopicPartition
 
-from .log_history import APPLICATION, MUCH, Found, History, output, read
+from .log_history import APPLICATION, MUCH, Found, History, output, read, settled_ends
 
 
 class LogContract:
@@ -40,6 +40,14 @@ class LogContract:
     """How many random histories are tried."""
     maintains: ClassVar[bool] = True
     """Whether `maintain` applies retention and compaction (False: a broker does it, when it likes)."""
+    sees_successors: ClassVar[bool] = True
+    """Whether `is_current` notices a successor at once, and commits deleted, before they committed something."""
+    ends_are_exact: ClassVar[bool] = True
+    """Whether offsets count records (False: commits, also those that fail, leave markers among them)."""
+    earliest_timestamp: ClassVar[int] = 0
+    """The smallest timestamp that is kept as it is."""
+    latest_timestamp: ClassVar[int] = (1 << 63) - 1
+    """The largest timestamp that records may have."""
 
     def open_log(self, directory: Path, clock: ManualClock) -> Log:
         """Open the log that belongs to `directory`: a new one in a new directory. Its times are the clock's."""
@@ -88,11 +96,13 @@ class LogContract:
         """With partitions, settings, and whether they are internal."""
         assert log.topics() == {}
         log.create_topic("plain", 3)
-        log.create_topic("set", 1, {"cleanup.policy": "compact"}, internal=True)
+        log.put_meta(APPLICATION, "note", b"")
+        own = f"{APPLICATION}-set-changelog"
+        log.create_topic(own, 1, {"cleanup.policy": "compact"}, internal=True)
         found = log.topics()
-        assert set(found) == {"plain", "set"}
+        assert set(found) == {"plain", own}
         assert found["plain"].partitions == 3 and not found["plain"].internal
-        assert found["set"].internal and found["set"].config["cleanup.policy"] == "compact"
+        assert found[own].internal and found[own].config["cleanup.policy"] == "compact"
 
     @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ü", "x" * 250])
     def test_a_bad_topic_name_is_refused(self, log: Log, name: str) -> None:
@@ -173,13 +183,21 @@ class LogContract:
             (),
             (("", b"x"),),
         ]
-        log.append(OutputBatch("t", [b"k", None, b""], [None, b"", b"\xff" * 3], [0, (1 << 63) - 1, 5], headers))
+        log.append(
+            OutputBatch(
+                "t",
+                [b"k", None, b""],
+                [None, b"", b"\xff" * 3],
+                [self.earliest_timestamp, self.latest_timestamp, 5],
+                headers,
+            )
+        )
         log.append(OutputBatch("t", [b"l"], [b"v"], [7]))
         partition = TopicPartition("t", 0)
         found = read(log, partition)
         assert [each.key for each in found] == [b"k", None, b"", b"l"]
         assert [each.value for each in found] == [None, b"", b"\xff" * 3, b"v"]
-        assert [each.timestamp for each in found] == [0, (1 << 63) - 1, 5, 7]
+        assert [each.timestamp for each in found] == [self.earliest_timestamp, self.latest_timestamp, 5, 7]
         assert [each.headers for each in found] == [*headers, ()]
 
     def test_keys_go_where_kafkas_clients_send_them(self, log: Log) -> None:
@@ -376,7 +394,7 @@ class LogContract:
         zombie.commit(Commit({partition: 0}, "v0"), [])
         successor = log.open_committer(APPLICATION, "0_0", [partition])
         assert successor.committed == Commit({partition: 0}, "v0")
-        assert not zombie.is_current()
+        assert not zombie.is_current() or not self.sees_successors
         assert successor.is_current()
         for _ in range(2):
             with pytest.raises(FencedError, match="0_0"):
@@ -543,6 +561,24 @@ class LogContract:
             log.lease(APPLICATION, "driver three", 10_000)
         successor.release()
 
+    def test_a_lease_outlives_what_was_committed(self, log: Log) -> None:
+        """Who resets an application holds its lease until the last trace is gone: nobody may start it halfway."""
+        log.create_topic("in", 1)
+        partition = TopicPartition("in", 0)
+        lease = log.lease(APPLICATION, "who resets", 10_000)
+        log.put_meta(APPLICATION, "note", b"mine")
+        log.open_committer(APPLICATION, "0_0", [partition]).commit(Commit({partition: 0}, "v0"), [])
+        for forget in (
+            lambda: log.set_positions(APPLICATION, {partition: 0}),
+            lambda: log.delete_commits(APPLICATION),
+        ):
+            forget()
+            with pytest.raises(LogError, match="who resets"):
+                log.lease(APPLICATION, "driver", 10_000)
+            lease.renew()
+        lease.release()
+        log.lease(APPLICATION, "driver", 10_000).release()
+
     # -- deletion
 
     def test_purging_keeps_what_is_at_or_after_the_offset(self, log: Log, clock: ManualClock) -> None:
@@ -643,7 +679,7 @@ class LogContract:
 
 def _everything(log: Log, topic: str) -> list[Found]:
     partitions = range(log.topics()[topic].partitions)
-    ends = log.end_offsets([TopicPartition(topic, each) for each in partitions])
+    ends = settled_ends(log, [TopicPartition(topic, each) for each in partitions])
     return [found for each, end in ends.items() if end for found in read(log, each)]
 
 
