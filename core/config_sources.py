@@ -22,10 +22,10 @@ PREFIX = "PENSTOCK_"
 DEFAULT_FILE = "penstock.toml"
 """Read when it is in the working directory and no other file is named."""
 
+_OURS = re.compile(r"DEBUG|CONFIG|KAFKA_\w+")
 _NOT_SETTINGS = re.compile(
-    r"DEBUG|CONFIG|KAFKA_\w+"
     # What Kubernetes and Docker put into every container beside a service of that name.
-    r"|(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP)(_\w+)?)?)"
+    r"(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP)(_\w+)?)?)"
 )
 _TABLE = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]")
 _ENTRY = re.compile(r"\s*((?:[\w-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[\w-]+|\"[^\"]*\"|'[^']*'))*)\s*=")
@@ -77,7 +77,10 @@ def file_layer(path: str | os.PathLike[str], load_function: LoadFunction | None 
         line = lines.get(f"penstock.{name}" if inside else name)
         origin = f"{path}, line {line}" if line else str(path)
         given.append((name, _secret_of(value, path.parent, origin), origin))
-    return _layer(given, load_function)
+    load = load_function or _load_function
+    return Layer.read(
+        given, Settings.names(), lambda key, value: value if isinstance(key, tuple) else value_of(key, value, load)
+    )
 
 
 def _flatten(table: Mapping[str, Any], start: str = "") -> Iterator[tuple[str, Any]]:
@@ -141,7 +144,9 @@ def environment_layer(environment: Mapping[str, str], load_function: LoadFunctio
     given: list[Given] = []
     for variable, value in sorted(environment.items()):
         name = variable.removeprefix(PREFIX)
-        if name == variable or not value or (flat(name) not in known and _NOT_SETTINGS.fullmatch(name)):
+        if name == variable or not value or _OURS.fullmatch(name):
+            continue
+        if flat(name) not in known and _NOT_SETTINGS.fullmatch(name):
             continue
         found = _named(flat(name), known)
         if found is None and name.endswith("_FILE"):

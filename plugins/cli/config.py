@@ -64,8 +64,7 @@ def _rows(application: Application) -> Iterator[tuple[str, Any, str]]:
             for each in sorted(value, key=str):
                 yield f"{name}.{each}", _plain(value[each]), origins.get((name, each), DEFAULT)
         else:
-            origin = origins.get(name, DEFAULT)
-            yield name, _plain(value), origin
+            yield name, _plain(value), origins.get(name, DEFAULT)
 
 
 def _plain(value: Any) -> Any:
@@ -79,4 +78,4 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "__qualname__"):
         ours = value.__module__.startswith("penstock.")
         return value.__qualname__ if ours else f"{value.__module__}:{value.__qualname__}"
-    return str(value)
+    return type(value).__name__ if type(value).__repr__ is object.__repr__ else str(value)

@@ -17,7 +17,6 @@ from penstock.plugins.spark.planner import Plan
 from penstock.plugins.spark.query import ApplicationQuery
 from penstock.plugins.spark.source import PenstockStreamReader
 
-from . import apps
 from .surroundings import Surroundings
 
 CANARY = "canary-b41d7"

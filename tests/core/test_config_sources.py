@@ -1,0 +1,262 @@
+"""Settings from a TOML file, the environment and NAME=VALUE texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock import Application, ConfigError, PluginError, Settings, Topology, skip
+from penstock.client_names import KNOWN
+from penstock.config_names import EXTRA, KAFKA_STREAMS, NOT_HERE, flat, translate
+from penstock.config_sources import environment_layer, file_layer, layers, options_layer
+from penstock.extractors import wall_clock_timestamp
+
+CANARY = "canary-51ab"
+TOPOLOGY = Topology().add_source("in", "in")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def toml(text: str, path: str = "my.toml") -> Any:
+    Path(path).write_text(text)
+    return file_layer(path)
+
+
+# -- the file
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'log = "kafka:a:1"\nconsumer.fetch.min.bytes = 5\nsecurity.protocol = "SSL"\nuser.limit = 3\n',
+        '"bootstrap.servers" = "a:1"\n[consumer]\nfetch.min.bytes = "5"\n[security]\nprotocol = "SSL"\n[user]\nlimit = 3\n',
+        'bootstrap.servers = ["a:1"]\n[clients]\nconsumer.fetch.min.bytes = 5\nsecurity = {protocol = "SSL"}\n[user]\nlimit = 3',
+        '[other]\nx = 1\n[penstock]\nlog = "kafka:a:1"\n[penstock.consumer.fetch]\nmin.bytes = 5\n[penstock.security]\nprotocol="SSL"\n[penstock.user]\nlimit=3',
+    ],
+)  # fmt: skip
+def test_tables_stand_for_dots(text: str) -> None:
+    settings = Settings.of(toml(text))
+    assert settings.log == "kafka:a:1"
+    assert settings.clients == {"consumer.fetch.min.bytes": "5", "security.protocol": "SSL"}
+    assert settings.user == {"limit": 3}
+
+
+def test_values_get_the_type_of_their_setting() -> None:
+    found = toml(
+        'processing_handler = "skip"\ndefault.timestamp.extractor = "wall_clock_timestamp"\nmax_task_idle = "none"\n'
+        'parallelism = "3"\ncommit_bytes = 1_000\ncommit.interval.ms = 7\nuser = {a = {b = [1], file = "x"}, c = "3"}\n'
+        'application.id = "shop"\nenable.metrics.push = false\n'
+    )
+    assert found.values == {
+        "processing_handler": skip,
+        "timestamp_extractor": wall_clock_timestamp,
+        "max_task_idle": None,
+        "parallelism": 3,
+        "commit_bytes": 1000,
+        "commit_interval": "7ms",
+        ("user", "a"): {"b": [1], "file": "x"},
+        ("user", "c"): "3",
+        "application_id": "shop",
+        ("clients", "enable.metrics.push"): False,
+    }
+
+
+def test_each_value_says_its_line() -> None:
+    found = toml(
+        '# log = 1\nlog = "local:x"\n\n[consumer]\n"fetch.min.bytes" = 5\n[sasl]\n  mechanism="PLAIN"\nlogin = {}\n'
+    )
+    assert found.origins == {
+        "log": "my.toml, line 2",
+        ("clients", "consumer.fetch.min.bytes"): "my.toml, line 5",
+        ("clients", "sasl.mechanism"): "my.toml, line 7",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("log = ", "'my.toml' is no valid TOML: .* document"),
+        (
+            '\ncomit_interval = "5s"',
+            "my.toml, line 2: unknown setting 'comit_interval'; did you mean 'commit_interval'",
+        ),
+        ("[consumer]\nfetch.min.byte = 1", "my.toml, line 2: unknown setting 'consumer.fetch.min.byte'; did you mean"),
+        ("num.standby.replicas = 1", "my.toml, line 1: 'num.standby.replicas' of Kafka Streams has no counterpart"),
+        ("commit_interval = 5", "my.toml, line 1: setting 'commit_interval': expected .*bare number does not say"),
+        ("parallelism = 'many'", "my.toml, line 1: setting 'parallelism': expected a whole number, found 'many'"),
+        ("store_backend = 'lmbd'", "my.toml, line 1: setting 'store_backend': no store backend named 'lmbd'"),
+        ("processing_handler = 'ignore'", "my.toml, line 1: .*expected one of fail, skip, or MODULE:ATTR"),
+        ("sasl.password = {file = 'gone'}", "my.toml, line 1: the file 'gone' cannot be read: No such file"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(text: str, message: str) -> None:
+    with pytest.raises((ConfigError, PluginError), match=message):
+        Application("app", TOPOLOGY).under(toml(text))
+
+
+def test_a_file_that_is_not_there() -> None:
+    with pytest.raises(ConfigError, match=r"'gone\.toml': No such file"):
+        file_layer("gone.toml")
+    with pytest.raises(ConfigError, match=r"'gone\.toml'"):
+        layers("gone.toml", {})
+    with pytest.raises(ConfigError, match=r"'gone\.toml'"):
+        layers(None, {"PENSTOCK_CONFIG": "gone.toml"})
+
+
+# -- the environment
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "key", "expected"),
+    [
+        ("PENSTOCK_LOG", "local:x", "log", "local:x"),
+        ("PENSTOCK_BOOTSTRAP_SERVERS", "a:1", "log", "kafka:a:1"),
+        ("PENSTOCK_PROCESSING_GUARANTEE", "at_least_once", "processing_guarantee", "at_least_once"),
+        ("PENSTOCK_COMMIT_INTERVAL", "5s", "commit_interval", "5s"),
+        ("PENSTOCK_COMMIT_INTERVAL_MS", "5", "commit_interval", "5ms"),
+        ("PENSTOCK_MAX_RECORDS_PER_BATCH", "none", "max_records_per_batch", None),
+        ("PENSTOCK_PROCESSING_EXCEPTION_HANDLER", "skip", "processing_handler", skip),
+        ("PENSTOCK_APPLICATION_ID", "shop", "application_id", "shop"),
+        ("PENSTOCK_CONSUMER_FETCH_MIN_BYTES", "5", ("clients", "consumer.fetch.min.bytes"), "5"),
+        ("PENSTOCK_MAIN_CONSUMER_FETCH_MIN_BYTES", "5", ("clients", "consumer.fetch.min.bytes"), "5"),
+        ("PENSTOCK_SASL_PASSWORD", "none", ("clients", "sasl.password"), "none"),
+        ("PENSTOCK_SASL_OAUTHBEARER_ASSERTION_FILE", "x", ("clients", "sasl.oauthbearer.assertion.file"), "x"),
+        ("PENSTOCK_CLIENTS_DEBUG", "broker", ("clients", "debug"), "broker"),
+        ("PENSTOCK_CLIENTS_QUITE_NEW", "5", ("clients", "quite.new"), "5"),
+        ("PENSTOCK_CLIENTS_PRODUCER_QUITE_NEW", "5", ("clients", "producer.quite.new"), "5"),
+        ("PENSTOCK_USER_MOST_ORDERS", "5", ("user", "most_orders"), 5),
+    ],
+)
+def test_a_variable_sets_what_it_names(variable: str, value: str, key: Any, expected: Any) -> None:
+    found = environment_layer({variable: value, "HOME": "/"})
+    assert found.values == {key: expected}
+    assert found.origins == {key: variable}
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "PENSTOCK_DEBUG", "PENSTOCK_CONFIG", "PENSTOCK_KAFKA_JARS", "PENSTOCK_SERVICE_HOST", "PENSTOCK_SERVICE_PORT",
+        "PENSTOCK_SERVICE_PORT_HTTP", "PENSTOCK_PORT", "PENSTOCK_PORT_80_TCP", "PENSTOCK_PORT_80_TCP_ADDR", "XPENSTOCK_LOG",
+        "PENSTOCK_UI_SERVICE_HOST", "_PENSTOCK_COMPLETE",
+    ],
+)  # fmt: skip
+def test_what_is_no_setting_is_left_alone(variable: str) -> None:
+    assert not environment_layer({variable: "x"}).values
+    assert not environment_layer({"PENSTOCK_LOG": ""}).values
+
+
+def test_an_unknown_variable_is_said() -> None:
+    with pytest.raises(ConfigError, match="PENSTOCK_COMIT_INTERVAL: unknown setting 'comit_interval'; did you mean"):
+        environment_layer({"PENSTOCK_COMIT_INTERVAL": "5s"})
+    with pytest.raises(ConfigError, match="PENSTOCK_COMMIT_INTERVAL: setting 'commit_interval': expected"):
+        Settings.of(environment_layer({"PENSTOCK_COMMIT_INTERVAL": "5"}))
+
+
+NAMES = sorted({*Settings.names(), *EXTRA, *KAFKA_STREAMS, *KNOWN} - {"user", "clients", "debug"} - set(NOT_HERE))
+
+
+@given(st.sampled_from(NAMES), st.sampled_from(["", "consumer.", "producer.", "admin.", "main.consumer."]))
+def test_a_variable_says_the_same_as_the_name(name: str, prefix: str) -> None:
+    """Every name that the code takes can be spelled as a variable, and comes back as the same setting."""
+    name = prefix + name if name in KNOWN else name
+    value = "12"
+    if name.endswith(("_handler", ".handler", "extractor")):
+        value = "skip" if "handler" in name else "wall_clock_timestamp"
+    expected = translate(name, value, Settings.names())
+    assert expected is not None
+    found = environment_layer({f"PENSTOCK_{flat(name).upper()}": value}).values
+    assert set(found) == {expected[0]}
+
+
+def test_names_are_spelled_differently_as_variables() -> None:
+    """So that no variable means two things: the same letters, the same setting."""
+    meanings: dict[str, Any] = {}
+    for name in NAMES:
+        found = translate(name, "12", Settings.names())
+        assert found is not None
+        assert meanings.setdefault(flat(name), found[0]) == found[0], name
+
+
+# -- secrets in files
+
+
+def test_a_secret_may_be_in_a_file(here: Path) -> None:
+    (here / "conf").mkdir()
+    (here / "conf" / "password").write_text(f"{CANARY}\n")
+    (here / "other").write_text(f"{CANARY}-2")
+    found = toml('sasl.password = {file = "password"}\nsasl.username = {file = "../other"}\n', "conf/app.toml")
+    settings = Settings.of(found)
+    assert settings.clients == {"sasl.password": CANARY, "sasl.username": f"{CANARY}-2"}
+    by_variable = environment_layer({"PENSTOCK_SASL_USERNAME_FILE": "other", "PENSTOCK_LOG_FILE": "other"})
+    assert dict(
+        Settings.make({"clients": {"sasl.username": by_variable.values["clients", "sasl.username"]}}).clients
+    ) == {"sasl.username": f"{CANARY}-2"}
+    for shown in (found, settings, by_variable, Application("app", TOPOLOGY).under(found)):
+        assert CANARY not in repr(shown)
+
+
+@pytest.mark.parametrize("given", [f"sasl.pasword={CANARY}", f"acks.{CANARY}", "user=5", "clients=5", f"={CANARY}"])
+def test_an_error_about_a_name_does_not_show_the_value(given: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        options_layer([given])
+    assert f"={CANARY}" not in str(caught.value)
+    with pytest.raises(ConfigError) as caught:
+        environment_layer({"PENSTOCK_SASL_PASWORD": CANARY})
+    assert CANARY not in str(caught.value)
+
+
+# -- who wins
+
+
+@given(st.sets(st.sampled_from(["program", "file", "environment", "option"])))
+def test_the_option_wins_over_the_environment_the_file_and_the_program(who: set[str]) -> None:
+    Path("penstock.toml").write_text(
+        'commit_interval = "2s"\nuser.file = 1\nuser.all = "file"\n' if "file" in who else "# nothing\n"
+    )
+    variables = {
+        "PENSTOCK_COMMIT_INTERVAL_MS": "3",
+        "PENSTOCK_USER_ENVIRONMENT": "1",
+        "PENSTOCK_USER_ALL": "environment",
+    }
+    options = ["commit.interval=4s", "user.option=1", "user.all=option"]
+    program: dict[str, Any] = {"commit_interval": "1s", "user": {"program": 1, "all": "program"}}
+    application = Application("app", TOPOLOGY, **(program if "program" in who else {})).under(
+        layers(None, variables if "environment" in who else {}, options if "option" in who else [])
+    )
+    expected: dict[str | None, tuple[str, str | None]] = {
+        "program": ("1s", "code"),
+        "file": ("2s", "penstock.toml, line 1"),
+        "environment": ("3ms", "PENSTOCK_COMMIT_INTERVAL_MS"),
+        "option": ("4s", "--set commit.interval"),
+        None: ("30s", None),
+    }
+    strongest = max(who, key=list(expected).index, default=None)
+    origin = application.given.origins.get("commit_interval")
+    assert (application.settings.commit_interval, origin) == expected[strongest]
+    assert application.settings.user == {**dict.fromkeys(who, 1), **({"all": strongest} if strongest else {})}
+
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1)
+
+
+@given(st.sampled_from(["sasl.password", "consumer.ssl.key.pem", "clients.my.token"]), TEXT)
+def test_no_secret_is_shown_whatever_it_is(name: str, value: str) -> None:
+    secret = f"<{CANARY}{value}>"
+    made: list[Any] = [
+        Settings.of(options_layer([f"{name}={secret}"])),
+        Settings.make({name: secret}),
+        Settings.of(environment_layer({f"PENSTOCK_{flat(name).upper()}": secret})),
+        Application("app", TOPOLOGY, {name: secret}),
+    ]
+    for each in made:
+        assert CANARY not in repr(each)
+    assert [list(each.clients.values()) for each in made[:3]] == [[secret]] * 3
