@@ -40,7 +40,7 @@ class Console:
         """Run a command in this process, in the directory (a fixture has gone there); it must end with `code`."""
         result = CliRunner().invoke(penstock, list(arguments), input=stdin)
         assert result.exit_code == code, f"{arguments}: {result.exit_code}\n{result.stdout}\n{result.stderr}"
-        assert "Traceback" not in result.output
+        assert "Traceback" not in result.stderr
         return result
 
     def json(self, *arguments: str, **options: Any) -> Any:

@@ -1,0 +1,223 @@
+"""Replaying dead letters: they are sent back to where they came from, each once."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from penstock.errors import ConfigError, UnknownTopicError
+from penstock.log import Commit, Log
+from penstock.record import OutputBatch, TopicPartition
+
+from .dead_letters import Letter, Selection, batches_from, letters_in, partitions_of, read_letters
+
+_STATE_BYTES = 1_900
+_META = "replayed"
+
+
+@dataclass
+class Replayed:
+    """What was replayed before, in one partition: everything below `base`, and of some kinds everything below another offset."""
+
+    base: int = 0
+    kinds: dict[str, int] = field(default_factory=dict)
+
+    def has(self, letter: Letter) -> bool:
+        """Return whether a letter was replayed."""
+        return letter.offset < max(self.base, self.kinds.get(letter.kind, 0))
+
+    def note(self, selection: Selection, seen: set[str], position: int) -> None:
+        """Note that everything selected below `position` was replayed, of which there were the kinds `seen`."""
+        if selection.by_place:
+            return
+        if not selection.by_kind:
+            self.base = max(self.base, position)
+        else:
+            self.kinds |= {kind: max(position, self.kinds.get(kind, 0)) for kind in seen}
+        self.kinds = {kind: at for kind, at in self.kinds.items() if at > self.base}
+
+    def to_bytes(self) -> bytes:
+        """Return the kinds as bytes; `base` is a position of the log's. Raises ConfigError when there are too many."""
+        data = json.dumps(self.kinds, separators=(",", ":")).encode()
+        if len(data) > _STATE_BYTES:
+            raise ConfigError(
+                f"letters of {len(self.kinds)} kinds (exception and source topic) were replayed one kind after the other, and no more can be "
+                "remembered: replay all kinds at once, or by --offsets, which remembers nothing"
+            )
+        return data
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Letters of one partition that were sent to one topic, from offset `first` to `last`."""
+
+    partition: int
+    to: str
+    records: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a replay did. `left_out`: letters that have no source record, and records that are no letters."""
+
+    sent: tuple[Sent, ...]
+    left_out: int
+
+
+def group_of(topic: str) -> str:
+    """Return the application id under which the log remembers what of a dead-letter topic was replayed."""
+    return f"{topic}-replay"
+
+
+def replayed(log: Log, topic: str) -> Mapping[int, Replayed]:
+    """Return what was replayed before, by partition, without disturbing a replay that runs."""
+    group, found = group_of(topic), {}
+    partitions = partitions_of(log, topic, Selection())
+    for partition, position in log.committed(group, partitions).items():
+        kinds = log.get_meta(group, f"{_META}-{partition.partition}")
+        found[partition.partition] = Replayed(position or 0, json.loads(kinds) if kinds else {})
+    return found
+
+
+def replay(
+    log: Log,
+    topic: str,
+    selection: Selection,
+    *,
+    to: str | None = None,
+    limit: int | None = None,
+    again: bool = False,
+    dry_run: bool = False,
+) -> Replay:
+    """Send selected letters, as their source records were, to `to` or back to where each was read.
+
+    Back means into the partition that it was read from. Letters that were replayed before are left out, except with `again` or where the
+    selection goes by place or time, which is not remembered. What is sent and what is remembered are one commit of the log: a replay that is
+    killed is taken up where it was. At most `limit` are sent. Raises UnknownTopicError when a topic to send to is not there.
+    """
+    total: list[Sent] = []
+    left_out = 0
+    for partition in partitions_of(log, topic, selection):
+        if limit is not None and sum(each.records for each in total) >= limit:
+            break
+        left = None if limit is None else limit - sum(each.records for each in total)
+        one = _PartitionReplay(log, partition, selection, to, left, again or selection.by_place)
+        if dry_run:
+            one.run(replayed(log, topic)[partition.partition])
+        else:
+            one.run_and_commit()
+        total += one.sent()
+        left_out += one.left_out
+    return Replay(tuple(total), left_out)
+
+
+class _PartitionReplay:
+    """The replay of one partition."""
+
+    def __init__(
+        self,
+        log: Log,
+        partition: TopicPartition,
+        selection: Selection,
+        to: str | None,
+        limit: int | None,
+        again: bool,
+    ) -> None:
+        self._log = log
+        self._partition = partition
+        self._selection = selection
+        self._to = to
+        self._left = limit
+        self._again = again
+        self._counts = {name: info.partitions for name, info in log.topics().items()}
+        self._offsets: dict[str, list[int]] = {}
+        self._seen: set[str] = set()
+        self.left_out = 0
+
+    def run_and_commit(self) -> None:
+        """Send, in commits of about a fetch each."""
+        partition = self._partition
+        group, number = group_of(partition.topic), partition.partition
+        with closing(self._log.open_committer(group, f"0_{number}", [partition])) as committer:
+            before = committer.committed
+            memory = Replayed()
+            if before is not None:
+                memory = Replayed(before.positions.get(partition, 0), json.loads(before.engine_state or b"{}"))
+            for outputs in self._outputs(memory):
+                kinds = memory.to_bytes()
+                committer.commit(Commit({partition: memory.base}, "replay", kinds), outputs)
+                # A copy, for who only looks: reading the commit itself would take the replay's fence.
+                self._log.put_meta(group, f"{_META}-{number}", kinds)
+
+    def run(self, memory: Replayed) -> None:
+        """Only look."""
+        for _ in self._outputs(memory):
+            pass
+
+    def sent(self) -> list[Sent]:
+        """Return what was sent, by topic."""
+        number = self._partition.partition
+        return [Sent(number, to, len(each), each[0], each[-1]) for to, each in self._offsets.items()]
+
+    def _outputs(self, memory: Replayed) -> Iterator[list[OutputBatch]]:
+        """Yield what to send, and have in `memory` what is then to be remembered."""
+        start = self._selection.first or 0
+        # Nobody passes `base` but a replay of everything.
+        for batch in batches_from(self._log, self._partition, start if self._again else max(start, memory.base)):
+            outputs: dict[str, OutputBatch] = {}
+            position = batch.next_offset
+            for letter in letters_in(batch):
+                if self._left == 0:
+                    position = letter.offset
+                    break
+                if self._selection.has(letter):
+                    self._take(letter, memory, outputs)
+            memory.note(self._selection, self._seen, position)
+            yield list(outputs.values())
+            if self._left == 0:
+                return
+
+    def _take(self, letter: Letter, memory: Replayed, outputs: dict[str, OutputBatch]) -> None:
+        if letter.source is None or letter.note is None:
+            self.left_out += 1
+            return
+        self._seen.add(letter.kind)
+        if memory.has(letter) and not self._again:
+            return
+        to = self._to or letter.source
+        if to not in self._counts:
+            raise UnknownTopicError(
+                f"topic {letter.topic!r} partition {letter.partition} offset {letter.offset} cannot be replayed: there is no topic "
+                f"{to!r}, where it was read. Make it, or send it elsewhere (--to TOPIC)"
+                if self._to is None
+                else f"there is no topic {to!r} to replay to"
+            )
+        number = letter.note.partition
+        known = self._to is None and number is not None and number < self._counts[to]
+        output = outputs.setdefault(to, OutputBatch(to, [], [], [], [], []))
+        output.keys.append(letter.key)
+        output.values.append(letter.value)
+        output.timestamps.append(letter.timestamp)
+        assert output.headers is not None and output.partitions is not None
+        output.headers.append(letter.headers)
+        output.partitions.append([number] if known and number is not None else None)
+        self._offsets.setdefault(to, []).append(letter.offset)
+        if self._left is not None:
+            self._left -= 1
+
+
+def count_letters(log: Log, topic: str) -> dict[tuple[str | None, str | None], tuple[int, int]]:
+    """Return for each source topic and exception how many letters there are, and how many of them wait to be replayed."""
+    before = replayed(log, topic)
+    there: Counter[tuple[str | None, str | None]] = Counter()
+    waiting: Counter[tuple[str | None, str | None]] = Counter()
+    for letter in read_letters(log, topic):
+        kind = letter.source, letter.exception
+        there[kind] += 1
+        waiting[kind] += letter.source is not None and not before[letter.partition].has(letter)
+    return {kind: (number, waiting[kind]) for kind, number in there.most_common()}

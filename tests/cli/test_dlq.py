@@ -1,0 +1,147 @@
+"""`penstock dlq`."""
+
+from __future__ import annotations
+
+import pytest
+
+from .applications import TARGET, counting, run
+from .console import Console
+
+WORDS = b"good\nbad \xc3\xa4\nbad two\nworse\n"
+
+
+@pytest.fixture
+def letters(console: Console) -> Console:
+    """Three records that failed, read from both partitions of `words`."""
+    counting(console)
+    text = (
+        '{"value": "good"}\n{"value": "bad ä", "key": "k", "timestamp": 7, "headers": [["h", "1"], ["h", {"base64": "/w=="}]]}\n'
+        '{"value": "worse", "timestamp": 9}\n'
+    )
+    console("produce", "words", "--json-lines", "--partition", "1", stdin=text)
+    console("produce", "words", "--json-lines", "--partition", "0", stdin='{"value": "bad two", "timestamp": 8}\n')
+    run()
+    return console
+
+
+def test_what_there_is(letters: Console) -> None:
+    assert letters.json("dlq", "list", TARGET, "--json") == [
+        {"topic": "dead", "source_topic": "words", "exception": "builtins.ValueError", "records": 2, "waiting": 2},
+        {"topic": "dead", "source_topic": "words", "exception": "builtins.KeyError", "records": 1, "waiting": 1},
+    ]
+    letters("dlq", "replay", "dead", "--exception", "KeyError", "--app", TARGET)
+    lines = [line.split() for line in letters("dlq", "list", TARGET).stdout.splitlines()]
+    assert lines == [
+        ["TOPIC", "SOURCE", "TOPIC", "EXCEPTION", "RECORDS", "WAITING"],
+        ["dead", "words", "builtins.ValueError", "2", "2"],
+        ["dead", "words", "builtins.KeyError", "1", "0"],
+    ]
+
+
+def test_topics_that_no_handler_names(letters: Console) -> None:
+    plain = ("dlq", "list", TARGET, "--set", "processing_handler=skip")
+    assert "no handler of 'counting' names a dead-letter topic" in letters(*plain, code=2).stderr
+    assert len(letters.json(*plain, "--topic", "dead", "--json")) == 2
+    assert "did you mean 'dead'?" in letters(*plain, "--topic", "daed", code=1).stderr
+    letters("topics", "delete", "dead", "--yes")
+    result = letters("dlq", "list", TARGET)
+    assert (result.stdout, result.stderr.splitlines()[0]) == (
+        "",
+        "topic dead does not exist: penstock topics create dead",
+    )
+
+
+def test_a_letter_shows_its_record_and_its_failure(letters: Console) -> None:
+    shown = {each["offset"]: each for each in letters.json_lines("dlq", "show", "dead", "--json")}
+    assert len(shown) == 3
+    (first,) = [each for each in shown.values() if each["timestamp"] == 7]
+    trace = first.pop("stacktrace")
+    assert trace.startswith("Traceback") and trace.endswith("ValueError: no bad ä\n")
+    assert first == {
+        "topic": "dead", "partition": 0, "offset": first["offset"], "timestamp": 7, "key": "k", "value": "bad ä",
+        "headers": [["h", "1"], ["h", {"base64": "/w=="}]],
+        "exception": "builtins.ValueError", "message": "no bad ä", "source": {"topic": "words", "partition": 1, "offset": 1},
+    }  # fmt: skip
+    text = letters("dlq", "show", "dead", "--since", "7", "--offsets", str(first["offset"])).stdout
+    for line in (
+        f"dead partition 0 offset {first['offset']}",
+        "  read from  words partition 1 offset 1",
+        "  exception  builtins.ValueError",
+        "  message    no bad ä",
+        "  time       1970-01-01T00:00:00.007Z",
+        "  key        k",
+        "  value      bad ä",
+        "  header     h: 1",
+        "  header     h: b'\\xff'",
+        "  Traceback (most recent call last):",
+    ):
+        assert line in text.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("options", "timestamps"),
+    [
+        ([], [7, 8, 9]),
+        (["--exception", "ValueError"], [7, 8]),
+        (["--exception", "builtins.KeyError", "--exception", "Error"], [9]),
+        (["--from-topic", "words", "--since", "1970-01-01T00:00:00.008Z"], [8, 9]),
+        (["--from-topic", "other"], []),
+        (["--since", "1h"], []),
+        (["--partition", "0"], [7, 8, 9]),
+    ],
+)  # fmt: skip
+def test_letters_are_selected(letters: Console, options: list[str], timestamps: list[int]) -> None:
+    shown = letters.json_lines("dlq", "show", "dead", "--json", *options)
+    assert sorted(each["timestamp"] for each in shown) == timestamps
+    assert len(letters.json_lines("dlq", "show", "dead", "--json", "--limit", "1", *options)) == min(1, len(timestamps))
+    for dry in (["--dry-run"], []):
+        done = letters.json("dlq", "replay", "dead", "--json", *options, *dry)
+        assert (done["records"], done["dry_run"]) == (len(timestamps), bool(dry))
+
+
+def test_offsets_name_places(letters: Console) -> None:
+    for text, offsets in (("1", [1]), ("1-", [1, 2]), ("0-1", [0, 1]), ("7-", [])):
+        shown = letters.json_lines("dlq", "show", "dead", "--json", "--offsets", text)
+        assert [each["offset"] for each in shown] == offsets
+    assert "no dead letters that fit" in letters("dlq", "show", "dead", "--offsets", "7").stderr
+    assert (
+        "--offsets 'x': expected an offset, or FIRST-LAST"
+        in letters("dlq", "show", "dead", "--offsets", "x", code=2).stderr
+    )
+    assert "no partition 3" in letters("dlq", "show", "dead", "--partition", "3", code=2).stderr
+
+
+def test_a_replay_sends_each_letter_once_and_says_which(letters: Console) -> None:
+    dry = letters("dlq", "replay", "dead", "--dry-run")
+    assert [line.split() for line in dry.stdout.splitlines()] == [
+        ["PARTITION", "OFFSETS", "TO", "RECORDS"],
+        ["0", "0-2", "words", "3"],
+    ]
+    assert dry.stderr == "would replay 3 records of dead\n"
+    result = letters("dlq", "replay", "dead")
+    assert (result.stdout, result.stderr) == (dry.stdout, "replayed 3 records of dead\n")
+    again = letters("dlq", "replay", "dead")
+    assert (again.stdout, again.stderr) == ("", "replayed 0 records of dead\n")
+    assert letters("dlq", "replay", "dead", "--all", "--limit", "1").stderr == "replayed 1 record of dead\n"
+    records = letters.json_lines("consume", "words", "--json")
+    found = [(each["partition"], each["value"], each["timestamp"], each["headers"]) for each in records]
+    assert found.count((1, "bad ä", 7, [["h", "1"], ["h", {"base64": "/w=="}]])) >= 2
+    assert len(records) == 4 + 3 + 1
+
+
+def test_a_program_that_was_mended_gets_its_records(letters: Console) -> None:
+    text = (letters.directory / "counting.py").read_text()
+    letters("dlq", "replay", "dead")
+    letters.write("mended.py", text.replace("raise ValueError", "record = record.with_value('mended') #"))
+    run("mended:application")
+    counted = letters("consume", "totals", "--print-key", "--key-separator", "=", "--value-serde", "int").stdout.split()
+    assert sorted(counted) == ["good=1", "mended=1", "mended=2"]
+    waiting = {each["exception"]: each["waiting"] for each in letters.json("dlq", "list", TARGET, "--json")}
+    assert waiting == {"builtins.ValueError": 0, "builtins.KeyError": 1}
+
+
+def test_a_missing_topic_is_said_with_what_to_do(letters: Console) -> None:
+    assert "did you mean 'dead'?" in letters("dlq", "replay", "deed", code=1).stderr
+    assert "no topic 'wrods' to replay to" in letters("dlq", "replay", "dead", "--to", "wrods", code=1).stderr
+    letters("topics", "delete", "words", "--yes")
+    assert "cannot be replayed: there is no topic 'words'" in letters("dlq", "replay", "dead", code=1).stderr

@@ -1,0 +1,201 @@
+"""Replaying dead letters: each goes back once, as it was, whatever was selected, cut off or killed on the way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.dead_letter import failure_headers
+from penstock.errors import ConfigError, FencedError, UnknownTopicError
+from penstock.handlers import Failure, Stage
+from penstock.log import Log
+from penstock.plugins.logs.local import LocalLog
+from penstock.plugins.runtime.dead_letters import Selection, read_letters
+from penstock.plugins.runtime.replay import count_letters, replay
+from penstock.record import Headers, OutputBatch, TopicPartition
+
+from .faults import FAULTS, Crash, FaultyLog
+
+ERRORS = [ValueError("v"), KeyError("k"), TimeoutError("t")]
+SOURCES = ["a", "b"]
+LETTERS = st.tuples(st.integers(0, 1), st.sampled_from(SOURCES), st.sampled_from(ERRORS))
+HEADERS: Headers = (("trace", b"\xff"), ("trace", None))
+
+
+def dead_letter_log() -> FaultyLog:
+    log = FaultyLog()
+    for name, partitions in (("a", 3), ("b", 1), ("dead", 2), ("elsewhere", 2)):
+        log.create_topic(name, partitions)
+    return log
+
+
+def letter(log: Log, number: int, partition: int, source: str, error: Exception, from_partition: int = 0) -> None:
+    failure = Failure(
+        Stage.PROCESSING, error, "node", "0_0", source, from_partition, number, b"k", b"%d" % number, HEADERS
+    )
+    headers = (*HEADERS, *failure_headers(failure))
+    log.append(OutputBatch("dead", [b"k"], [b"%d" % number], [number], [headers], [[partition]]))
+
+
+def values(log: Log, *topics: str) -> list[int]:
+    found = []
+    for topic in topics:
+        for number in range(log.topics()[topic].partitions):
+            partition = TopicPartition(topic, number)
+            for batch in log.fetch(partition, 0, log.end_offsets([partition])[partition], 1 << 30):
+                found += [int(value or b"") for value in batch.values]
+    return found
+
+
+STEPS = st.tuples(
+    st.lists(LETTERS, max_size=6),
+    st.sampled_from([(), ("ValueError",), ("builtins.KeyError", "TimeoutError")]),
+    st.sampled_from([(), ("a",)]),
+    st.sampled_from([None, None, 1]),
+    st.sampled_from([None, None, 1, 3]),
+    st.sampled_from(["", "", "before commit", "after commit"]),
+)
+
+
+@given(st.lists(STEPS, max_size=6))
+def test_each_letter_is_sent_once(
+    steps: list[tuple[list[tuple[int, str, Exception]], tuple[str, ...], tuple[str, ...], int | None, int | None, str]],
+) -> None:
+    log = dead_letter_log()
+    count = 0
+    for letters, exceptions, sources, partition, limit, fault in steps:
+        for each in letters:
+            letter(log, count, *each)
+            count += 1
+        selection = Selection(exceptions, sources, partition)
+        before = Counter(values(log, *SOURCES))
+        selected = {each.offset + 1000 * each.partition: each for each in read_letters(log, "dead", selection)}
+        waiting = [each for each in selected.values() if not before[each.timestamp]]
+        would = replay(log, "dead", selection, limit=limit, dry_run=True)
+        FAULTS.clear()
+        if fault:
+            FAULTS.plan(fault)
+        try:
+            done = replay(log, "dead", selection, limit=limit)
+        except Crash:
+            continue
+        finally:
+            FAULTS.clear()
+        sent = Counter(values(log, *SOURCES)) - before
+        assert sum(sent.values()) == min(len(waiting), limit or len(waiting))
+        assert set(sent) <= {each.timestamp for each in waiting}
+        # A copy of what is remembered serves who only looks; after a crash it may be behind.
+        if not any(step[-1] for step in steps):
+            assert would == done
+    replay(log, "dead", Selection())
+    assert Counter(values(log, *SOURCES)) == Counter(range(count))
+    assert {waiting for _, waiting in count_letters(log, "dead").values()} <= {0}
+    replay(log, "dead", Selection(), again=True)
+    assert Counter(values(log, *SOURCES)) == Counter([*range(count), *range(count)])
+
+
+def test_it_goes_back_as_it_was_and_where_it_was() -> None:
+    log = dead_letter_log()
+    letter(log, 7, 1, "a", ERRORS[0], from_partition=2)
+    letter(log, 8, 1, "b", ERRORS[0], from_partition=5)  # where there is no such partition any more: by key
+    done = replay(log, "dead", Selection())
+    assert [(each.partition, each.to, each.records, each.first, each.last) for each in done.sent] == [
+        (1, "a", 1, 0, 0), (1, "b", 1, 1, 1),
+    ]  # fmt: skip
+    (batch,) = log.fetch(TopicPartition("a", 2), 0, 1, 100)
+    assert (batch.keys[0], batch.values[0], batch.timestamps[0]) == (b"k", b"7", 7)
+    assert batch.headers is not None and batch.headers[0] == HEADERS
+    assert values(log, "b") == [8]
+    replay(log, "dead", Selection(), to="elsewhere", again=True)
+    assert sorted(values(log, "elsewhere")) == [7, 8]
+
+
+def test_what_is_named_by_place_is_sent_whatever_was_before_and_not_remembered() -> None:
+    log = dead_letter_log()
+    for number in range(5):
+        letter(log, number, 0, "a", ERRORS[0])
+    replay(log, "dead", Selection(), limit=2)
+    replay(log, "dead", Selection(first=1, last=3))
+    assert sorted(values(log, "a")) == [0, 1, 1, 2, 3]
+    replay(log, "dead", Selection(since_ms=4))
+    assert count_letters(log, "dead") == {("a", "builtins.ValueError"): (5, 3)}
+    replay(log, "dead", Selection())
+    assert sorted(values(log, "a")) == [0, 1, 1, 2, 2, 3, 3, 4, 4]
+
+
+def test_what_has_no_source_is_left_out() -> None:
+    log = dead_letter_log()
+    failure = Failure(Stage.PROCESSING, ValueError("tick"), "node", "0_0", None, None, None)
+    log.append(OutputBatch("dead", [None, b"k"], [None, b"1"], [1, 2], [failure_headers(failure), ()], [[0], [0]]))
+    letter(log, 3, 0, "a", ERRORS[0])
+    done = replay(log, "dead", Selection())
+    assert (sum(each.records for each in done.sent), done.left_out) == (1, 2)
+    assert count_letters(log, "dead") == {
+        (None, "builtins.ValueError"): (1, 0), (None, None): (1, 0), ("a", "builtins.ValueError"): (1, 0),
+    }  # fmt: skip
+
+
+def test_what_retention_deleted_is_passed_over() -> None:
+    log = dead_letter_log()
+    for number in range(4):
+        letter(log, number, 0, "a", ERRORS[0])
+    log.purge(TopicPartition("dead", 0), 3)
+    replay(log, "dead", Selection())
+    assert values(log, "a") == [3]
+
+
+def test_a_topic_that_is_gone_is_named_and_nothing_is_lost() -> None:
+    log = dead_letter_log()
+    letter(log, 0, 0, "a", ERRORS[0])
+    letter(log, 1, 0, "gone", ERRORS[0])
+    with pytest.raises(UnknownTopicError, match=r"offset 1 cannot be replayed: .* 'gone'.*--to TOPIC"):
+        replay(log, "dead", Selection())
+    with pytest.raises(UnknownTopicError, match="no topic 'nowhere' to replay to"):
+        replay(log, "dead", Selection(), to="nowhere")
+    assert values(log, "a") == []
+    replay(log, "dead", Selection(sources=("a",)))
+    replay(log, "dead", Selection(), to="b")
+    assert (values(log, "a"), values(log, "b")) == ([0], [1])
+
+
+def test_two_at_once_send_nothing_twice(tmp_path: Path) -> None:
+    class Overtaking(LocalLog):
+        overtake = True
+
+        def put_meta(self, application_id: str, key: str, value: bytes) -> None:
+            super().put_meta(application_id, key, value)
+            if self.overtake:
+                self.overtake = False
+                replay(self, "dead", Selection())
+
+    log = Overtaking(str(tmp_path / "log"))
+    for name in ("a", "dead"):
+        log.create_topic(name, 1)
+    for number in range(4):
+        # So large that a fetch holds two of them.
+        value = b"%d" % number * 600_000
+        failure = Failure(Stage.PROCESSING, ERRORS[0], "node", "0_0", "a", 0, number)
+        log.append(OutputBatch("dead", [b"k"], [value], [number], [failure_headers(failure)]))
+    with pytest.raises(FencedError, match="dead-replay"):
+        replay(log, "dead", Selection())
+    found = [value[:1] for batch in log.fetch(TopicPartition("a", 0), 0, 4, 1 << 30) for value in batch.values if value]
+    assert found == [b"0", b"1", b"2", b"3"]
+    log.close()
+
+
+def test_more_kinds_than_can_be_remembered_are_an_error_that_says_what_to_do() -> None:
+    log = dead_letter_log()
+    log.append(OutputBatch("dead", [], [], []))
+    for number in range(200):
+        error = type(f"Error{number}", (Exception,), {})("no")
+        letter(log, number, 0, "a", error)
+    letter(log, 200, 0, "b", ERRORS[0])
+    with pytest.raises(ConfigError, match="200 kinds .* replay all kinds at once"):
+        replay(log, "dead", Selection(sources=("a",)))
+    assert values(log, "a") == []
+    replay(log, "dead", Selection())
+    assert len(values(log, "a")) == 200
