@@ -56,4 +56,4 @@ def make_application(data_dir: str) -> Application:
 
 def application() -> Application:
     """Return the application over the data directory that the harness names."""
-    return make_application(os.environ["PENSTOCK_CRASH_DIR"])
+    return make_application(os.environ["CRASH_DIRECTORY"])

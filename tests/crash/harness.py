@@ -69,7 +69,7 @@ class Harness:
         """Start the driver in a process group of its own."""
         self.process = subprocess.Popen(
             [sys.executable, "-m", "penstock.plugins.cli", "run", "tests.crash.app:application", "--trigger", "0s", "--master", "local[2,4]"],
-            env={**os.environ, "PENSTOCK_CRASH_DIR": str(self.directory / "data")},
+            env={**os.environ, "CRASH_DIRECTORY": str(self.directory / "data")},
             stdout=self.output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
