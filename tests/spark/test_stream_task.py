@@ -29,6 +29,7 @@ from penstock import (
     key_value_store,
 )
 from penstock.errors import ConfigError, IncompatibleStateError, ProcessingError
+from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.runtime.host import Host
 from penstock.plugins.spark.dataframe.commit import StreamCommit, next_anchors, oldest_needed
 from penstock.plugins.spark.dataframe.packing import Packer, Rows, pack_headers, unpack_headers
@@ -182,10 +183,10 @@ steps = st.sampled_from(["go on", "repeat", "repeat elsewhere", "new process", "
 keys = st.sampled_from(["a", "b", "c"])
 
 
-@settings(max_examples=40)
+@settings(max_examples=60)
 @given(
-    st.lists(st.tuples(keys, st.sampled_from(["x", "y", "z"]), st.integers(0, 900)), max_size=30),
-    st.lists(st.tuples(st.integers(0, 8), steps), max_size=12),
+    st.lists(st.tuples(keys, st.sampled_from(["x", "y", "z"]), st.integers(0, 900)), min_size=5, max_size=30),
+    st.lists(st.tuples(st.integers(0, 5), steps), min_size=3, max_size=12),
 )
 def test_any_split_of_the_input_gives_what_the_test_driver_gives(given: list[Row], cuts: list[tuple[int, str]]) -> None:
     now, rows = 0, []
@@ -271,6 +272,8 @@ def test_going_back_as_far_as_spark_may(tmp_path: Path) -> None:
         operator.batch([(f"{filler}{number % 3}", "x", 0), ("a", "x", 0)])
         assert operator.known is not None
         history.append((operator.known, number))
+        for commit, _ in history[-5:]:
+            DirectoryChangelog(str(tmp_path / "changelog"), "app", "0_0.query").restore(commit.version, None)
     files = [path.name for path in tmp_path.glob("changelog/app/*/*")]
     assert sum(name.endswith("snapshot") for name in files) >= 1
     assert len(files) < 35, "the changelog is never cleaned"
@@ -321,6 +324,24 @@ def test_topics_are_merged_by_time_without_waiting(operator: Operator) -> None:
     found = operator.batch([("a", "one", 1), ("a", "four", 4)], more=[("a", "two", 2), ("a", "five", 5)])
     assert [value for _, value, _ in found if not value.startswith("all")] == ["one:1", "two:2", "four:3", "five:4"]
     assert ("a", "six:5", 6) in operator.batch([("a", "six", 6)])
+
+
+class Topics(Processor):
+    def process(self, record: Record) -> None:
+        self.context.forward(record.with_value(self.context.record_metadata.topic))
+
+
+def test_topics_larger_than_a_chunk_are_merged_by_time(tmp_path: Path) -> None:
+    topology = (
+        Topology().add_source("in", "in", "more").add_processor("topics", Topics, "in").add_sink("o", "o", "topics")
+    )
+    operator = Operator(tmp_path, topology)
+    even = [("a", "x", 2 * number) for number in range(12_000)]
+    odd = [("a", "x", 2 * number + 1) for number in range(25_000)]
+    found = operator.batch(even, more=odd)
+    assert [time for _, _, time in found] == sorted(time for _, _, time in even + odd)
+    assert found[:3] == [("a", "in", 0), ("a", "more", 1), ("a", "in", 2)]
+    operator.close()
 
 
 class Clocked(Processor):
