@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 from typing import Any
 
 from . import client_names, extractors, handlers
@@ -258,14 +258,17 @@ def _unknown(name: str, own: Collection[str]) -> str:
 
 
 def nearest(name: str, own: Collection[str]) -> list[str]:
-    """Return the names that look most like `name`: at most two of ours and two of Kafka's."""
+    """Return the names that look most like `name`, of ours and of Kafka's, however their words are joined."""
     prefix = next((f"{each}." for each in client_names.PREFIXES if name.startswith(f"{each}.")), "")
-    theirs = [*KAFKA_STREAMS, *NOT_HERE, *client_names.KNOWN] if not prefix else sorted(client_names.KNOWN)
-    found: list[str] = []
-    for names, start in ((() if prefix else (*own, *EXTRA), ""), (theirs, prefix)):
-        plain = {flat(each): start + each for each in names}
-        found += [plain[each] for each in get_close_matches(flat(name.removeprefix(start)), list(plain), 2, 0.7)]
-    return list(dict.fromkeys(found))
+    clients = [prefix + each for each in sorted(client_names.KNOWN)]
+    names = clients if prefix else [*own, *EXTRA, *KAFKA_STREAMS, *NOT_HERE, *clients]
+    likeness = {
+        each: SequenceMatcher(None, flat(each.removeprefix(prefix)), flat(name.removeprefix(prefix))).ratio()
+        for each in dict.fromkeys(names)
+    }
+    best = max(likeness.values())
+    near = [each for each, ratio in likeness.items() if ratio > 0.7 and ratio > best - 0.1]
+    return sorted(near, key=likeness.__getitem__, reverse=True)[:3]
 
 
 def flat(name: str) -> str:

@@ -78,4 +78,5 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "__qualname__"):
         ours = value.__module__.startswith("penstock.")
         return value.__qualname__ if ours else f"{value.__module__}:{value.__qualname__}"
-    return type(value).__name__ if type(value).__repr__ is object.__repr__ else str(value)
+    shown = getattr(type(value), "__repr__", None)
+    return type(value).__name__ if shown is object.__repr__ else str(value)
