@@ -1,4 +1,4 @@
-"""Logs that need no server: topics, positions and commits in this process (`memory`) or on this host (`local`)."""
+"""Logs: topics, positions and commits in this process (`memory`), on this host (`local`), or in a Kafka cluster (`kafka`)."""
 
 from __future__ import annotations
 
@@ -11,4 +11,5 @@ def penstock_logs() -> Components:
     return {
         "memory": "penstock.plugins.logs.memory:MemoryLog",
         "local": "penstock.plugins.logs.local:LocalLog",
+        "kafka": "penstock.plugins.logs.kafka:KafkaLog",
     }

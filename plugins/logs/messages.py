@@ -6,7 +6,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 
-from penstock.errors import FencedError, LogError, OffsetOutOfRangeError, ProductionError, UnknownTopicError
+from penstock.errors import (
+    FencedError,
+    LogError,
+    OffsetOutOfRangeError,
+    ProductionError,
+    RecordRefusedError,
+    UnknownTopicError,
+)
 from penstock.record import TopicPartition
 
 
@@ -16,7 +23,7 @@ def unknown_topic(name: str, existing: Iterable[str], where: str) -> UnknownTopi
     close = get_close_matches(name, names, 3)
     return UnknownTopicError(
         f"topic {name!r} does not exist in {where}"
-        + (f"; did you mean {' or '.join(map(repr, close))}?" if close else "")
+        + (f"; did you mean {' or '.join(map(repr, close))}?" if close else ".")
         + f" Create it with `penstock topics create {name}`."
     )
 
@@ -27,18 +34,22 @@ def check_partition(name: str, partition: int, partitions: int) -> None:
         raise LogError(f"topic {name!r} has no partition {partition}: it has {partitions} (0 to {partitions - 1})")
 
 
-def too_large(name: str, size: int, limit: int) -> ProductionError:
+def too_large(name: str, size: int, limit: int) -> RecordRefusedError:
     """Return the error for a record above the topic's limit."""
-    return ProductionError(
+    return RecordRefusedError(
         f"topic {name!r}: a record of {size} bytes is larger than the topic's 'max.message.bytes' ({limit}): "
-        "make records smaller or raise that setting"
+        "make records smaller or raise that setting",
+        name,
+        above=limit,
     )
 
 
-def no_key(name: str) -> ProductionError:
+def no_key(name: str) -> RecordRefusedError:
     """Return the error for a record without a key in a topic that keeps the last value of each key."""
-    return ProductionError(
-        f"topic {name!r} is compacted (cleanup.policy=compact) and takes no record without a key: give it a key"
+    return RecordRefusedError(
+        f"topic {name!r} is compacted (cleanup.policy=compact) and takes no record without a key: give it a key",
+        name,
+        without_key=True,
     )
 
 

@@ -1,0 +1,153 @@
+"""Consumers, producers and the admin client of one cluster, with this project's defaults and the user's settings."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from penstock.errors import ConfigError
+
+from .failures import Patience, as_config_error, is_refused
+
+_log = logging.getLogger("penstock.kafka")
+
+_OWN = ("processing.guarantee", "task.timeout.ms", "replication.factor")
+_KINDS = ("consumer", "producer", "admin")
+_MANAGED = {
+    "group.id": "the application's id",
+    "transactional.id": "one for each task, <application id>-<task id>",
+    "enable.auto.commit": "positions are committed with the outputs",
+    "enable.auto.offset.store": "positions are committed with the outputs",
+    "auto.offset.reset": "set `offset_reset`, and `offset_out_of_range` for positions that the topic no longer has",
+    "enable.partition.eof": "the end of a partition is found by it",
+    "bootstrap.servers": 'set `log="kafka:HOST:PORT"`',
+}
+_JAVA_ONLY = {
+    "sasl.jaas.config": "set sasl.username and sasl.password",
+    "ssl.truststore.location": "set ssl.ca.location to a PEM file",
+    "ssl.truststore.password": "set ssl.ca.location to a PEM file",
+    "ssl.keystore.type": "set ssl.keystore.location to a PKCS#12 file, or ssl.certificate.location and ssl.key.location",
+    "buffer.memory": "set producer.queue.buffering.max.kbytes",
+    "max.poll.records": "set `fetch_bytes`",
+    "key.serializer": "serdes belong to sources and sinks",
+    "value.serializer": "serdes belong to sources and sinks",
+    "key.deserializer": "serdes belong to sources and sinks",
+    "value.deserializer": "serdes belong to sources and sinks",
+}
+_SAME_AS = {"max.request.size": "message.max.bytes", "fetch.max.wait.ms": "fetch.wait.max.ms"}
+"""Properties of Kafka's Java clients that librdkafka has under another name."""
+
+_COMMON = {
+    "client.id": "penstock",
+    "topic.metadata.refresh.interval.ms": 60_000,
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 1_000,
+    "socket.keepalive.enable": True,
+    "allow.auto.create.topics": False,
+}
+_CONSUMER = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+    "isolation.level": "read_committed",
+    "check.crcs": False,
+    "fetch.wait.max.ms": 100,
+    "fetch.error.backoff.ms": 50,
+    "fetch.queue.backoff.ms": 2,
+    "max.partition.fetch.bytes": 2 * 1024 * 1024,
+    "queued.max.messages.kbytes": 8 * 1024,
+    "queued.min.messages": 100_000,
+}
+_PRODUCER = {
+    "enable.idempotence": True,
+    "partitioner": "murmur2_random",
+    "sticky.partitioning.linger.ms": 0,
+    "linger.ms": 5,
+    "batch.size": 1_000_000,
+    "batch.num.messages": 10_000,
+    "queue.buffering.max.messages": 1_000_000,
+    "queue.buffering.max.kbytes": 1_048_576,
+    "delivery.report.only.error": True,
+    "transaction.timeout.ms": 60_000,
+    "message.max.bytes": 1_000_000_000,
+}
+
+
+class Clients:
+    """Makes clients of one cluster. `settings` are what the application's `clients` setting holds, and our own options.
+
+    Raises ConfigError for what this project sets itself, and for properties that librdkafka does not know.
+    """
+
+    def __init__(self, location: str, settings: Mapping[str, str]) -> None:
+        if not location or any(not each.strip() for each in location.split(",")):
+            raise ConfigError(f'setting \'log\': expected "kafka:HOST:PORT[,HOST:PORT]", found "kafka:{location}"')
+        self.location = location
+        self.where = f"Kafka at {location}"
+        self.guarantee = settings.get("processing.guarantee", "exactly_once")
+        self.replication = int(settings.get("replication.factor", "-1"))
+        self.patience = Patience(self.where, float(settings.get("task.timeout.ms", "300000")) / 1000)
+        self.patience.refusal = lambda: self._refusal
+        self._refusal: KafkaError | None = None
+        self._common: dict[str, Any] = {}
+        self._own: dict[str, dict[str, Any]] = {kind: {} for kind in _KINDS}
+        for name, value in settings.items():
+            if name not in _OWN:
+                self._take(name, value)
+
+    def _take(self, name: str, value: str) -> None:
+        kind, _, rest = name.partition(".")
+        target = self._own[kind] if kind in _KINDS else self._common
+        plain = rest if kind in _KINDS else name
+        if plain in _MANAGED:
+            raise ConfigError(f"client setting {name!r} is not yours to set: {_MANAGED[plain]}")
+        if plain in _JAVA_ONLY:
+            raise ConfigError(f"client setting {name!r} is one of Java's clients: {_JAVA_ONLY[plain]}")
+        target[_SAME_AS.get(plain, plain)] = value
+
+    # ------------------------------------------------------------------ making clients
+
+    def consumer(self, group: str, properties: Mapping[str, Any] | None = None) -> Consumer:
+        """Return a consumer that belongs to `group` and subscribes to nothing."""
+        made: Consumer = self._make(Consumer, "consumer", {**_CONSUMER, "group.id": group, **(properties or {})})
+        return made
+
+    def producer(self, properties: Mapping[str, Any] | None = None) -> Producer:
+        """Return an idempotent producer, or a transactional one when `transactional.id` is given."""
+        made: Producer = self._make(Producer, "producer", {**_PRODUCER, **(properties or {})})
+        return made
+
+    def admin(self) -> AdminClient:
+        """Return an admin client."""
+        made: AdminClient = self._make(AdminClient, "admin", {})
+        return made
+
+    def _make(self, kind: Any, name: str, properties: dict[str, Any]) -> Any:
+        chosen = {
+            **_COMMON,
+            **properties,
+            **self._common,
+            **self._own[name],
+            "bootstrap.servers": self.location,
+            "error_cb": self._failed,
+        }
+        if name == "admin":
+            chosen.pop("allow.auto.create.topics")
+        try:
+            return kind(chosen, logger=_log)
+        except (KafkaException, TypeError, ValueError) as error:
+            raise as_config_error(error, f"log {self.location!r}, {name}") or error from None
+
+    def _failed(self, error: KafkaError) -> None:
+        if is_refused(error):
+            self._refusal = error
+        _log.debug("%s: %s", self.where, error)
+
+    def forget_refusals(self) -> None:
+        """Give credentials another chance."""
+        self._refusal = None

@@ -1,0 +1,300 @@
+"""The commit points of a task: a Kafka transaction, or outputs flushed and then positions committed."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from penstock.errors import FencedError, LogError, PenstockError, ProductionError
+from penstock.log import Commit, TaskCommitter
+from penstock.plugins.logs.messages import fenced
+from penstock.record import OutputBatch, TopicPartition
+
+from .clients import Clients
+from .failures import describe, error_of, is_fenced
+from .positions import from_kafka, plain, to_kafka
+from .producing import Outbox
+
+_RENEWAL_SECONDS = 12 * 3600.0
+"""Brokers forget the offsets of a group without members when nobody commits them for `offsets.retention.minutes`."""
+
+
+class KafkaCommitter(TaskCommitter):
+    """What both guarantees share. `consumer` belongs to the application's group, and asks for its offsets."""
+
+    streams_outputs = True
+
+    def __init__(
+        self,
+        clients: Clients,
+        application_id: str,
+        task_id: str,
+        partitions: Sequence[TopicPartition],
+        count_partitions: Callable[[str], int],
+    ) -> None:
+        self._clients = clients
+        self._patience = clients.patience
+        self._application_id = application_id
+        self._task_id = task_id
+        self._partitions = tuple(partitions)
+        self._count_partitions = count_partitions
+        self._what = f"task {task_id} of application {application_id!r}"
+        self._committed: Commit | None = None
+        self._renew_at = time.monotonic() + _RENEWAL_SECONDS
+        self._outbox: Outbox | None = None
+        self._consumer: Consumer | None = None
+
+    @property
+    def committed(self) -> Commit | None:
+        """The last commit."""
+        return self._committed
+
+    def is_current(self) -> bool:
+        """Return whether the committed positions are those that this object left."""
+        if self._outbox is None:
+            return False
+        return self._read() == self._committed
+
+    def expires(self) -> bool:
+        """Return whether the positions should be committed again, so that brokers do not forget them."""
+        return time.monotonic() >= self._renew_at
+
+    def send(self, outputs: Sequence[OutputBatch]) -> None:
+        """Produce ahead of the commit."""
+        self._begin()
+        try:
+            for batch in outputs:
+                self._open_outbox().send(batch)
+        except BaseException:
+            self._undo()
+            raise
+
+    def commit(self, commit: Commit, outputs: Sequence[OutputBatch]) -> None:
+        """Make outputs, positions and version visible."""
+        self.send(outputs)
+        offsets = to_kafka(self._task_id, commit)
+        try:
+            self._finish(offsets)
+        except (FencedError, ProductionError):
+            self._undo()
+            raise
+        except BaseException:
+            # Whether the broker has it is unknown.
+            self.close()
+            raise
+        self._committed = commit
+        self._renew_at = time.monotonic() + _RENEWAL_SECONDS
+
+    def close(self) -> None:
+        """Release everything; what was sent and not committed is given up."""
+        outbox, self._outbox = self._outbox, None
+        consumer, self._consumer = self._consumer, None
+        if outbox is not None:
+            self._give_up(outbox)
+            outbox.close()
+        if consumer is not None:
+            consumer.close()
+
+    # ------------------------------------------------------------------ for each guarantee
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Get ready to produce."""
+
+    @abstractmethod
+    def _finish(self, offsets: list[KafkaPartition]) -> None:
+        """Make everything sent count, with the offsets."""
+
+    @abstractmethod
+    def _undo(self) -> None:
+        """Make everything sent since the last commit count for nothing; leave the object ready for another try, if it can be."""
+
+    @abstractmethod
+    def _give_up(self, outbox: Outbox) -> None:
+        """Undo before closing; raises nothing."""
+
+    # ------------------------------------------------------------------ inside
+
+    def _open_outbox(self) -> Outbox:
+        if self._outbox is None:
+            raise LogError(
+                f"{self._what}: this committer was closed, or the outcome of its last commit is unknown: open another "
+                "and read `committed`"
+            )
+        return self._outbox
+
+    def _read(self) -> Commit | None:
+        assert self._consumer is not None
+        consumer = self._consumer
+        if not self._partitions:
+            return None
+        found = self._patience.call(
+            f"reading the positions of {self._what}",
+            lambda seconds: consumer.committed(plain(self._partitions), timeout=seconds),
+        )
+        for each in found:
+            if each.error is not None:
+                raise KafkaException(each.error)
+        return from_kafka(self._task_id, found)
+
+    def _failed(self, doing: str, exception: KafkaException) -> PenstockError:
+        """Return what an exception of Kafka's means for a commit."""
+        error = error_of(exception)
+        if error is None:
+            return LogError(f"{self._clients.where}: {doing}: {exception}")
+        if is_fenced(error):
+            return fenced(self._application_id, self._task_id)
+        outbox = self._outbox
+        if outbox is not None:
+            # What a record failed with says more than what the transaction did because of it.
+            outbox.producer.poll(0)
+        if outbox is not None and outbox.failed is not None:
+            topic, delivery = outbox.failed
+            if is_fenced(delivery):
+                return fenced(self._application_id, self._task_id)
+            return outbox.error(topic, delivery)
+        return LogError(f"{self._clients.where}: {doing}: {describe(error)}. Nothing since the last commit counts")
+
+
+class ExactlyOnce(KafkaCommitter):
+    """A transaction for each commit, with one transactional id for the task: opening it shuts out, and aborts, a predecessor."""
+
+    def __init__(
+        self,
+        clients: Clients,
+        application_id: str,
+        task_id: str,
+        partitions: Sequence[TopicPartition],
+        count_partitions: Callable[[str], int],
+    ) -> None:
+        super().__init__(clients, application_id, task_id, partitions, count_partitions)
+        self._in_transaction = False
+        outbox = self._outbox = Outbox(
+            clients, count_partitions, {"transactional.id": transactional_id(application_id, task_id)}
+        )
+        # Its answer waits until the predecessor's transaction is over, so what is read here is final.
+        self._consumer = clients.consumer(application_id, {"isolation.level": "read_committed"})
+        try:
+            self._patience.call(f"taking the fence of {self._what}", outbox.producer.init_transactions)
+            self._committed = self._read()
+        except KafkaException as exception:
+            failed = self._failed(f"opening {self._what}", exception)
+            self.close()
+            raise failed from exception
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self) -> None:
+        if self._in_transaction:
+            return
+        producer = self._open_outbox().producer
+        try:
+            producer.begin_transaction()
+        except KafkaException as exception:
+            raise self._failed(f"beginning a transaction of {self._what}", exception) from exception
+        self._in_transaction = True
+
+    def _finish(self, offsets: list[KafkaPartition]) -> None:
+        outbox = self._open_outbox()
+        producer = outbox.producer
+        assert self._consumer is not None
+        group = self._consumer.consumer_group_metadata()
+        try:
+            if offsets:
+                self._patience.call(
+                    f"committing the positions of {self._what}",
+                    lambda seconds: producer.send_offsets_to_transaction(offsets, group, seconds),
+                )
+            self._patience.call(f"committing {self._what}", producer.commit_transaction)
+        except KafkaException as exception:
+            raise self._failed(f"committing {self._what}", exception) from exception
+        self._in_transaction = False
+
+    def _undo(self) -> None:
+        outbox = self._outbox
+        if outbox is None:
+            return
+        if self._in_transaction:
+            self._in_transaction = False
+            try:
+                outbox.producer.purge()
+                self._patience.call(f"aborting a transaction of {self._what}", outbox.producer.abort_transaction)
+            except (KafkaException, PenstockError):
+                # A fenced producer aborts nothing: its successor has done that.
+                pass
+        outbox.failed = None
+
+    def _give_up(self, outbox: Outbox) -> None:
+        if not self._in_transaction:
+            return
+        self._in_transaction = False
+        try:
+            outbox.producer.purge()
+            outbox.producer.abort_transaction(2.0)
+        except KafkaException:
+            # The successor's opening aborts it, or the broker after `transaction.timeout.ms`.
+            pass
+
+
+class AtLeastOnce(KafkaCommitter):
+    """Outputs flushed, then positions committed. No fence: a late zombie may take positions back, which repeats work."""
+
+    def __init__(
+        self,
+        clients: Clients,
+        application_id: str,
+        task_id: str,
+        partitions: Sequence[TopicPartition],
+        count_partitions: Callable[[str], int],
+    ) -> None:
+        super().__init__(clients, application_id, task_id, partitions, count_partitions)
+        self._consumer = clients.consumer(application_id)
+        self._outbox = Outbox(clients, count_partitions)
+        try:
+            self._committed = self._read()
+        except KafkaException as exception:
+            failed = self._failed(f"opening {self._what}", exception)
+            self.close()
+            raise failed from exception
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self) -> None:
+        self._open_outbox()
+
+    def _finish(self, offsets: list[KafkaPartition]) -> None:
+        self._open_outbox().flush()
+        consumer = self._consumer
+        assert consumer is not None
+        try:
+            found = self._patience.call(
+                f"committing the positions of {self._what}",
+                lambda seconds: consumer.commit(offsets=offsets, asynchronous=False),
+            )
+        except KafkaException as exception:
+            raise self._failed(f"committing {self._what}", exception) from exception
+        for each in found or []:
+            if each.error is not None:
+                raise LogError(
+                    f"{self._clients.where}: committing {self._what}: {each.topic}-{each.partition}: {describe(each.error)}"
+                )
+
+    def _undo(self) -> None:
+        if self._outbox is not None:
+            self._outbox.producer.purge()
+            self._outbox.producer.flush(1.0)
+            self._outbox.failed = None
+
+    def _give_up(self, outbox: Outbox) -> None:
+        pass
+
+
+def transactional_id(application_id: str, task_id: str) -> str:
+    """Return the one transactional id of a task."""
+    return f"{application_id}-{task_id}"

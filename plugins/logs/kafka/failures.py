@@ -1,0 +1,157 @@
+"""Kafka's errors in this project's words, and patience with a broker that is away."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from confluent_kafka import KafkaError, KafkaException
+
+from penstock.errors import ConfigError, LogError
+
+_log = logging.getLogger("penstock.kafka")
+T = TypeVar("T")
+
+_RETRIABLE = frozenset(
+    [
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._TRANSPORT,
+        KafkaError._WAIT_COORD,
+        KafkaError._RETRY,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.CONCURRENT_TRANSACTIONS,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
+    ]
+)
+_FENCED = frozenset(
+    [
+        KafkaError._FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+        KafkaError.TRANSACTION_COORDINATOR_FENCED,
+    ]
+)
+_REFUSED = {
+    KafkaError._AUTHENTICATION: "the credentials are refused",
+    KafkaError.SASL_AUTHENTICATION_FAILED: "the credentials are refused",
+    KafkaError._SSL: "the TLS connection failed",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "access to the topic is denied",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "access to the consumer group is denied",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "access to the cluster is denied",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "use of the transactional id is denied",
+}
+_NO_TOPIC = frozenset(
+    [KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_ID]
+)  # fmt: skip
+
+_FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
+
+
+def error_of(error: BaseException) -> KafkaError | None:
+    """Return the KafkaError inside an exception of confluent-kafka."""
+    if isinstance(error, KafkaException) and error.args and isinstance(error.args[0], KafkaError):
+        return error.args[0]
+    return None
+
+
+def is_retriable(error: KafkaError) -> bool:
+    """Return whether the same call may succeed a little later."""
+    return bool(not error.fatal() and (error.retriable() or error.code() in _RETRIABLE))
+
+
+def is_fenced(error: KafkaError) -> bool:
+    """Return whether another producer has taken the transactional id over."""
+    return error.code() in _FENCED
+
+
+def is_unknown_topic(error: KafkaError) -> bool:
+    """Return whether the topic or the partition is not there."""
+    return error.code() in _NO_TOPIC
+
+
+def describe(error: KafkaError) -> str:
+    """Return one line for an error: what it means, and Kafka's words."""
+    text = re.sub(r"\s+", " ", error.str()).strip()
+    meaning = _REFUSED.get(error.code())
+    return f"{meaning} ({text})" if meaning else text
+
+
+def is_refused(error: KafkaError) -> bool:
+    """Return whether the cluster answers, and says no to these credentials."""
+    return error.code() in _REFUSED
+
+
+def as_config_error(error: BaseException, where: str) -> ConfigError | None:
+    """Return the error for a client property that librdkafka does not take; None for any other exception."""
+    found = error_of(error)
+    text = found.str() if found is not None else str(error)
+    if found is not None and found.code() not in (KafkaError._INVALID_ARG, KafkaError._CONFLICT):
+        return None
+    if found is None and not isinstance(error, (TypeError, ValueError)):
+        return None
+    # librdkafka quotes the value it refuses, and that may be a secret.
+    text = re.sub(r'(Invalid value) ".*?"( for)', r"\1\2", text)
+    return ConfigError(f"{where}: the client settings are refused: {text}")
+
+
+class Patience:
+    """How long calls are tried again while brokers are away: `task_timeout`. `where` names the cluster in messages."""
+
+    def __init__(self, where: str, timeout_s: float) -> None:
+        self.where = where
+        self.timeout_s = timeout_s
+        self.refusal: Callable[[], KafkaError | None] = lambda: None
+        """Returns what the clients' connections were refused with, if they were."""
+
+    def call(self, doing: str, call: Callable[[float], T]) -> T:
+        """Return `call(seconds)`, tried again after errors that pass. Raises LogError when the time is over.
+
+        Other errors of Kafka come out as they are. `seconds` is how long one try may take.
+        """
+        deadline = time.monotonic() + self.timeout_s
+        wait, warned = _FIRST_WAIT, False
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                return call(max(0.1, min(10.0, left)))
+            except KafkaException as exception:
+                error = error_of(exception)
+                refusal = self.refusal()
+                if refusal is not None:
+                    raise self.failed(doing, refusal) from exception
+                if error is None or not is_retriable(error):
+                    raise
+                if deadline - time.monotonic() <= wait:
+                    raise LogError(
+                        f"{self.where} did not answer for {self.timeout_s:g} s (task_timeout) while {doing}: {describe(error)}. "
+                        "Is it running, and is the address right? Nothing since the last commit counts, and nothing is lost"
+                    ) from exception
+                if not warned and wait >= _LONGEST_WAIT:
+                    warned = True
+                    _log.warning("%s: %s: %s; trying again for %.0f s", self.where, doing, describe(error), left)
+            time.sleep(wait)
+            wait = min(_LONGEST_WAIT, wait * 2)
+
+    def failed(self, doing: str, error: KafkaError) -> LogError:
+        """Return the LogError for an error that will not pass."""
+        hint = ""
+        if error.code() in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED):
+            hint = ": correct sasl.username and sasl.password among the client settings"
+        elif error.code() == KafkaError._SSL:
+            hint = ": check security.protocol and the ssl.* client settings"
+        return LogError(f"{self.where}: {doing}: {describe(error)}{hint}")

@@ -1,0 +1,245 @@
+"""KafkaLog: the log on a Kafka cluster."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from penstock.errors import ConfigError, LogError
+from penstock.log import Lease, Log, TaskCommitter, TopicInfo
+from penstock.plugins.logs.messages import out_of_range as out_of_range_error
+from penstock.record import OutputBatch, RecordBatch, TopicPartition
+
+from .clients import Clients
+from .committers import AtLeastOnce, ExactlyOnce, transactional_id
+from .failures import describe, error_of, is_unknown_topic
+from .notes import Notes
+from .positions import Note, nothing, plain, position_of, seeds
+from .producing import Outbox
+from .reading import PartitionReader, Readers, out_of_range
+from .topics import Topics
+
+_GUARANTEES = {"exactly_once": ExactlyOnce, "exactly_once_v2": ExactlyOnce, "at_least_once": AtLeastOnce}
+_READER_GROUP = "penstock"
+"""The group of consumers that only read; they join and commit nothing, but librdkafka wants a name."""
+
+
+class KafkaLog(Log):
+    """Topics of a Kafka cluster; positions are committed offsets of the group named as the application.
+
+    `location` is HOST:PORT, or several of them with commas. `settings` are client settings by Kafka's names, with or
+    without `consumer.`, `producer.` or `admin.` in front, and `processing.guarantee`, `task.timeout.ms`,
+    `replication.factor`. Connects when first used. Raises ConfigError for settings that cannot work.
+    """
+
+    def __init__(self, location: str, settings: Mapping[str, str] | None = None) -> None:
+        self._clients = Clients(location, settings or {})
+        committer = _GUARANTEES.get(self._clients.guarantee)
+        if committer is None:
+            raise ConfigError(
+                f"setting 'processing_guarantee': expected one of {', '.join(_GUARANTEES)}, found {self._clients.guarantee!r}"
+            )
+        self._committer = committer
+        self._patience = self._clients.patience
+        self._topics = Topics(self._clients)
+        self._notes = Notes(self._clients, self._topics)
+        self._readers = Readers(lambda: PartitionReader(self._clients, _READER_GROUP))
+        self._lock = threading.Lock()
+        self._outbox: Outbox | None = None
+        self._positions: dict[str, Consumer] = {}
+
+    # -- topics
+
+    def topics(self) -> Mapping[str, TopicInfo]:
+        """Return all topics by name."""
+        return self._topics.all()
+
+    def create_topic(
+        self, name: str, partitions: int, config: Mapping[str, str] | None = None, *, internal: bool = False
+    ) -> None:
+        """Create a topic."""
+        self._topics.create(name, partitions, config or {})
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, its records and every position in it."""
+        self._readers.forget(name)
+        self._topics.delete(name)
+
+    def start_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the first offset that can still be read, for each."""
+        self._topics.check(partitions)
+        return self._topics.start_offsets(partitions)
+
+    def end_offsets(self, partitions: Sequence[TopicPartition], *, stable: bool = True) -> Mapping[TopicPartition, int]:
+        """Return the offset after the last committed record, for each."""
+        self._topics.check(partitions)
+        return self._topics.end_offsets(partitions, stable=stable)
+
+    def offsets_for_time(self, partitions: Sequence[TopicPartition], timestamp_ms: int) -> Mapping[TopicPartition, int]:
+        """Return the first offset of each whose record is of that time or later."""
+        self._topics.check(partitions)
+        return self._topics.offsets_for_time(partitions, timestamp_ms)
+
+    # -- records
+
+    def fetch(self, partition: TopicPartition, offset: int, end: int, max_bytes: int) -> list[RecordBatch]:
+        """Return records from `offset` up to, not including, `end`."""
+        self._topics.check([partition])
+        if 0 <= end <= offset:
+            return []
+        if offset < 0:
+            raise self._out_of_range(partition, offset)
+        doing = f"reading {partition} from offset {offset}"
+
+        def read(seconds: float) -> list[RecordBatch]:
+            with self._readers.reader(partition) as reader:
+                return reader.fetch(partition, offset, end, max_bytes, lambda: self._end(partition))
+
+        try:
+            return self._patience.call(doing, read)
+        except KafkaException as exception:
+            error = error_of(exception)
+            if error is not None and out_of_range(error):
+                raise self._out_of_range(partition, offset) from exception
+            if error is not None and is_unknown_topic(error):
+                self._topics.counts(fresh=True)
+                self._topics.check([partition])
+            raise (
+                LogError(f"{self._clients.where}: {doing}: {exception}")
+                if error is None
+                else self._patience.failed(doing, error)
+            ) from exception
+
+    def append(self, batch: OutputBatch) -> None:
+        """Produce outside any task; durable when it returns."""
+        self._topics.count(batch.topic)
+        with self._lock:
+            if self._outbox is None:
+                self._outbox = Outbox(self._clients, self._topics.count)
+            try:
+                self._outbox.send(batch)
+                self._outbox.flush()
+            except BaseException:
+                self._outbox.close()
+                self._outbox = None
+                raise
+
+    def purge(self, partition: TopicPartition, before: int) -> None:
+        """Delete records below offset `before`, about once a second."""
+        self._topics.check([partition])
+        self._topics.purge(partition, before)
+
+    # -- commits
+
+    def committed(
+        self, application_id: str, partitions: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, int | None]:
+        """Return the application's committed positions, without any fence."""
+        self._topics.check(partitions)
+        if not partitions:
+            return {}
+        consumer = self._group(application_id)
+        doing = f"reading the positions of {application_id!r}"
+        try:
+            found = self._patience.call(doing, lambda seconds: consumer.committed(plain(partitions), timeout=seconds))
+        except KafkaException as exception:
+            error = error_of(exception)
+            assert error is not None
+            raise self._patience.failed(doing, error) from exception
+        positions = {TopicPartition(each.topic, each.partition): position_of(each) for each in found}
+        return {each: positions[each] for each in partitions}
+
+    def set_positions(self, application_id: str, positions: Mapping[TopicPartition, int]) -> None:
+        """Let an application begin at `positions`: one commit of the group, which also takes its other positions back."""
+        self._topics.check(list(positions))
+        before = self._topics.group_positions(application_id)
+        self._fence_all(application_id, before)
+        others = [TopicPartition(each.topic, each.partition) for each in before]
+        offsets = seeds(positions) + nothing([each for each in others if each not in positions])
+        if offsets:
+            consumer = self._group(application_id)
+            doing = f"setting the positions of {application_id!r}"
+            try:
+                self._patience.call(doing, lambda seconds: consumer.commit(offsets=offsets, asynchronous=False))
+            except KafkaException as exception:
+                error = error_of(exception)
+                assert error is not None
+                raise self._patience.failed(doing, error) from exception
+        self._notes.delete(application_id)
+
+    def open_committer(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> TaskCommitter:
+        """Take the task's fence, then read its last commit."""
+        self._topics.check(partitions)
+        return self._committer(self._clients, application_id, task_id, partitions, self._topics.count)
+
+    def delete_commits(self, application_id: str) -> None:
+        """Forget every commit of an application, and its notes; open committers are fenced."""
+        self._fence_all(application_id, self._topics.group_positions(application_id))
+        self._topics.delete_group(application_id)
+        self._notes.delete(application_id)
+
+    def get_meta(self, application_id: str, key: str) -> bytes | None:
+        """Return what `put_meta` kept."""
+        return self._notes.get(application_id, key)
+
+    def put_meta(self, application_id: str, key: str, value: bytes) -> None:
+        """Keep a few bytes for an application."""
+        self._notes.put(application_id, key, value)
+
+    def lease(self, application_id: str, owner: str, ttl_ms: int) -> Lease:
+        """Take the application's driver lease."""
+        return self._notes.lease(application_id, owner, ttl_ms)
+
+    def close(self) -> None:
+        """Release everything."""
+        with self._lock:
+            outbox, self._outbox = self._outbox, None
+            consumers, self._positions = list(self._positions.values()), {}
+        if outbox is not None:
+            outbox.close()
+        self._topics.flush_purges()
+        self._notes.close()
+        self._readers.close()
+        for consumer in consumers:
+            consumer.close()
+
+    # -- inside
+
+    def _end(self, partition: TopicPartition) -> int:
+        return self._topics.end_offsets([partition], stable=True)[partition]
+
+    def _out_of_range(self, partition: TopicPartition, offset: int) -> LogError:
+        start = self._topics.start_offsets([partition])[partition]
+        return out_of_range_error(partition, offset, start, self._end(partition))
+
+    def _group(self, application_id: str) -> Consumer:
+        """Return a consumer that asks for a group's positions, whatever transactions are open."""
+        with self._lock:
+            found = self._positions.get(application_id)
+            if found is None:
+                found = self._positions[application_id] = self._clients.consumer(
+                    application_id, {"isolation.level": "read_uncommitted"}
+                )
+            return found
+
+    def _fence_all(self, application_id: str, positions: Sequence[KafkaPartition]) -> None:
+        """Shut out whoever holds a task that has commits."""
+        notes = (Note.from_text(each.metadata) for each in positions)
+        tasks = sorted({note.task_id for note in notes if note is not None})
+        if self._committer is ExactlyOnce and tasks:
+            with ThreadPoolExecutor(8) as threads:
+                list(threads.map(lambda task: self._fence(application_id, task), tasks))
+
+    def _fence(self, application_id: str, task_id: str) -> None:
+        """Shut out whoever holds a task."""
+        doing = f"fencing task {task_id} of application {application_id!r}"
+        producer = self._clients.producer({"transactional.id": transactional_id(application_id, task_id)})
+        try:
+            self._patience.call(doing, producer.init_transactions)
+        except KafkaException as exception:
+            error = error_of(exception)
+            raise LogError(f"{self._clients.where}: {doing}: {describe(error) if error else exception}") from exception

@@ -1,0 +1,178 @@
+"""An application's notes and its driver's lease, in a small internal topic of its own: `<application id>-penstock-notes`.
+
+Partition 0 is compacted by note. Partition 1 holds the lease's claims, each with the broker's time, so that every
+reader comes to the same answer who holds it, whatever the clocks of the drivers say.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from penstock.errors import LogError
+from penstock.log import Lease
+from penstock.plugins.logs.messages import lease_lost
+from penstock.record import OutputBatch, RecordBatch, TopicPartition
+
+from .clients import Clients
+from .producing import Outbox
+from .reading import PartitionReader, read_whole
+from .topics import NOTES_SUFFIX, Topics
+
+_CONFIG = {
+    "cleanup.policy": "compact",
+    "message.timestamp.type": "LogAppendTime",
+    "segment.ms": "600000",
+    "min.compaction.lag.ms": "600000",
+    "min.cleanable.dirty.ratio": "0.1",
+}
+_NOTES, _LEASE = 0, 1
+
+
+@dataclass
+class _Holder:
+    token: str
+    owner: str
+    until_ms: int
+
+
+class Notes:
+    """The notes and leases of applications in one cluster. Thread-safe."""
+
+    def __init__(self, clients: Clients, topics: Topics) -> None:
+        self._clients = clients
+        self._topics = topics
+        self._lock = threading.Lock()
+        self._outbox: Outbox | None = None
+
+    # ------------------------------------------------------------------ notes
+
+    def get(self, application_id: str, key: str) -> bytes | None:
+        """Return a note, None if there is none."""
+        found = None
+        for batch in self._read(application_id, _NOTES):
+            for name, value in zip(batch.keys, batch.values, strict=True):
+                if name == key.encode():
+                    found = value
+        return found
+
+    def put(self, application_id: str, key: str, value: bytes) -> None:
+        """Keep a note; durable when this returns."""
+        self._append(application_id, _NOTES, key, value)
+
+    def delete(self, application_id: str) -> None:
+        """Forget an application's notes; not who holds its lease."""
+        keys = {key for batch in self._read(application_id, _NOTES) for key in batch.keys}
+        if keys:
+            topic, count = application_id + NOTES_SUFFIX, len(keys)
+            self._send(OutputBatch(topic, list(keys), [None] * count, [0] * count, None, [[_NOTES]] * count))
+
+    # ------------------------------------------------------------------ the lease
+
+    def lease(self, application_id: str, owner: str, ttl_ms: int) -> Lease:
+        """Take the lease. Raises LogError naming the owner that holds it."""
+        lease = _KafkaLease(self, application_id, owner, ttl_ms)
+        holder = lease.claim()
+        if holder is None or holder.token != lease.token:
+            lease.withdraw()
+            raise LogError(
+                f"application {application_id!r} is already run by {holder.owner if holder else '?'}, which holds its lease in "
+                f"{self._clients.where} for at most {ttl_ms / 1000:.1f} s after its end: stop it first"
+            )
+        return lease
+
+    def claim(self, application_id: str, token: str, owner: str, ttl_ms: int) -> None:
+        """Append a claim; one of no time gives the lease up."""
+        text = json.dumps({"owner": owner, "ttl_ms": ttl_ms})
+        self._append(application_id, _LEASE, token, text.encode())
+
+    def holder(self, application_id: str) -> _Holder | None:
+        """Return who holds the lease, by the broker's times. A claim counts when nobody else held the lease at that time."""
+        holder: _Holder | None = None
+        for batch in self._read(application_id, _LEASE):
+            for key, value, at_ms in zip(batch.keys, batch.values, batch.timestamps, strict=True):
+                if key is None or value is None:
+                    continue
+                token, claim = key.decode(), json.loads(value)
+                if holder is None or token == holder.token or at_ms >= holder.until_ms:
+                    holder = _Holder(token, claim["owner"], at_ms + claim["ttl_ms"])
+        return holder
+
+    # ------------------------------------------------------------------ inside
+
+    def _append(self, application_id: str, partition: int, key: str, value: bytes) -> None:
+        self._send(OutputBatch(application_id + NOTES_SUFFIX, [key.encode()], [value], [0], None, [[partition]]))
+
+    def _send(self, batch: OutputBatch) -> None:
+        with self._lock:
+            if batch.topic not in self._topics.counts() and batch.topic not in self._topics.counts(fresh=True):
+                self._create(batch.topic)
+            if self._outbox is None:
+                self._outbox = Outbox(self._clients, self._topics.count)
+            self._outbox.send(batch)
+            self._outbox.flush()
+
+    def _create(self, topic: str) -> None:
+        try:
+            self._topics.create(topic, 2, _CONFIG)
+        except LogError:
+            # Two drivers may start at once.
+            if topic not in self._topics.counts(fresh=True):
+                raise
+
+    def _read(self, application_id: str, partition: int) -> Iterator[RecordBatch]:
+        where = TopicPartition(application_id + NOTES_SUFFIX, partition)
+        if where.topic not in self._topics.counts() and where.topic not in self._topics.counts(fresh=True):
+            return
+        start = self._topics.start_offsets([where])[where]
+        end = self._topics.end_offsets([where], stable=True)[where]
+        with _reading(lambda: PartitionReader(self._clients, application_id)) as reader:
+            yield from read_whole(reader, where, start, end)
+
+    def close(self) -> None:
+        """Release everything."""
+        with self._lock:
+            if self._outbox is not None:
+                self._outbox.close()
+                self._outbox = None
+
+
+class _KafkaLease(Lease):
+    def __init__(self, notes: Notes, application_id: str, owner: str, ttl_ms: int) -> None:
+        self._notes = notes
+        self._application_id = application_id
+        self._owner = owner
+        self._ttl_ms = ttl_ms
+        self.token = secrets.token_hex(8)
+        self._released = False
+
+    def claim(self) -> _Holder | None:
+        self._notes.claim(self._application_id, self.token, self._owner, self._ttl_ms)
+        return self._notes.holder(self._application_id)
+
+    def withdraw(self) -> None:
+        self._notes.claim(self._application_id, self.token, self._owner, 0)
+
+    def renew(self) -> None:
+        holder = self.claim()
+        if holder is None or holder.token != self.token:
+            self.withdraw()
+            raise lease_lost(self._application_id, self._owner)
+
+    def release(self) -> None:
+        if not self._released:
+            self._released = True
+            self.withdraw()
+
+
+@contextmanager
+def _reading(make: Callable[[], PartitionReader]) -> Iterator[PartitionReader]:
+    reader = make()
+    try:
+        yield reader
+    finally:
+        reader.close()

@@ -1,0 +1,119 @@
+"""Committed positions, with the state version and the engine's state in their metadata."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from penstock.errors import LogError
+from penstock.log import Commit
+from penstock.record import TopicPartition
+
+_MOST_BYTES = 4_000
+"""Kafka's default limit for an offset's metadata (`offset.metadata.max.bytes`) is 4,096."""
+_NOTHING = '{"penstock":1,"position":null}'
+"""The metadata of a position that was taken back: a group's single positions cannot be deleted."""
+_WHOLE_COPIES = 3
+"""So many of a task's positions carry the engine's state, in case that a topic, and the position in it, is deleted."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """What the metadata of one position says. `engine_state` is None where only the version is kept."""
+
+    task_id: str
+    version: str
+    engine_state: bytes | None
+
+    def to_text(self) -> str:
+        """Return this as metadata."""
+        fields = {"penstock": 1, "task": self.task_id, "version": self.version}
+        if self.engine_state is not None:
+            fields["state"] = b64encode(self.engine_state).decode()
+        return json.dumps(fields, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str | None) -> Note | None:
+        """Return what metadata says; None for metadata of others."""
+        try:
+            fields = json.loads(text or "")
+            if fields["penstock"] != 1:
+                raise LogError(f"a committed position was written by a newer version of penstock ({text}): upgrade")
+            state = fields.get("state")
+            return cls(fields["task"], fields["version"], None if state is None else b64decode(state))
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+def to_kafka(task_id: str, commit: Commit) -> list[KafkaPartition]:
+    """Return a commit as offsets with metadata. Raises LogError when the engine's state is too large for that."""
+    whole = Note(task_id, commit.version, commit.engine_state).to_text()
+    short = Note(task_id, commit.version, None).to_text()
+    if len(whole) > _MOST_BYTES:
+        raise LogError(
+            f"task {task_id}: what the engine has to remember takes {len(whole)} bytes, and Kafka keeps {_MOST_BYTES} beside a position; "
+            "let the task read fewer topics, or schedule fewer punctuators"
+        )
+    return [
+        KafkaPartition(each.topic, each.partition, position, metadata=whole if index < _WHOLE_COPIES else short)
+        for index, (each, position) in enumerate(sorted(commit.positions.items()))
+    ]
+
+
+def from_kafka(task_id: str, found: Iterable[KafkaPartition]) -> Commit | None:
+    """Return the commit that a task's offsets carry; None when there is none of ours.
+
+    All positions of a commit carry its version; an older one is of a topic that the task stopped reading for a while.
+    Raises LogError when somebody else set a position, or when the engine's state is gone.
+    """
+    positions: dict[TopicPartition, int] = {}
+    notes: dict[TopicPartition, Note] = {}
+    for each in found:
+        if position_of(each) is None:
+            continue
+        partition = TopicPartition(each.topic, each.partition)
+        positions[partition] = each.offset
+        note = Note.from_text(each.metadata)
+        if note is not None:
+            notes[partition] = note
+    if not notes:
+        return None
+    version = max(note.version for note in notes.values())
+    kept = [note for note in notes.values() if note.version == version]
+    state = next((note.engine_state for note in kept if note.engine_state is not None), None)
+    foreign = sorted(str(each) for each in positions if each not in notes)
+    if foreign:
+        raise LogError(
+            f"task {task_id}: the positions of {', '.join(foreign)} were set by another program, and its state does not belong to "
+            "them. To start from other positions, use `penstock reset`"
+        )
+    if state is None:
+        raise LogError(
+            f"task {task_id}: the topics whose positions held what the engine must remember (version {version}) were deleted; "
+            "reset the application (`penstock reset`), or run it under another id"
+        )
+    return Commit(positions, version, state)
+
+
+def plain(partitions: Sequence[TopicPartition]) -> list[KafkaPartition]:
+    """Return partitions in Kafka's form."""
+    return [KafkaPartition(each.topic, each.partition) for each in partitions]
+
+
+def position_of(found: KafkaPartition) -> int | None:
+    """Return a committed position; None where there is none."""
+    return None if found.offset < 0 or found.metadata == _NOTHING else int(found.offset)
+
+
+def nothing(partitions: Sequence[TopicPartition]) -> list[KafkaPartition]:
+    """Return what takes positions back, in Kafka's form."""
+    return [KafkaPartition(each.topic, each.partition, 0, metadata=_NOTHING) for each in partitions]
+
+
+def seeds(positions: Mapping[TopicPartition, int]) -> list[KafkaPartition]:
+    """Return positions without a commit, in Kafka's form."""
+    return [KafkaPartition(each.topic, each.partition, position) for each, position in positions.items()]

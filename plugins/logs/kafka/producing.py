@@ -1,0 +1,167 @@
+"""Producing: columns into a producer's queue, with bounded memory, and what failed."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
+from typing import Any
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from penstock.errors import LogError, ProductionError
+from penstock.plugins.logs.messages import unknown_topics_as_production_errors
+from penstock.record import OutputBatch
+
+from .clients import Clients
+from .failures import describe, is_unknown_topic
+
+_CHUNK = 5_000
+"""Records between two looks at how much is in flight."""
+_MOST_IN_FLIGHT_BYTES = 32 * 1024 * 1024
+_MOST_IN_FLIGHT = 400_000
+_SAMPLED = 32
+
+
+class Outbox:
+    """What one producer sends. `failed` keeps the first record that could not be delivered. Used by one thread."""
+
+    def __init__(
+        self, clients: Clients, partitions: Callable[[str], int], properties: Mapping[str, Any] | None = None
+    ) -> None:
+        self._clients = clients
+        self._partitions = partitions
+        self._checked: dict[str, int] = {}
+        self.failed: tuple[str, KafkaError] | None = None
+        self.producer: Producer = clients.producer({"on_delivery": self._delivered, **(properties or {})})
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None and self.failed is None:
+            self.failed = message.topic() or "?", error
+
+    def send(self, batch: OutputBatch) -> None:
+        """Queue a batch. Raises ProductionError for a record that cannot be produced, and for a topic that is not there."""
+        if not batch.keys:
+            return
+        topic = batch.topic
+        count = self._checked.get(topic)
+        if count is None:
+            # librdkafka would find out only after half a minute.
+            with unknown_topics_as_production_errors():
+                count = self._checked[topic] = self._partitions(topic)
+        if batch.partitions is not None:
+            _check_partitions(batch, count)
+        if 0 in batch.timestamps:
+            # librdkafka takes 0 for "now"; the next millisecond is as near as it gets.
+            timestamps = [each or 1 for each in batch.timestamps]
+            batch = OutputBatch(topic, batch.keys, batch.values, timestamps, batch.headers, batch.partitions)
+        size = _record_size(batch)
+        for start in range(0, len(batch.keys), _CHUNK):
+            self._make_room(min(_CHUNK, len(batch.keys) - start), size)
+            stop = start + _CHUNK
+            try:
+                if batch.headers is None and batch.partitions is None:
+                    deque(
+                        map(
+                            self.producer.produce,
+                            repeat(topic),
+                            batch.values[start:stop],
+                            batch.keys[start:stop],
+                            repeat(-1),
+                            repeat(None),
+                            repeat(None),
+                            batch.timestamps[start:stop],
+                        ),
+                        maxlen=0,
+                    )
+                else:
+                    self._send_one_by_one(batch, range(start, min(stop, len(batch.keys))))
+            except Exception as exception:
+                raise self._refused(topic, exception) from exception
+            self.producer.poll(0)
+            self.check()
+
+    def _send_one_by_one(self, batch: OutputBatch, indexes: range) -> None:
+        produce = self.producer.produce
+        for index in indexes:
+            targets: Sequence[int] = (-1,)
+            if batch.partitions is not None and (told := batch.partitions[index]) is not None:
+                targets = told
+            headers: Any = list(batch.headers[index]) if batch.headers is not None else None
+            for partition in targets:
+                produce(
+                    batch.topic, batch.values[index], batch.keys[index], partition, None, None,
+                    batch.timestamps[index], headers,
+                )  # fmt: skip
+
+    def _make_room(self, count: int, size: int) -> None:
+        most = max(0, min(_MOST_IN_FLIGHT, _MOST_IN_FLIGHT_BYTES // size) - count)
+        deadline = time.monotonic() + self._clients.patience.timeout_s
+        while len(self.producer) > most:
+            self.producer.poll(0.01)
+            self.check()
+            if time.monotonic() > deadline:
+                raise LogError(
+                    f"{self._clients.where} has not taken {len(self.producer)} records for "
+                    f"{self._clients.patience.timeout_s:g} s (task_timeout); nothing since the last commit counts"
+                )
+
+    def flush(self) -> None:
+        """Wait until everything sent is delivered. Raises as `send`, and LogError when that takes too long."""
+        deadline = time.monotonic() + self._clients.patience.timeout_s
+        while self.producer.flush(1.0):
+            self.check()
+            if time.monotonic() > deadline:
+                raise LogError(
+                    f"{self._clients.where} has not taken {len(self.producer)} records for "
+                    f"{self._clients.patience.timeout_s:g} s (task_timeout); nothing since the last commit counts"
+                )
+        self.check()
+
+    def check(self) -> None:
+        """Raise ProductionError if a record could not be delivered."""
+        if self.failed is not None:
+            topic, error = self.failed
+            raise self.error(topic, error)
+
+    def error(self, topic: str, error: KafkaError) -> ProductionError:
+        """Return the error for a record that a topic did not take."""
+        self._checked.pop(topic, None)
+        hint = ""
+        if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
+            hint = ": make records smaller, or raise the topic's 'max.message.bytes'"
+        elif is_unknown_topic(error):
+            hint = ": was it deleted? Create it (`penstock topics create`) and start again"
+        elif error.code() == KafkaError.INVALID_RECORD:
+            hint = ": a compacted topic (cleanup.policy=compact) takes no record without a key"
+        return ProductionError(f"topic {topic!r}: cannot produce to {self._clients.where}: {describe(error)}{hint}")
+
+    def _refused(self, topic: str, exception: Exception) -> Exception:
+        error = exception.args[0] if exception.args else None
+        if isinstance(error, KafkaError):
+            return self.error(topic, error)
+        if isinstance(exception, (TypeError, ValueError)):
+            return ProductionError(f"topic {topic!r}: a record cannot be produced: {exception}")
+        return exception
+
+    def close(self) -> None:
+        """Drop what is not delivered, and end the producer's threads."""
+        self.producer.purge()
+        self.producer.flush(0.1)
+
+
+def _check_partitions(batch: OutputBatch, count: int) -> None:
+    for targets in batch.partitions or ():
+        for partition in targets or ():
+            if not 0 <= partition < count:
+                raise ProductionError(
+                    f"topic {batch.topic!r}: a partitioner chose partition {partition!r}, but the topic has "
+                    f"{count} (0 to {count - 1}): correct the partitioner"
+                )
+
+
+def _record_size(batch: OutputBatch) -> int:
+    step = max(1, len(batch.keys) // _SAMPLED)
+    sample = [*batch.keys[::step], *batch.values[::step]]
+    return sum(len(each) for each in sample if each is not None) // max(1, len(sample) // 2) + 64

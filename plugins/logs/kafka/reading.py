@@ -1,0 +1,232 @@
+"""Reading records: consumers that prefetch one partition each, and columns out of their messages."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from penstock.errors import LogError
+from penstock.record import RecordBatch, TopicPartition
+
+from .clients import Clients
+from .failures import is_retriable
+
+_MESSAGES = 4_000
+"""How many messages are taken from a consumer at once."""
+_MOST_READERS = 32
+"""How many partitions a process reads ahead; each costs some threads and up to `queued.max.messages.kbytes`."""
+_BLOCK_SECONDS = 0.1
+_SAMPLED = 32
+
+
+class PartitionReader:
+    """A consumer that reads ahead in one partition at a time. Used by one thread at a time."""
+
+    def __init__(self, clients: Clients, group: str) -> None:
+        self._clients = clients
+        self._consumer: Consumer = clients.consumer(group)
+        self._partition: TopicPartition | None = None
+        self._next = -1  # where the last fetch ended
+        self._kept: list[Message] = []  # messages after that
+        self._ended = -1  # an end of the partition that the consumer has met
+        self._has_received = False  # since it moved to where it reads; before, its position may be the one before
+
+    def fetch(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        end: int,
+        max_bytes: int,
+        log_end: Callable[[], int],
+    ) -> list[RecordBatch]:
+        """Return records from `offset` up to `end`, about `max_bytes`. Raises KafkaException.
+
+        `log_end` is asked where the partition ends when the consumer meets an end before `end`.
+        """
+        if partition != self._partition or offset != self._next:
+            self._move(partition, offset)
+        batches: list[RecordBatch] = []
+        size, at = 0, offset
+        deadline = time.monotonic() + self._clients.patience.timeout_s
+        while at < end and size < max_bytes:
+            messages = self._take(end)
+            if not messages:
+                if self._reached() >= end:
+                    at = end
+                elif self._ended >= at and log_end() <= self._ended:
+                    break
+                elif time.monotonic() > deadline:
+                    raise KafkaException(
+                        KafkaError(KafkaError._TIMED_OUT, f"no records of {partition} from offset {at}")
+                    )
+                continue
+            batch = _columns(partition, messages)
+            if batch.offsets[-1] >= end:
+                cut = bisect_left(batch.offsets, end)
+                self._kept = messages[cut:]
+                at = end
+                if not cut:
+                    break
+                batch = _cut(batch, cut)
+            else:
+                at = batch.next_offset
+            batches.append(batch)
+            size += _size(batch)
+        if batches:
+            batches[-1].next_offset = at
+        self._next = at
+        return batches
+
+    def close(self) -> None:
+        """Leave the cluster."""
+        self._kept = []
+        self._consumer.close()
+
+    def _move(self, partition: TopicPartition, offset: int) -> None:
+        self._kept, self._ended = [], -1
+        self._partition, self._next, self._has_received = None, -1, False
+        self._consumer.assign([KafkaPartition(partition.topic, partition.partition, offset)])
+        self._partition, self._next = partition, offset
+
+    def _take(self, end: int) -> list[Message]:
+        """Return some messages; none when there are no more for now."""
+        messages, self._kept = self._kept, []
+        if not messages:
+            messages = self._consumer.consume(_MESSAGES, 0)
+            if not messages and self._reached() < end:
+                messages = self._consumer.consume(1, _BLOCK_SECONDS)
+            self._has_received |= bool(messages)
+        if any(map(Message.error, messages)):
+            return self._without_events(messages)
+        return messages
+
+    def _without_events(self, messages: list[Message]) -> list[Message]:
+        records = []
+        for message in messages:
+            error = message.error()
+            if error is None:
+                records.append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._ended = max(self._ended, message.offset() or 0)
+            elif not is_retriable(error):
+                self._partition = None
+                raise KafkaException(error)
+        return records
+
+    def _reached(self) -> int:
+        """Return up to where nothing is left but what was taken: markers and gaps are passed without a message."""
+        assert self._partition is not None
+        if not self._has_received:
+            return self._ended
+        found = self._consumer.position([KafkaPartition(*self._partition)])[0]
+        return max(int(found.offset), self._ended)
+
+
+class Readers:
+    """The readers of a process, by partition; the one used longest ago moves on to a new partition. Thread-safe."""
+
+    def __init__(self, make: Callable[[], PartitionReader]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._idle: OrderedDict[TopicPartition, PartitionReader] = OrderedDict()
+        self._closed = False
+
+    @contextmanager
+    def reader(self, partition: TopicPartition) -> Iterator[PartitionReader]:
+        """Lend the partition's reader. One that raised is closed: what it had read ahead is not trusted."""
+        with self._lock:
+            found = self._idle.pop(partition, None)
+            if found is None and len(self._idle) >= _MOST_READERS:
+                _, found = self._idle.popitem(last=False)
+        reader = found or self._make()
+        try:
+            yield reader
+        except BaseException:
+            reader.close()
+            raise
+        with self._lock:
+            other = self._idle.pop(partition, None)
+            self._idle[partition] = reader
+        if other is not None:
+            other.close()
+
+    def forget(self, topic: str) -> None:
+        """Close the readers of a topic."""
+        with self._lock:
+            gone = [self._idle.pop(each) for each in list(self._idle) if each.topic == topic]
+        for reader in gone:
+            reader.close()
+
+    def close(self) -> None:
+        """Close all readers."""
+        with self._lock:
+            readers, self._idle = list(self._idle.values()), OrderedDict()
+        for reader in readers:
+            reader.close()
+
+
+def _columns(partition: TopicPartition, messages: Sequence[Message]) -> RecordBatch:
+    offsets: Any = list(map(Message.offset, messages))
+    first, last = offsets[0], offsets[-1]
+    if last - first + 1 == len(offsets):
+        offsets = range(first, last + 1)
+    headers: list[Any] | None = None
+    if any(found := list(map(Message.headers, messages))):
+        headers = [tuple(each) if each else () for each in found]
+    return RecordBatch(
+        partition.topic,
+        partition.partition,
+        offsets,
+        list(map(Message.key, messages)),
+        list(map(Message.value, messages)),
+        [timestamp for _, timestamp in map(Message.timestamp, messages)],
+        headers,
+        last + 1,
+    )
+
+
+def _cut(batch: RecordBatch, count: int) -> RecordBatch:
+    return RecordBatch(
+        batch.topic,
+        batch.partition,
+        batch.offsets[:count],
+        batch.keys[:count],
+        batch.values[:count],
+        batch.timestamps[:count],
+        None if batch.headers is None else batch.headers[:count],
+        batch.next_offset,
+    )
+
+
+def _size(batch: RecordBatch) -> int:
+    """Return about how many bytes a batch holds, by a sample of it."""
+    step = max(1, len(batch.keys) // _SAMPLED)
+    columns: list[Any] = [*batch.keys[::step], *batch.values[::step]]
+    sampled = len(batch.keys[::step])
+    return sum(len(each) for each in columns if each is not None) * len(batch.keys) // sampled + 8 * len(batch.keys)
+
+
+def out_of_range(error: KafkaError) -> bool:
+    """Return whether a consumer's position is not in the log."""
+    return error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+
+
+def read_whole(reader: PartitionReader, partition: TopicPartition, start: int, end: int) -> Iterator[RecordBatch]:
+    """Yield every record of a partition from `start` up to `end`, which the log has."""
+    at = start
+    while at < end:
+        batches = reader.fetch(partition, at, end, 1 << 22, lambda: end)
+        if not batches:
+            return
+        yield from batches
+        if batches[-1].next_offset <= at:
+            raise LogError(f"{partition}: reading does not go on from offset {at}")
+        at = batches[-1].next_offset

@@ -1,0 +1,350 @@
+"""Topics of a cluster: what there is, made, deleted, and where their partitions start and end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from functools import partial
+from typing import Any
+
+from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from penstock.errors import LogError
+from penstock.log import TopicInfo
+from penstock.plugins.logs.messages import check_partition, unknown_topic
+from penstock.plugins.logs.topics import CONFIG_DEFAULTS, CONFIG_IGNORED, check_name
+from penstock.record import TopicPartition
+
+from .clients import Clients
+from .failures import describe, error_of, is_unknown_topic
+
+_log = logging.getLogger("penstock.kafka")
+_EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_CACHE_SECONDS = 2.0
+_PURGE_SECONDS = 1.0
+_KAFKAS_OWN = frozenset(["__consumer_offsets", "__transaction_state", "__share_group_state", "__remote_log_metadata"])
+_OWN_SUFFIXES = ("-repartition", "-changelog")
+NOTES_SUFFIX = "-penstock-notes"
+"""What the name of the topic that keeps an application's notes and its lease ends in."""
+
+
+class Topics:
+    """The topics of one cluster. Thread-safe."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+        self._patience = clients.patience
+        self._admin: AdminClient = clients.admin()
+        self._lock = threading.Lock()
+        self._counts: dict[str, int] = {}
+        self._counted_at = -_CACHE_SECONDS
+        self._purges: dict[TopicPartition, int] = {}
+        self._purged_at = 0.0
+
+    # ------------------------------------------------------------------ what there is
+
+    def all(self) -> Mapping[str, TopicInfo]:
+        """Return all topics but Kafka's own and those for notes; settings are asked for when somebody looks at them."""
+        counts = self.counts(fresh=True)
+        settings = _Settings(self, list(counts))
+        owners = {name.removesuffix(NOTES_SUFFIX) for name in counts if name.endswith(NOTES_SUFFIX)}
+        return {
+            name: TopicInfo(name, count, settings.of(name), _is_internal(name, owners))
+            for name, count in counts.items()
+            if not name.endswith(NOTES_SUFFIX) and name not in _KAFKAS_OWN
+        }
+
+    def counts(self, *, fresh: bool = False) -> dict[str, int]:
+        """Return the number of partitions of each topic; up to two seconds old unless `fresh`."""
+        if not fresh and time.monotonic() < self._counted_at + _CACHE_SECONDS:
+            return self._counts
+        listed = self._patience.call("listing topics", lambda seconds: self._admin.list_topics(timeout=seconds))
+        self._counts = {name: len(topic.partitions) for name, topic in listed.topics.items() if topic.error is None}
+        self._counted_at = time.monotonic()
+        return self._counts
+
+    def count(self, topic: str) -> int:
+        """Return the number of partitions of a topic. Raises UnknownTopicError."""
+        return self._count(topic, self.counts())
+
+    def check(self, partitions: Sequence[TopicPartition]) -> None:
+        """Raise UnknownTopicError or LogError unless all partitions are there."""
+        counts = self.counts()
+        for topic, partition in partitions:
+            check_partition(topic, partition, self._count(topic, counts))
+
+    def _count(self, topic: str, counts: Mapping[str, int]) -> int:
+        found = counts.get(topic)
+        if found is None:
+            found = self.counts(fresh=True).get(topic)
+        if found is None:
+            raise unknown_topic(topic, self._counts, self._clients.where)
+        return found
+
+    def settings(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Return the settings that were given to topics."""
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        found: dict[str, dict[str, str]] = {}
+        if not resources:
+            return found
+        futures = self._admin.describe_configs(resources, request_timeout=10.0)
+        for resource, future in futures.items():
+            try:
+                entries = future.result()
+            except KafkaException as exception:
+                error = error_of(exception)
+                if error is not None and is_unknown_topic(error):
+                    continue
+                raise self._failed(f"reading the settings of topic {resource.name!r}", exception) from exception
+            # Source 1 is what was given to this topic; others are defaults of the broker.
+            found[resource.name] = {
+                name: entry.value for name, entry in entries.items() if entry.source == 1 and entry.value is not None
+            }
+        return found
+
+    # ------------------------------------------------------------------ making and deleting
+
+    def create(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
+        """Create a topic, and wait until the cluster knows it."""
+        check_name(name, partitions)
+        for key, value in config.items():
+            if not isinstance(value, str):
+                raise LogError(f"topic {name!r}: setting {key!r} is {value!r}, expected text, e.g. {str(value)!r}")
+        new = NewTopic(name, partitions, self._clients.replication, config=dict(config))
+        try:
+            self._admin_call(
+                f"creating topic {name!r}",
+                lambda seconds: self._admin.create_topics([new], request_timeout=seconds)[name],
+            )
+        except KafkaException as exception:
+            raise self._not_created(name, config, exception) from exception
+        self._wait(f"topic {name!r} to appear", lambda: self._is_ready(name, partitions))
+
+    def delete(self, name: str) -> None:
+        """Delete a topic, and wait until the cluster has forgotten it."""
+        self._count(name, self.counts(fresh=True))
+        try:
+            self._admin_call(
+                f"deleting topic {name!r}",
+                lambda seconds: self._admin.delete_topics([name], request_timeout=seconds)[name],
+            )
+        except KafkaException as exception:
+            raise self._failed(f"deleting topic {name!r}", exception) from exception
+        self._wait(f"topic {name!r} to go", lambda: name not in self.counts(fresh=True))
+
+    def _is_ready(self, name: str, partitions: int) -> bool:
+        if self.counts(fresh=True).get(name) != partitions:
+            return False
+        try:
+            self.start_offsets([TopicPartition(name, each) for each in range(partitions)])
+        except (LogError, KafkaException):
+            return False
+        return True
+
+    def _wait(self, what: str, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + self._patience.timeout_s
+        while not condition():
+            if time.monotonic() > deadline:
+                raise LogError(
+                    f"{self._clients.where}: waited {self._patience.timeout_s:g} s (task_timeout) for {what}"
+                )
+            time.sleep(0.02)
+
+    def _not_created(self, name: str, config: Mapping[str, str], exception: KafkaException) -> LogError:
+        error = error_of(exception)
+        if error is None:
+            return LogError(f"topic {name!r}: {exception}")
+        if error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            return LogError(f"topic {name!r} exists: use it, choose another name, or delete it first")
+        if error.code() == KafkaError.INVALID_CONFIG:
+            known = [*CONFIG_DEFAULTS, *CONFIG_IGNORED]
+            for key in config:
+                close = get_close_matches(key, known, 3)
+                if key not in known and close:
+                    return LogError(
+                        f"topic {name!r}: unknown setting {key!r}; did you mean {' or '.join(map(repr, close))}? "
+                        f"({describe(error)})"
+                    )
+        if error.code() == KafkaError.INVALID_REPLICATION_FACTOR:
+            return LogError(
+                f"topic {name!r}: {describe(error)}: set `replication_factor` to at most the number of brokers"
+            )
+        return LogError(f"topic {name!r} cannot be created in {self._clients.where}: {describe(error)}")
+
+    # ------------------------------------------------------------------ offsets
+
+    def start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the first offset that can still be read, for each."""
+        return self.offsets(partitions, _EARLIEST)
+
+    def end_offsets(self, partitions: Sequence[TopicPartition], *, stable: bool) -> dict[TopicPartition, int]:
+        """Return the offset after the last record, for each; the last that no open transaction holds back, when `stable`."""
+        level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
+        return self.offsets(partitions, _LATEST, level)
+
+    def offsets_for_time(self, partitions: Sequence[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int]:
+        """Return the first offset whose record is of that time or later; the end where there is none."""
+        found = self.offsets(partitions, OffsetSpec.for_timestamp(max(0, timestamp_ms)))
+        late = [each for each, offset in found.items() if offset < 0]
+        return {**found, **(self.end_offsets(late, stable=True) if late else {})}
+
+    def offsets(
+        self, partitions: Sequence[TopicPartition], spec: OffsetSpec, level: IsolationLevel | None = None
+    ) -> dict[TopicPartition, int]:
+        """Return an offset of each partition."""
+        if not partitions:
+            return {}
+        asked = {KafkaPartition(each.topic, each.partition): spec for each in partitions}
+        options: dict[str, Any] = {} if level is None else {"isolation_level": level}
+
+        def ask(seconds: float) -> dict[TopicPartition, int]:
+            futures = self._admin.list_offsets(asked, request_timeout=seconds, **options)
+            return {
+                TopicPartition(each.topic, each.partition): int(future.result().offset)
+                for each, future in futures.items()
+            }
+
+        try:
+            found = self._patience.call("asking for offsets", ask)
+        except KafkaException as exception:
+            error = error_of(exception)
+            if error is not None and is_unknown_topic(error):
+                self._counted_at = -_CACHE_SECONDS
+                self.check(partitions)
+            raise self._failed("asking for offsets", exception) from exception
+        # In the order that was asked for.
+        return {each: found[each] for each in partitions}
+
+    # ------------------------------------------------------------------ purging
+
+    def purge(self, partition: TopicPartition, before: int) -> None:
+        """Delete records below an offset: noted, and done about once a second."""
+        with self._lock:
+            if before > self._purges.get(partition, 0):
+                self._purges[partition] = before
+            if time.monotonic() < self._purged_at + _PURGE_SECONDS:
+                return
+            self._purged_at = time.monotonic()
+            purges, self._purges = self._purges, {}
+        self._delete_records(purges)
+
+    def _delete_records(self, purges: Mapping[TopicPartition, int]) -> None:
+        asked = [KafkaPartition(each.topic, each.partition, before) for each, before in purges.items()]
+        if not asked:
+            return
+        for each, future in self._admin.delete_records(asked, request_timeout=5.0).items():
+            name = f"{each.topic}-{each.partition}"
+            future.add_done_callback(partial(_log_failure, name))
+
+    def flush_purges(self, seconds: float = 5.0) -> None:
+        """Do what `purge` has noted, and wait for it."""
+        with self._lock:
+            purges, self._purges = self._purges, {}
+        asked = [KafkaPartition(each.topic, each.partition, before) for each, before in purges.items()]
+        if asked:
+            for each, future in self._admin.delete_records(asked, request_timeout=seconds).items():
+                try:
+                    future.result(seconds)
+                except Exception as error:
+                    _log.debug("purging %s-%s: %s", each.topic, each.partition, error)
+
+    # ------------------------------------------------------------------ groups
+
+    def group_positions(self, group: str) -> list[KafkaPartition]:
+        """Return every committed offset of a consumer group, with its metadata."""
+        asked = [ConsumerGroupTopicPartitions(group)]
+        doing = f"reading the positions of {group!r}"
+        try:
+            found = self._admin_call(
+                doing,
+                lambda seconds: self._admin.list_consumer_group_offsets(asked, request_timeout=seconds)[group],
+            )
+        except KafkaException as exception:
+            error = error_of(exception)
+            if error is not None and error.code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return []
+            raise self._failed(doing, exception) from exception
+        return [each for each in found.topic_partitions if each.offset >= 0]
+
+    def delete_group(self, group: str) -> None:
+        """Delete a consumer group and its offsets."""
+        try:
+            self._admin_call(
+                f"deleting the positions of {group!r}",
+                lambda seconds: self._admin.delete_consumer_groups([group], request_timeout=seconds)[group],
+            )
+        except KafkaException as exception:
+            error = error_of(exception)
+            if error is not None and error.code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return
+            if error is not None and error.code() == KafkaError.NON_EMPTY_GROUP:
+                raise LogError(
+                    f"{self._clients.where}: the consumer group {group!r} has members, so other programs use the application's id "
+                    "as their group: stop them, or give the application another id"
+                ) from exception
+            raise self._failed(f"deleting the positions of {group!r}", exception) from exception
+
+    def _admin_call(self, doing: str, call: Callable[[float], Any]) -> Any:
+        return self._patience.call(doing, lambda seconds: call(seconds).result())
+
+    def _failed(self, doing: str, exception: KafkaException) -> LogError:
+        error = error_of(exception)
+        return self._patience.failed(doing, error) if error is not None else LogError(f"{doing}: {exception}")
+
+
+class _Settings:
+    """The settings of all topics, asked for once and only when somebody looks."""
+
+    def __init__(self, topics: Topics, names: Sequence[str]) -> None:
+        self._topics = topics
+        self._names = names
+        self._found: dict[str, dict[str, str]] | None = None
+
+    def of(self, name: str) -> Mapping[str, str]:
+        return _TopicSettings(self, name)
+
+    def get(self, name: str) -> dict[str, str]:
+        if self._found is None:
+            self._found = self._topics.settings(self._names)
+        return self._found.get(name, {})
+
+
+class _TopicSettings(Mapping[str, str]):
+    def __init__(self, all_settings: _Settings, name: str) -> None:
+        self._all = all_settings
+        self._name = name
+
+    def __getitem__(self, key: str) -> str:
+        return self._all.get(self._name)[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all.get(self._name))
+
+    def __len__(self) -> int:
+        return len(self._all.get(self._name))
+
+    def __repr__(self) -> str:
+        return repr(self._all.get(self._name))
+
+
+def _is_internal(name: str, owners: set[str]) -> bool:
+    """Return whether a topic is an internal one of an application that has run here."""
+    return name.endswith(_OWN_SUFFIXES) and any(name.startswith(f"{owner}-") for owner in owners)
+
+
+def _log_failure(name: str, done: Any) -> None:
+    error = done.exception()
+    if error is not None:
+        _log.debug("purging %s: %s", name, error)
