@@ -31,6 +31,25 @@ class ProductionError(PenstockError):
     """A record could not be produced and the handler in charge said to fail."""
 
 
+class RecordRefusedError(ProductionError):
+    """A log refused a record for what it is, and nothing was changed.
+
+    `above`: the topic takes none whose key and value have more bytes; `without_key`: it takes none without a key.
+    """
+
+    def __init__(self, message: str, topic: str = "", *, above: int | None = None, without_key: bool = False) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.above = above
+        self.without_key = without_key
+
+    def refuses(self, key: bytes | None, value: bytes | None) -> bool:
+        """Return whether the topic refuses a record for the same reason."""
+        return (self.without_key and key is None) or (
+            self.above is not None and len(key or b"") + len(value or b"") > self.above
+        )
+
+
 class StoreError(PenstockError):
     """A state store cannot be used, or was used against its contract."""
 

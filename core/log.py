@@ -56,7 +56,8 @@ class TaskCommitter(ABC):
         """Make outputs, positions and version visible in one durable step.
 
         Raises FencedError, with nothing changed, when another process has taken over; ProductionError naming the
-        topic when an output cannot be produced (nothing changed). After any other error the
+        topic when an output cannot be produced (nothing changed), RecordRefusedError when that is for what one
+        of its records is. After any other error the
         outcome is unknown: close this object, open another and read `committed`.
         """
 

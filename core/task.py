@@ -18,6 +18,7 @@ from .errors import (
     PenstockError,
     ProcessingError,
     ProductionError,
+    RecordRefusedError,
     SerdeError,
     TopologyError,
 )
@@ -118,8 +119,8 @@ class Task:
     No threads, no sockets, no clock of its own; called from one thread. `partitions` are the input
     partitions by their names in the log, in the order of the sources, with the source that reads each. `topic_names` maps a sink's topic to its name in the log;
     `partition_counts` answers how many partitions a topic has (only asked where a partitioner is used).
-    `saved` is the `engine_state()` of the last commit. `attempt` answers how often a failure was met before. `stopwatch` answers
-    in seconds, and serves `decode_seconds` only.
+    `saved` is the `engine_state()` of the last commit. `attempt` answers how often a failure was met before. `refusals` are what
+    the log refused in earlier attempts, by topic: such records are asked about at their sinks. `stopwatch` answers in seconds, and serves `decode_seconds` only.
     """
 
     def __init__(
@@ -137,6 +138,7 @@ class Task:
         saved: bytes = b"",
         wall_clock_ms: int = 0,
         attempt: Callable[[tuple[Any, ...]], int] = lambda failed: 1,
+        refusals: Mapping[str, RecordRefusedError] | None = None,
         stopwatch: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.id = task_id
@@ -151,6 +153,7 @@ class Task:
         self.records_in = 0
         self.changed_engine_state = False
         self._attempt = attempt
+        self._refusals = refusals or {}
         self._stopwatch = stopwatch
         self.decode_seconds = 0.0
         self._topic_names = topic_names
@@ -224,7 +227,8 @@ class Task:
         only = self._nodes[children[0][0]] if len(children) == 1 else None
         if isinstance(only, SinkNode) and isinstance(only.topic, str) and only.partitioner is None:
             counts = [0, 0]
-            forward = self._compile_write(only, self._topic_names(only.topic), counts)
+            topic = self._topic_names(only.topic)
+            forward = self._refusing(only, topic, self._compile_write(only, topic, counts))
         else:
             forward, counts = self._compile_forward(node.name, children)
         self._edges[node.name] = counts, tuple(name for name, _ in children)
@@ -304,7 +308,8 @@ class Task:
     def _compile_sink(self, node: SinkNode) -> Run:
         compile_write = self._compile_write if node.partitioner is None else self._compile_partitioned_write
         if isinstance(node.topic, str):
-            return compile_write(node, self._topic_names(node.topic))
+            topic = self._topic_names(node.topic)
+            return self._refusing(node, topic, compile_write(node, topic))
         choose = node.topic
         writers: dict[str, Run] = {}
 
@@ -316,10 +321,32 @@ class Task:
                     raise ProductionError(
                         f"sink {node.name!r}: its topic chooser returned {topic!r}, expected a topic's name"
                     )
-                writers[topic] = write = compile_write(node, topic)
+                writers[topic] = write = self._refusing(node, topic, compile_write(node, topic))
             write(record)
 
         return run
+
+    def _refusing(self, node: SinkNode, topic: str, write: Callable[..., None]) -> Callable[..., None]:
+        """Return `write`, with a look at each record if the log has refused one of this topic: else it would cost for nothing."""
+        refusal = self._refusals.get(topic)
+        if refusal is None:
+            return write
+        output = self._outputs[topic]
+
+        def look_and_write(record: Record, to: str | None = None) -> None:
+            before = len(output.keys)
+            if to is None:
+                write(record)
+            else:
+                write(record, to)
+            if len(output.keys) > before and refusal.refuses(output.keys[-1], output.values[-1]):
+                size = len(output.keys[-1] or b"") + len(output.values[-1] or b"")
+                for column in (output.keys, output.values, output.timestamps, output.headers, output.partitions):
+                    if column is not None:
+                        column.pop()
+                self._production_failed(node, topic, record, ProductionError(f"{refusal} (this one has {size} bytes)"))
+
+        return look_and_write
 
     def _compile_write(self, node: SinkNode, topic: str, counts: list[int] | None = None) -> Callable[..., None]:
         """Return the function that serializes a record and adds it to the topic's columns.

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.clock import duration_ms
 from penstock.config import Application
-from penstock.errors import IncompatibleStateError, OffsetOutOfRangeError, TopologyError
+from penstock.errors import IncompatibleStateError, OffsetOutOfRangeError, RecordRefusedError, TopologyError
 from penstock.log import Commit, Log, TaskCommitter
 from penstock.nodes import ProcessorNode, SourceNode, Subtopology, TaskId, decorate
 from penstock.record import RecordBatch, TopicPartition
@@ -24,6 +24,8 @@ _log = logging.getLogger("penstock.worker")
 
 _CHUNK = 2_000
 """Records between two looks at the commit limits."""
+_SENT_BYTES = 256 * 1024
+"""So many bytes of outputs are sent ahead of the commit, where the log takes them."""
 
 
 @dataclass
@@ -84,9 +86,11 @@ class TaskWorker:
         self.task: Task | None = None
         self._commit: Commit | None = None
         self._attempts: dict[tuple[Any, ...], int] = {}
+        self._refusals: dict[str, RecordRefusedError] = {}
         self._commit_interval = duration_ms(self._settings.commit_interval) / 1000
         self._grace = duration_ms(self._settings.changelog_grace)
         self._commits = 0
+        self._has_sent = False
         self._counted: dict[str, tuple[int, int, dict[str, int]]] = {}
 
     # ------------------------------------------------------------------ a batch
@@ -116,9 +120,22 @@ class TaskWorker:
                     type(failure.error).__name__, failure.error, retry.delay_ms,
                 )  # fmt: skip
                 self._host.wait_ms(retry.delay_ms)
+            except RecordRefusedError as refusal:
+                self.abandon()
+                if not self._note_refusal(refusal):
+                    raise
+                _log.warning("task %s: %s; again from the last commit, to find where it came from", self.id, refusal)
             except BaseException:
                 self.abandon()
                 raise
+
+    def _note_refusal(self, refusal: RecordRefusedError) -> bool:
+        """Keep what the log refused; return whether the task does not know it yet, so that its handler has not been asked."""
+        before = self._refusals.get(refusal.topic)
+        if before is not None and (refusal.above is None or before.above is None or refusal.above >= before.above):
+            return False
+        self._refusals[refusal.topic] = refusal
+        return True
 
     def _run_batch(
         self,
@@ -132,8 +149,8 @@ class TaskWorker:
         self._host.update_globals(self._application, self._log, ends)
         self._ensure_open(wall_clock_ms, known)
         since = phases.add("restore", began)
-        task, commit = self.task, self._commit
-        assert task is not None and commit is not None
+        task, committer, commit = self.task, self._committer, self._commit
+        assert task is not None and committer is not None and commit is not None
         task.advance_wall_clock(wall_clock_ms)
         self._commits = 0
         records_before = task.records_in
@@ -163,10 +180,14 @@ class TaskWorker:
             )
             if finished and not task.commit_requested:
                 break
+            waiting = task.output_bytes()
+            if committer.streams_outputs and waiting > _SENT_BYTES:
+                produced += self._send(phases)
+                waiting = 0
             if (
                 task.commit_requested
                 or since - last_commit > self._commit_interval
-                or task.output_bytes() + self._held_bytes() > self._settings.commit_bytes
+                or waiting + self._held_bytes() > self._settings.commit_bytes
             ):
                 produced += self._make_commit(phases)
                 last_commit = perf_counter()
@@ -256,6 +277,7 @@ class TaskWorker:
             saved=commit.engine_state,
             wall_clock_ms=wall_clock_ms,
             attempt=lambda failed: self._attempts.get(failed, 0) + 1,
+            refusals=self._refusals,
             stopwatch=perf_counter,
         )
         state.stream_time = lambda: task.stream_time
@@ -330,6 +352,16 @@ class TaskWorker:
 
     # ------------------------------------------------------------------ committing
 
+    def _send(self, phases: _Phases) -> int:
+        """Hand outputs to the log ahead of the commit; return how many."""
+        assert self.task is not None and self._committer is not None
+        since = perf_counter()
+        outputs = self.task.take_outputs()
+        self._has_sent = True
+        self._committer.send(outputs)
+        phases.add("write", since)
+        return sum(len(output) for output in outputs)
+
     def _make_commit(self, phases: _Phases) -> int:
         """Commit whatever changed since the last one; return how many records were produced."""
         task, state, committer, last = self.task, self._state, self._committer, self._commit
@@ -343,7 +375,8 @@ class TaskWorker:
             partition: last.positions[partition] if (position := task.position(partition)) is None else position
             for partition in self.partitions
         }
-        if not changes and not outputs and not task.changed_engine_state and positions == last.positions:
+        unchanged = not changes and not outputs and not task.changed_engine_state and positions == last.positions
+        if unchanged and not self._has_sent and not committer.expires():
             task.committed()
             return 0
         version = last.version
@@ -359,6 +392,7 @@ class TaskWorker:
             phases.add("state", since)
         self._commit = commit
         self._commits += 1
+        self._has_sent = False
         task.committed()
         return sum(len(output) for output in outputs)
 
@@ -367,6 +401,7 @@ class TaskWorker:
     def abandon(self) -> None:
         """Forget everything since the last commit and close; the next `run_batch` opens the task again."""
         task, state, committer = self.task, self._state, self._committer
+        self._has_sent = False
         self.task = self._state = self._committer = self._commit = None
         for part in (task, state, committer):
             if part is not None:

@@ -17,6 +17,7 @@ from penstock.errors import (
     LogError,
     OffsetOutOfRangeError,
     ProductionError,
+    RecordRefusedError,
     UnknownTopicError,
 )
 from penstock.log import Commit, Log
@@ -331,8 +332,10 @@ class LogContract:
         committer = log.open_committer(APPLICATION, "0_0", [partition])
         committer.commit(Commit({partition: 0}, "v0"), [])
         outputs = [output("t", 3), OutputBatch("small", [b"k"] * 3, [b"v", b"v" * 5000, b"v"], [0] * 3)]
-        with pytest.raises(ProductionError, match="small"):
+        with pytest.raises(RecordRefusedError, match="small") as refused:
             committer.commit(Commit({partition: 1}, "v1"), outputs)
+        assert refused.value.topic == "small"
+        assert [refused.value.refuses(b"k", value) for value in outputs[1].values] == [False, True, False]
         with pytest.raises(ProductionError, match="small"):
             log.append(outputs[1])
         assert _everything(log, "t") == _everything(log, "small") == []
@@ -351,8 +354,10 @@ class LogContract:
     def test_a_compacted_topic_takes_no_null_keys(self, log: Log) -> None:
         """As Kafka does: there is no last value of no key."""
         log.create_topic("t", 1, {"cleanup.policy": "compact"})
-        with pytest.raises(ProductionError, match="t"):
+        with pytest.raises(RecordRefusedError, match="t") as refused:
             log.append(OutputBatch("t", [b"a", None], [b"", b""], [0, 0]))
+        assert refused.value.topic == "t"
+        assert refused.value.refuses(None, b"") and not refused.value.refuses(b"a", b"")
         assert _everything(log, "t") == []
 
     # -- commits
