@@ -6,15 +6,16 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 BIN := .venv/bin
 STAMP := .venv/.installed
 JOBS ?= 2
+GUARANTEE ?= exactly_once
 BENCHES ?= core-count spark-local-count spark-local-filter-map
 
-.PHONY: all help venv java view lint format types test docs demo bench clean
+.PHONY: all help venv java view lint format types test docs demo demo-kafka bench clean
 .DEFAULT_GOAL := all
 
 all: lint types test docs  ## what CI runs: lint, types, test, docs
 
 help:  ## this list
-	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(STAMP)  ## .venv with penstock (editable) and all that development needs
 
@@ -59,6 +60,9 @@ docs: $(STAMP)  ## docs/_build/html, warnings are errors
 
 demo: $(STAMP) java  ## word counts of a real text on Spark; kill it in the middle and start it again
 	$(BIN)/python examples/demo.py
+
+demo-kafka: $(STAMP) java  ## the same against a real Kafka broker; GUARANTEE=at_least_once for the other guarantee
+	$(BIN)/python examples/demo.py --kafka --data-dir .demo-kafka/$(GUARANTEE) --guarantee $(GUARANTEE)
 
 bench: $(STAMP) java  ## throughput, and where the time goes
 	$(BIN)/python -m bench $(BENCHES)

@@ -1,4 +1,7 @@
-"""`make demo`: killed in the middle and started again, it ends with the counts of an undisturbed run."""
+"""`make demo`: killed in the middle and started again, it ends with the counts of an undisturbed run.
+
+With Kafka the broker is killed, too.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,10 @@ COMMAND = [sys.executable, "-u", str(EXAMPLES / "demo.py"), "--lines", "1500", "
 
 
 @pytest.mark.spark
-def test_the_demo_goes_on_after_a_kill(tmp_path: Path) -> None:
-    killed = subprocess.Popen(COMMAND, cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True)
+@pytest.mark.parametrize("options", [(), pytest.param(("--kafka",), marks=pytest.mark.broker)], ids=["local", "kafka"])
+def test_the_demo_goes_on_after_a_kill(options: tuple[str, ...], tmp_path: Path) -> None:
+    command = [*COMMAND, *options]
+    killed = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert killed.stdout is not None
     seen = []
     for line in killed.stdout:
@@ -29,7 +34,7 @@ def test_the_demo_goes_on_after_a_kill(tmp_path: Path) -> None:
     killed.communicate()
     assert "to go" in seen[-1], "".join(seen)
 
-    again = subprocess.run(COMMAND, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=300)
+    again = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=300)
     assert again.returncode == 0, again.stderr
     assert re.search(r"An earlier run read [\d,]+ of 1,500 lines and counted [\d,]+ words", again.stdout)
     assert "equal: a plain Python Counter finds the same" in again.stdout

@@ -25,6 +25,7 @@ _FOR_TESTS = {
     # A killed broker is let in again only when its last session has ended.
     "broker.heartbeat.interval.ms": "500",
     "broker.session.timeout.ms": "3000",
+    "log.segment.delete.delay.ms": "1000",
     "num.network.threads": "2",
     "num.io.threads": "4",
     "num.recovery.threads.per.data.dir": "1",
