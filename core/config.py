@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from .clock import Duration, duration_ms
 from .config_layers import CODE, Layer, naming
 from .errors import ConfigError, PluginError
 from .extractors import TimestampExtractor, fail_on_invalid_timestamp
-from .handlers import DeadLetter, Handler, fail, skip
+from .handlers import DeadLetter, Handler, Retry, fail, skip
 from .hooks import registry
 from .nodes import SerdeLike
 from .secret import ClientSettings, Secret, hide
@@ -185,21 +185,26 @@ def _naming_origins(layer: Layer) -> Iterator[None]:
             raise
 
 
-def _dead_letters(topic: Any, values: Mapping[str, Any]) -> dict[str, DeadLetter]:
+def _dead_letters(topic: Any, values: Mapping[str, Any]) -> dict[str, Handler]:
     """Return the handlers that send to a dead-letter topic, in place of those that skip."""
     if not isinstance(topic, str) or not topic:
         raise ConfigError(f"setting 'dead_letter_topic': expected the name of a topic, found {topic!r}")
-    found = {
-        name: DeadLetter(topic)
-        for name in HANDLERS
-        if values.get(name) is skip or isinstance(values.get(name), DeadLetter)
-    }
+    found = {name: handler for name in HANDLERS if (handler := _sending(values.get(name, fail), topic)) is not None}
     if not found:
         raise ConfigError(
             f"setting 'dead_letter_topic': no handler skips records, so nothing would be sent to {topic!r}; "
             f"set one of {', '.join(HANDLERS)} to skip (to fail is to stop without a trace in any topic)"
         )
     return found
+
+
+def _sending(handler: Handler, topic: str) -> Handler | None:
+    """Return a handler that sends to `topic` what `handler` drops; None when that drops nothing."""
+    if handler is skip or isinstance(handler, DeadLetter):
+        return DeadLetter(topic)
+    if isinstance(handler, Retry) and (then := _sending(handler.then, topic)) is not None:
+        return replace(handler, then=then)
+    return None
 
 
 class Application:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import Application, ConfigError, DeadLetter, Settings, Topology, skip
+from penstock import Application, ConfigError, DeadLetter, Retry, Settings, Topology, skip
 from penstock.client_names import JAVA_ONLY, KNOWN, RENAMED
 from penstock.config_layers import Layer
 from penstock.config_names import KAFKA_STREAMS, NOT_HERE, translate
@@ -161,6 +161,10 @@ def test_the_dead_letter_topic_is_for_handlers_that_skip() -> None:
     settings = make({"processing_handler": skip, "errors.dead.letter.queue.topic.name": "dlq"})
     assert settings.processing_handler == DeadLetter("dlq")
     assert settings.production_handler is fail
+    behind = make({"production_handler": Retry(2, then=skip), "dead_letter_topic": "dlq"}).production_handler
+    assert behind == Retry(2, then=DeadLetter("dlq"))
+    with pytest.raises(ConfigError, match="no handler skips"):
+        make({"production_handler": Retry(2), "dead_letter_topic": "dlq"})
     application = Application("a", Topology().add_source("in", "in"), processing_handler=skip, dead_letter_topic="dlq")
     assert application.with_settings(dead_letter_topic="other").settings.processing_handler == DeadLetter("other")
     assert application.with_settings(processing_handler=fail, production_handler=skip).settings.production_handler == (
