@@ -24,6 +24,8 @@ Row = tuple[int, str, str, int, int, int]
 """(group, task, topic, partition, end, clock_ms): what a task is told about one of its partitions."""
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.02, 0.5
+_MOST_LOOKS = 100
+"""How often the planner looks for records on their way before a batch is run, which opens the tasks that hold them back."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class BatchPlanner:
         self._has_run = False
         self._last_positions: Mapping[TopicPartition, int | None] = {}
         self._idle_batches = 0
+        self._pending_looks = 0
         self._rows: dict[str, int] = {}
 
     def first(self) -> Offset:
@@ -105,6 +108,14 @@ class BatchPlanner:
             and control.next_tick is not None
             and now >= max(control.next_tick, start["clock_ms"] + self._plan.punctuation_interval_ms)
         )
+        if not (wanted or tick_is_due or behind) and self._is_pending():
+            # What the last batch wrote to internal topics is committed, and cannot be read yet.
+            if self._pending_looks < _MOST_LOOKS:
+                self._pending_looks += 1
+                self._wait(_FIRST_WAIT)
+                return self.next(start, max_records)
+            wanted = True
+        self._pending_looks = 0
         if not (wanted or tick_is_due or behind):
             if control.step is not None:
                 self._control.write_drained(start["step"])
@@ -154,6 +165,11 @@ class BatchPlanner:
             for partition, target in self._targets.items():
                 ends[partition] = min(ends[partition], target)
         return ends
+
+    def _is_pending(self) -> bool:
+        """Return whether internal topics hold records that are on their way."""
+        internal = [each for each in self._read if each.topic in self._internal]
+        return bool(internal) and self._log.end_offsets(internal) != self._log.end_offsets(internal, stable=False)
 
     def _behind(
         self, positions: Mapping[TopicPartition, int | None], ends: Mapping[TopicPartition, int]
