@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
 
-from penstock.errors import LogError, ProductionError
+from penstock.errors import LogError, ProductionError, RecordRefusedError
 from penstock.plugins.logs.messages import unknown_topics_as_production_errors
 from penstock.record import OutputBatch
 
@@ -22,6 +23,8 @@ _CHUNK = 5_000
 _MOST_IN_FLIGHT_BYTES = 32 * 1024 * 1024
 _MOST_IN_FLIGHT = 400_000
 _SAMPLED = 32
+_OVERHEAD_BYTES = 512
+"""What Kafka may count for a record beside its key and value."""
 
 
 class Outbox:
@@ -128,14 +131,35 @@ class Outbox:
     def error(self, topic: str, error: KafkaError) -> ProductionError:
         """Return the error for a record that a topic did not take."""
         self._checked.pop(topic, None)
-        hint = ""
+        what = f"topic {topic!r}: cannot produce to {self._clients.where}: {describe(error)}"
         if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
-            hint = ": make records smaller, or raise the topic's 'max.message.bytes'"
-        elif is_unknown_topic(error):
-            hint = ": was it deleted? Create it (`penstock topics create`) and start again"
-        elif error.code() == KafkaError.INVALID_RECORD:
-            hint = ": a compacted topic (cleanup.policy=compact) takes no record without a key"
-        return ProductionError(f"topic {topic!r}: cannot produce to {self._clients.where}: {describe(error)}{hint}")
+            limit = self._largest_message(topic)
+            return RecordRefusedError(
+                f"{what}: make records smaller, or raise the topic's 'max.message.bytes'"
+                + (f" ({limit})" if limit is not None else ""),
+                topic,
+                above=None if limit is None else max(0, limit - _OVERHEAD_BYTES),
+            )
+        if error.code() == KafkaError.INVALID_RECORD:
+            return RecordRefusedError(
+                f"{what}: a compacted topic (cleanup.policy=compact) takes no record without a key",
+                topic,
+                without_key=True,
+            )
+        hint = (
+            ": was it deleted? Create it (`penstock topics create`) and start again" if is_unknown_topic(error) else ""
+        )
+        return ProductionError(f"{what}{hint}")
+
+    def _largest_message(self, topic: str) -> int | None:
+        """Return the topic's `max.message.bytes`; None when the broker does not say."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        admin = self._clients.admin()
+        try:
+            config = admin.describe_configs([resource], request_timeout=10.0)[resource].result()
+            return int(config["max.message.bytes"].value)
+        except (KafkaException, KeyError, ValueError):
+            return None
 
     def _refused(self, topic: str, exception: Exception) -> Exception:
         error = exception.args[0] if exception.args else None
