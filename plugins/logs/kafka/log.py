@@ -158,7 +158,9 @@ class KafkaLog(Log):
         self._topics.check(list(positions))
         before = self._topics.group_positions(application_id)
         self._fence_all(application_id, before)
-        others = [TopicPartition(each.topic, each.partition) for each in before]
+        # The broker keeps positions in a topic that was deleted for a while, and takes none for it.
+        there = self._topics.counts(fresh=True)
+        others = [TopicPartition(each.topic, each.partition) for each in before if each.topic in there]
         offsets = seeds(positions) + nothing([each for each in others if each not in positions])
         if offsets:
             consumer = self._group(application_id)
