@@ -46,14 +46,14 @@ def in_the_driver(application: Application, topic: str, rows: Iterable[Row]) -> 
 class OnSpark:
     """All records in two batches, between which Spark and everything else ends."""
 
-    def __init__(self, session: Any, directory: Path) -> None:
+    def __init__(self, session: Any, **settings: Any) -> None:
         self._session = session
-        self._directory = directory
+        self._settings = settings
 
     def __call__(self, application: Application, topic: str, rows: Iterable[Row]) -> dict[str, list[Record]]:
         from penstock.plugins.spark import run
 
-        application = application.with_settings(data_dir=str(self._directory))
+        application = application.with_settings(**self._settings)
         rows = list(rows)
         with opened(application) as log:
             for name in (topic, *application.program.sink_topics()):
@@ -102,7 +102,10 @@ def read(application: Application, log: Log, topic: str) -> Iterator[Record]:
         partition = TopicPartition(topic, number)
         start, end = 0, log.end_offsets([partition])[partition]
         while start < end:
-            for batch in log.fetch(partition, start, end, 1 << 24):
+            batches = log.fetch(partition, start, end, 1 << 24)
+            if not batches:
+                break  # marks of Kafka's transactions
+            for batch in batches:
                 start = batch.next_offset
                 for key, value, timestamp in zip(batch.keys, batch.values, batch.timestamps, strict=True):
                     yield Record(

@@ -6,23 +6,44 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock import Application
+from penstock.plugins.logs.kafka import KafkaLog
 
 from .running import EXAMPLES, OnSpark, Runner, by_key, in_the_driver, load
 
 NUMBERED = sorted(path.stem for path in EXAMPLES.glob("[0-9]*.py"))
+ON_KAFKA = {"kafka": "exactly_once", "kafka at least once": "at_least_once"}
 
 
 @pytest.fixture(params=["driver", pytest.param("spark", marks=pytest.mark.spark)])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Runner:
     if request.param == "driver":
         return in_the_driver
-    return OnSpark(request.getfixturevalue("spark"), tmp_path / "data")
+    return OnSpark(request.getfixturevalue("spark"), data_dir=str(tmp_path / "data"))
+
+
+@pytest.fixture(params=["driver", *(pytest.param(each, marks=pytest.mark.spark) for each in ("spark", *ON_KAFKA))])
+def run_anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runner]:
+    if request.param == "driver":
+        yield in_the_driver
+        return
+    session, settings = request.getfixturevalue("spark"), {"data_dir": str(tmp_path / "data")}
+    if request.param == "spark":
+        yield OnSpark(session, **settings)
+        return
+    location = request.getfixturevalue("broker").bootstrap
+    log = KafkaLog(location)
+    before = set(log.topics())
+    yield OnSpark(session, **settings, log=f"kafka:{location}", processing_guarantee=ON_KAFKA[request.param])
+    for topic in set(log.topics()) - before:
+        log.delete_topic(topic)
+    log.close()
 
 
 def test_a_pipe(run: Runner) -> None:
@@ -41,8 +62,10 @@ TEXT = """
 """.splitlines()
 
 
-def test_the_word_count(run: Runner) -> None:
-    found = run(load("02_word_count").application, "text", [(None, line, 1) for line in TEXT * 10])["word-counts"]
+def test_the_word_count(run_anywhere: Runner) -> None:
+    found = run_anywhere(load("02_word_count").application, "text", [(None, line, 1) for line in TEXT * 10])[
+        "word-counts"
+    ]
     expected = Counter(re.findall("[a-z]+", " ".join(TEXT * 10).lower()))
     assert by_key(found) == {word: list(range(1, count + 1)) for word, count in expected.items()}
 
@@ -67,9 +90,9 @@ INVOICES = [
 ]
 
 
-def test_the_point_of_sale(run: Runner) -> None:
+def test_the_point_of_sale(run_anywhere: Runner) -> None:
     rows = [(each["number"], each, number) for number, each in enumerate(INVOICES)]
-    found = run(load("03_point_of_sale").application, "invoices", rows)
+    found = run_anywhere(load("03_point_of_sale").application, "invoices", rows)
     assert sorted(record.value["number"] for record in found["shipments"]) == ["I-1", "I-4"]
     loyalty = by_key(found["loyalty"])
     # Invoices may lie in different partitions: each customer's points add up, in whatever order.

@@ -44,7 +44,7 @@ class KafkaBroker:
     `jvm_options` are the JVM's, `options` are the broker's own settings and win over ours. With `credentials` (user,
     password) there is a second listener, `sasl_bootstrap`, that wants SASL/PLAIN.
 
-    Made for tests: topics are not made automatically; transactions and groups of dead clients are given up soon.
+    Made for tests: topics are not made automatically, and keep records of any age; sessions of clients can be short.
     """
 
     def __init__(

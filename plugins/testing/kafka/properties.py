@@ -25,6 +25,8 @@ _FOR_TESTS = {
     # A killed broker is let in again only when its last session has ended.
     "broker.heartbeat.interval.ms": "500",
     "broker.session.timeout.ms": "3000",
+    # Tests write records of long ago, which a topic of seven days would lose within a minute.
+    "log.retention.ms": "-1",
     "log.segment.delete.delay.ms": "1000",
     "num.network.threads": "2",
     "num.io.threads": "4",
