@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from .dataframe import Records, transform
 from .progress import RunProgress, RunSummary
 from .runner import run
 
-__all__ = ["RunProgress", "RunSummary", "run"]
+__all__ = ["Records", "RunProgress", "RunSummary", "run", "transform"]

@@ -328,7 +328,9 @@ def test_topics_are_merged_by_time_without_waiting(operator: Operator) -> None:
 
 class Topics(Processor):
     def process(self, record: Record) -> None:
-        self.context.forward(record.with_value(self.context.record_metadata.topic))
+        metadata = self.context.record_metadata
+        assert metadata is not None
+        self.context.forward(record.with_value(metadata.topic))
 
 
 def test_topics_larger_than_a_chunk_are_merged_by_time(tmp_path: Path) -> None:

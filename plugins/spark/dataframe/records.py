@@ -81,15 +81,18 @@ def _column(where: str, frame: DataFrame, what: str, column: Any) -> tuple[Colum
 
     if not isinstance(column, (str, Column)):
         raise ConfigError(f"{where}, {what}: expected the name of a column or an expression, found {column!r}")
+    absent = (
+        f"{where} has no column {column!r} for its {what}; it has: {', '.join(frame.columns)}. Name another: "
+        f"Records(frame, {'order_by' if what == 'order' else what}=...)"
+    )
+    known = {name.lower() for name in frame.columns}
+    if isinstance(column, str) and "." not in column and column.strip("`").lower() not in known:
+        raise ConfigError(absent)
     found = functions.col(column) if isinstance(column, str) else column
     try:
         return found, frame.select(found.alias("_")).schema[0].dataType.simpleString()
     except AnalysisException as error:
-        reason = "" if isinstance(column, str) else f" ({str(error).splitlines()[0]})"
-        raise ConfigError(
-            f"{where} has no column {column!r} for its {what}{reason}; it has: {', '.join(frame.columns)}. Name another: "
-            f"Records(frame, {'order_by' if what == 'order' else what}=...)"
-        ) from error
+        raise ConfigError(f"{absent}. Spark says: {str(error).splitlines()[0]}") from error
 
 
 def _bytes(where: str, frame: DataFrame, what: str, given: ColumnLike | None) -> Column:
@@ -97,7 +100,7 @@ def _bytes(where: str, frame: DataFrame, what: str, given: ColumnLike | None) ->
     if kind not in ("binary", "string", "void"):
         raise ConfigError(
             f"{where}: its {what} is of type {kind}, expected binary or string, as the source's serde reads it: "
-            f'for instance Records(frame, {what}=to_json({what!r})) with the serde "json", or col({what!r}).cast("string") with "str"'
+            f'for instance Records(frame, {what}=col(...).cast("string")) with the serde "str", or to_json(...) with "json"'
         )
     return column.cast("binary")
 

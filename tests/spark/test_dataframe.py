@@ -1,0 +1,408 @@
+"""DataFrame in, DataFrame out, on Spark: exactly once through kills and retries, chained with other operators, checked when built."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Application, DeadLetter, Processor, Record, TaskId, Topology, key_value_store
+from penstock.errors import ConfigError, TopologyError
+from penstock.plugins.runtime.host import Host
+from penstock.plugins.spark import Records, transform
+from penstock.plugins.spark.dataframe.commit import StreamCommit
+from penstock.plugins.spark.dataframe.task import StreamTask
+from penstock.plugins.spark.placement import group_key
+from penstock.plugins.spark.session import tune
+from penstock.record import TopicPartition
+
+from . import apps
+from .dataframe_driver import SCHEMA, Number, application, files, number, start
+from .surroundings import wait_until
+
+Rows = list[tuple[str, str]]
+
+
+@pytest.fixture
+def session(spark: Any) -> Any:
+    tuned = tune(spark, True, 2)
+    tuned.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "true")
+    return tuned
+
+
+def write(directory: Path, name: int, rows: list[tuple[str, str, int]]) -> None:
+    """Write a file of the source; its name and time say that it comes after the others."""
+    lines = [
+        json.dumps(
+            {"key": key, "value": value, "timestamp": f"2026-01-01 00:{at // 60:02}:{at % 60:02}", "number": place}
+        )
+        for place, (key, value, at) in enumerate(rows)
+    ]
+    (directory / "in").mkdir(parents=True, exist_ok=True)
+    path = directory / "in" / f"{name:03}.json"
+    path.write_text("\n".join(lines))
+    os.utime(path, (1_700_000_000 + name, 1_700_000_000 + name))
+
+
+def some_files(directory: Path, count: int = 6) -> None:
+    for name in range(count):
+        write(directory, name, [(f"k{at % 7}", f"v{name}-{at}", 10 * name + at % 10) for at in range(40)])
+
+
+def written(session: Any, directory: Path) -> Rows:
+    return sorted((row.key, row.value) for row in session.read.json(str(directory / "out")).collect())
+
+
+def state(session: Any, directory: Path, tasks: int = 3) -> dict[str, Any]:
+    """What the stores of all tasks hold, by Spark's checkpoint and the changelog alone."""
+    app = application(directory, state_dir="another-host")
+    program = app.program
+    fingerprint = program.fingerprint(program.resolve({"in": tasks}, "app"))
+    query = json.loads((directory / "checkpoint" / "metadata").read_text())["id"]
+    rows = session.read.format("statestore").load(str(directory / "checkpoint")).collect()
+    commits = {row.key[0]: row.value.groupState if "groupState" in row.value else row.value for row in rows}
+    found: dict[str, Any] = {}
+    for partition in range(tasks):
+        commit = StreamCommit.from_state(tuple(commits[group_key(TaskId(0, partition), 480)])[:2])
+        task = StreamTask(
+            app, TaskId(0, partition), [TopicPartition("in", partition)], fingerprint, Host(), stream=query, kept=9, has_timeouts=False
+        )  # fmt: skip
+        task.run({}, 0, commit)
+        assert task._state is not None
+        for name, store in task._state.stores.items():
+            found |= {f"{name} {key}": value for key, value in store.all()}  # type: ignore[attr-defined]
+        task.close()
+    return found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Rows, dict[str, Any]]:
+    directory = tmp_path_factory.mktemp("undisturbed")
+    session = tune(spark, True, 2)
+    some_files(directory)
+    start(session, files(session, directory), directory).awaitTermination()
+    rows, kept = written(session, directory), state(session, directory)
+    assert len(rows) == 240 and len(kept) == 14
+    return rows, kept
+
+
+@contextmanager
+def driver(directory: Path, kind: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.spark.dataframe_driver", str(directory), kind],
+        cwd=Path(__file__).parent.parent.parent, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.communicate()
+
+
+def batches(directory: Path) -> int:
+    return len([each for each in (directory / "checkpoint" / "commits").glob("*") if each.name.isdigit()])
+
+
+def kill_after(directory: Path, kind: str, count: int) -> None:
+    """Run a driver, and kill it and all its processes once the checkpoint has so many batches."""
+    with driver(directory, kind) as process:
+        wait_until(lambda: batches(directory) >= count or process.poll() is not None, f"{count} batches")
+        if process.poll() is not None:
+            raise AssertionError(f"the driver ended: {process.communicate()[1][-3000:]}")
+
+
+# ---------------------------------------------------------------------- exactly once
+
+
+def test_files_are_processed_once_through_kills_of_the_driver(
+    session: Any, undisturbed: tuple[Rows, dict[str, Any]], tmp_path: Path
+) -> None:
+    some_files(tmp_path)
+    kill_after(tmp_path, "files", 1)
+    kill_after(tmp_path, "files", 3)
+    with driver(tmp_path, "files") as process:
+        assert process.wait(180) == 0
+    assert written(session, tmp_path) == undisturbed[0]
+    assert state(session, tmp_path) == undisturbed[1]
+
+
+def test_the_rate_source_is_processed_once_through_kills(session: Any, tmp_path: Path) -> None:
+    kill_after(tmp_path, "rate", 3)
+    kill_after(tmp_path, "rate", 6)
+    rows = written(session, tmp_path)
+    numbers = sorted(int(value.partition(":")[0]) for _, value in rows)
+    assert numbers == list(range(len(rows))) and len(rows) > 100
+    assert {(key, value) for key, value in rows} == {(str(at % 10), f"{at}:{at // 10 + 1}") for at in numbers}
+
+
+class DiesTwice(Number):
+    """Kills its worker process at the 20th record of a file, in two batches."""
+
+    def __init__(self, flags: str) -> None:
+        self.flags = Path(flags)
+
+    def process(self, record: Record) -> None:
+        flag = self.flags / record.value
+        if record.value in ("v1-20", "v3-20") and not flag.exists():
+            flag.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().process(record)
+
+
+def test_files_are_processed_once_through_kills_of_workers(
+    session: Any, undisturbed: tuple[Rows, dict[str, Any]], tmp_path: Path
+) -> None:
+    some_files(tmp_path)
+    app = Application("app", number(DiesTwice, flags=str(tmp_path)), data_dir=str(tmp_path))
+    start(session, files(session, tmp_path), tmp_path, app).awaitTermination()
+    assert (tmp_path / "v3-20").exists()
+    assert written(session, tmp_path) == undisturbed[0]
+    assert state(session, tmp_path) == undisturbed[1]
+
+
+def test_another_host_goes_on_from_the_changelog(
+    session: Any, undisturbed: tuple[Rows, dict[str, Any]], tmp_path: Path
+) -> None:
+    some_files(tmp_path, 3)
+    for host in ("one", "other"):
+        app = application(tmp_path, state_dir=host)
+        start(session, files(session, tmp_path), tmp_path, app).awaitTermination()
+        some_files(tmp_path)
+    assert any((tmp_path / "other").iterdir())
+    assert written(session, tmp_path) == undisturbed[0]
+    assert state(session, tmp_path) == undisturbed[1]
+
+
+def test_a_batch_that_is_evaluated_twice_gives_the_same_rows(session: Any, tmp_path: Path) -> None:
+    some_files(tmp_path, 3)
+    seen: list[tuple[Any, Any]] = []
+
+    def look(frame: Any, number: int) -> None:
+        # Without `persist` each of these runs the whole batch, the operator too.
+        once, again = (sorted((bytes(row.key), bytes(row.value)) for row in frame.collect()) for _ in range(2))
+        seen.append((once, again))
+
+    out = transform(application(tmp_path), {"in": files(session, tmp_path)}, partitions=2, order_by="number")
+    run(out, tmp_path, look)
+    assert [len(once) for once, _ in seen] == [40, 40, 40]
+    assert all(once == again for once, again in seen)
+    assert seen[2][0][-1] == (b"k6", b"v2-6:14")
+
+
+def run(frame: Any, directory: Path, each: Any = None, mode: str = "append", **trigger: Any) -> list[Any]:
+    """Run a query to its end with what it needs beside `directory`; return its rows, those of the last batch in complete mode."""
+    rows: list[Any] = []
+
+    def collect(batch: Any, number: int) -> None:
+        if mode == "complete":
+            rows.clear()
+        rows.extend(batch.collect())
+
+    query = (
+        frame.writeStream.foreachBatch(each or collect)
+        .outputMode(mode)
+        .option("checkpointLocation", str(directory / "checkpoint"))
+        .trigger(**(trigger or {"availableNow": True}))
+        .start()
+    )
+    query.awaitTermination()
+    return rows
+
+
+# ---------------------------------------------------------------------- in a pipeline
+
+
+def test_it_stands_between_other_operators(session: Any, tmp_path: Path) -> None:
+    from pyspark.sql.functions import col, count, split
+
+    for name in range(2):
+        write(tmp_path, name, [("a", "x", 1), ("a", "x", 1), ("b", "y", 2), ("c", "z", 3)])
+    names = session.createDataFrame([("a", "anna"), ("b", "bert")], "key string, name string")
+    before = files(session, tmp_path).where("key != 'c'").dropDuplicates(["key", "value"])
+    out = transform(application(tmp_path), {"in": before}, partitions=2)
+    after = (
+        out.withColumn("key", col("key").cast("string"))
+        .join(names, "key")
+        .groupBy("name", split(col("value").cast("string"), ":")[1].alias("which"))
+        .agg(count("*").alias("rows"))
+    )
+    found = run(after, tmp_path, mode="complete")
+    assert sorted(map(tuple, found)) == [("anna", "1", 1), ("bert", "1", 1)]
+
+
+def test_two_of_them_in_one_query_are_refused_by_spark(session: Any, tmp_path: Path) -> None:
+    some_files(tmp_path, 1)
+    first = transform(application(tmp_path), {"in": files(session, tmp_path)}, partitions=2)
+    second = transform(application(tmp_path), {"in": first}, partitions=2)
+    with pytest.raises(Exception, match="Multiple applyInPandasWithStates are not supported"):
+        run(second, tmp_path)
+
+
+def test_queries_of_one_program_have_states_of_their_own(session: Any, tmp_path: Path) -> None:
+    some_files(tmp_path, 2)
+    out = transform(application(tmp_path), {"in": files(session, tmp_path)}, partitions=2, order_by="number")
+    found = [sorted((row.key, row.value) for row in run(out, tmp_path / name)) for name in ("one", "other")]
+    assert found[0] == found[1] and len(found[0]) == 80
+
+
+class Rekeys(Processor):
+    def process(self, record: Record) -> None:
+        self.context.forward(record.with_headers((*record.headers, ("seen", b"1"))))
+
+
+def two_subtopologies() -> Topology:
+    topology = number()
+    topology.add_source("others", "others", value_serde="int").add_processor("rekeys", Rekeys, "others")
+    return topology.add_sink("copies", "copies", "rekeys", value_serde="int")
+
+
+def test_a_batch_of_a_plain_dataframe(session: Any, tmp_path: Path) -> None:
+    from pyspark.sql.functions import col, expr, lit
+
+    frame = session.createDataFrame(
+        [("a", "x", 2, 0), ("a", "y", 1, 0), ("b", "z", 1, 0), (None, "w", 7, 0)],
+        SCHEMA.replace("timestamp timestamp", "at long"),
+    )
+    others = Records(
+        session.createDataFrame([("a", 7), ("b", None)], "key string, n int"),
+        key=col("key").cast("binary"),
+        value=expr("unhex(lpad(hex(n), 16, '0'))"),
+        timestamp=lit("2026-01-01").cast("timestamp"),
+        headers=expr("array(struct('h' as key, cast('v' as binary) as value))"),
+    )
+    app = Application("app", two_subtopologies(), data_dir=str(tmp_path), processing_handler=DeadLetter("rejected"))
+    out = transform(app, {"in": Records(frame, timestamp="at"), "others": others}, partitions=3)
+    found = {(row.topic, row.key and bytes(row.key), row.value and bytes(row.value)) for row in out.collect()}
+    assert found == {
+        ("out", b"a", b"y:1"), ("out", b"a", b"x:2"), ("out", b"b", b"z:1"), ("rejected", None, b"w"),
+        ("copies", b"a", (7).to_bytes(8, "big")), ("copies", b"b", None),
+    }  # fmt: skip
+    (copy,) = out.where("topic = 'copies' and value is not null").collect()
+    assert [(each.key, bytes(each.value)) for each in copy.headers] == [("h", b"v"), ("seen", b"1")]
+    assert (
+        out.select(col("timestamp").cast("string")).where("topic = 'copies'").first()[0].startswith("2026-01-01 00:00")
+    )
+    assert not list(tmp_path.iterdir())
+
+
+# ---------------------------------------------------------------------- the wall clock
+
+
+def test_the_wall_clock_ticks_by_spark_timeouts(session: Any, tmp_path: Path) -> None:
+    write(tmp_path, 0, [("a", "x", 1)])
+    app = Application("app", apps.real_ticks(), data_dir=str(tmp_path))
+    out = transform(app, {"in": files(session, tmp_path)}, partitions=2, wall_clock=True)
+    seen: list[Any] = []
+    query = (
+        out.writeStream.foreachBatch(lambda frame, number: seen.append(frame.collect()))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(processingTime="0 seconds")
+        .start()
+    )
+    try:
+        wait_until(lambda: len([rows for rows in seen if rows]) >= 3 or not query.isActive, "three ticks")
+        assert query.exception() is None
+    finally:
+        query.stop()
+    ticks = [row for rows in seen for row in rows]
+    # Both tasks tick, one of which never had a row.
+    assert {bytes(row.key) for row in ticks} == {b"tick"} and any(len(rows) == 2 for rows in seen)
+
+
+# ---------------------------------------------------------------------- refused when built
+
+
+def refused(topology: Topology, message: str, kind: type[Exception] = TopologyError, **settings: Any) -> None:
+    with pytest.raises(kind, match=message):
+        transform(Application("app", topology, **settings), {}, partitions=2)
+
+
+def test_what_needs_a_log_is_refused() -> None:
+    refused(
+        apps.count_by_value(),
+        "'app' cannot run as an operator.*sink 'by-value-sink' and source 'by-value' exchange.*topic 'by-value-repartition'.*key column",
+    )
+    table = Topology().add_global_store(key_value_store("names"), "names", "people", "fill", Rekeys)
+    refused(table.add_source("in", "in").add_sink("out", "out", "in"), "global store 'names'.*topic 'people'.*Join")
+    refused(
+        Topology().add_source("all", pattern="a.*").add_sink("out", "out", "all"), "source 'all'.*pattern 'a.*'.*Name"
+    )
+    partitioned = Topology().add_source("in", "in").add_sink("out", "out", "in", partitioner=lambda *given: 0)
+    refused(partitioned, "sink 'out' has a partitioner.*Leave it out")
+    unlogged = apps.count().add_store(key_value_store("unlogged", logged=False), "count")
+    refused(unlogged, "store 'unlogged' is not logged.*logged=True")
+    refused(apps.count(), "setting 'changelog'.*'memory'.*directory:s3", ConfigError, changelog="memory:x")
+
+
+def test_sources_must_match() -> None:
+    app = Application("app", apps.pipe())
+    for given, message in (
+        ({}, "source 'in' reads topic 'in', for which there is no DataFrame; there is: none. Pass one"),
+        ({"in": 1, "inn": 2}, "no source reads topic 'inn'.*did you mean 'in'"),
+        ([1], "expected a mapping of topics to DataFrames, found list"),
+        ({"in": 1}, "topic 'in': expected a DataFrame or Records.*found 1"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            transform(app, given, partitions=2)  # type: ignore[arg-type]
+    for wrong in (0, True, "4"):
+        with pytest.raises(ConfigError, match="partitions is a whole number above 0"):
+            transform(app, {"in": 1}, partitions=wrong)  # type: ignore[dict-item, arg-type]
+    with pytest.raises(ConfigError, match="expected an Application, found"):
+        transform(apps.pipe(), {}, partitions=2)  # type: ignore[arg-type]
+
+
+def test_columns_must_fit(session: Any, tmp_path: Path) -> None:
+    from pyspark.sql.functions import col
+
+    app = Application("app", apps.pipe(), data_dir=str(tmp_path))
+    frame = session.createDataFrame(
+        [(1, "v", "t", [1], {"a": 1})], "key int, value string, at string, headers array<int>, m map<string,int>"
+    )
+    good = frame.selectExpr("value", "timestamp_millis(5) as timestamp")
+    for given, message in (
+        (frame, "topic 'in': its key is of type int, expected binary or string.*cast"),
+        (
+            Records(frame, key="value"),
+            "topic 'in' has no column 'timestamp' for its timestamp; it has: key, value, at.*Records",
+        ),
+        (Records(frame, key="value", timestamp="at"), "its timestamp is of type string, expected timestamp or bigint"),
+        (Records(frame, key="value", timestamp="key"), "its headers are of type array<int>, expected array<struct"),
+        (Records(frame, key=5), "key: expected the name of a column or an expression, found 5"),  # type: ignore[arg-type]
+        (Records(good, order_by="nope"), "has no column 'nope' for its order.*order_by"),
+        (
+            Records(frame, key="value", value=col("nope") + 1),
+            "no column .* for its value; it has: key, value.*Records.*Spark says: .*nope",
+        ),
+        (
+            Records(frame.drop("headers"), key="value", timestamp="key", order_by=["m"]),
+            "order_by names a column of type map",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            transform(app, {"in": given}, partitions=2)
+    some_files(tmp_path, 1)
+    two = Application("app", two_subtopologies())
+    with pytest.raises(ConfigError, match="DataFrame of topic 'others' is no stream.*readStream"):
+        transform(two, {"in": files(session, tmp_path), "others": Records(good)}, partitions=2)
+
+
+def test_another_number_of_tasks_is_refused(session: Any, tmp_path: Path) -> None:
+    some_files(tmp_path, 1)
+    start(session, files(session, tmp_path), tmp_path).awaitTermination()
+    write(tmp_path, 1, [("k1", "one", 1)])
+    out = transform(application(tmp_path), {"in": files(session, tmp_path)}, partitions=5)
+    with pytest.raises(
+        Exception, match=r"IncompatibleStateError: application 'app', task 0_\d.*partitions=.*new checkpoint"
+    ):
+        run(out, tmp_path)
