@@ -79,12 +79,12 @@ def run_in_a_process(world: World, *arguments: str, code: int, **environment: st
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["--set", "comit_interval=5s"], ["Error: --set 'comit_interval=5s': there is no setting 'comit_interval'; did you mean 'commit_interval'"]),
-        (["--set", "commit_interval=5"], ["Error: setting 'commit_interval': expected a timedelta or text like", "a bare number does not say its unit"]),
-        (["--set", "commit_interval=5 minutes"], ["Error: setting 'commit_interval': ", "found '5 minutes'"]),
-        (["--set", "store_backend=lmbd"], ["Error: setting 'store_backend': no store backend named 'lmbd' is installed", "Did you mean 'lmdb'?"]),
-        (["--log", "locl:log"], ["Error: setting 'log': no log named 'locl' is installed", "Did you mean 'local'?"]),
-        (["--set", "changelog=directry:c"], ["Error: setting 'changelog': no changelog named 'directry' is installed", "Did you mean 'directory'?"]),
+        (["--set", "comit_interval=5s"], ["Error: --set comit_interval: unknown setting 'comit_interval'; did you mean 'commit_interval'"]),
+        (["--set", "commit_interval=5"], ["Error: --set commit_interval: setting 'commit_interval': expected a timedelta or text like", "a bare number does not say its unit"]),
+        (["--set", "commit_interval=5 minutes"], ["Error: --set commit_interval: setting 'commit_interval': ", "found '5 minutes'"]),
+        (["--set", "store_backend=lmbd"], ["Error: --set store_backend: setting 'store_backend': no store backend named 'lmbd' is installed", "Did you mean 'lmdb'?"]),
+        (["--log", "locl:log"], ["Error: --log: setting 'log': no log named 'locl' is installed", "Did you mean 'local'?"]),
+        (["--set", "changelog=directry:c"], ["Error: --set changelog: setting 'changelog': no changelog named 'directry' is installed", "Did you mean 'directory'?"]),
         (["--trigger", "5"], ["Error: --trigger '5': expected available_now, or a time like 10s"]),
     ],
 )  # fmt: skip
