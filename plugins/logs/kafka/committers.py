@@ -222,7 +222,6 @@ class ExactlyOnce(KafkaCommitter):
         if self._in_transaction:
             self._in_transaction = False
             try:
-                outbox.producer.purge()
                 self._patience.call(f"aborting a transaction of {self._what}", outbox.producer.abort_transaction)
             except (KafkaException, PenstockError):
                 # A fenced producer aborts nothing: its successor has done that.
@@ -234,7 +233,6 @@ class ExactlyOnce(KafkaCommitter):
             return
         self._in_transaction = False
         try:
-            outbox.producer.purge()
             outbox.producer.abort_transaction(2.0)
         except KafkaException:
             # The successor's opening aborts it, or the broker after `transaction.timeout.ms`.

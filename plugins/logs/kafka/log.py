@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -47,7 +48,7 @@ class KafkaLog(Log):
         self._patience = self._clients.patience
         self._topics = Topics(self._clients)
         self._notes = Notes(self._clients, self._topics)
-        self._readers = Readers(lambda: PartitionReader(self._clients, _READER_GROUP))
+        self._readers = Readers(partial(PartitionReader, self._clients, _READER_GROUP))
         self._lock = threading.Lock()
         self._outbox: Outbox | None = None
         self._positions: dict[str, Consumer] = {}
@@ -96,8 +97,8 @@ class KafkaLog(Log):
         doing = f"reading {partition} from offset {offset}"
 
         def read(seconds: float) -> list[RecordBatch]:
-            with self._readers.reader(partition) as reader:
-                return reader.fetch(partition, offset, end, max_bytes, lambda: self._end(partition))
+            with self._readers.reader(partition, offset) as reader:
+                return reader.fetch(end, max_bytes, lambda: self._end(partition))
 
         try:
             return self._patience.call(doing, read)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import secrets
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
 from penstock.errors import LogError
@@ -130,8 +130,8 @@ class Notes:
             return
         start = self._topics.start_offsets([where])[where]
         end = self._topics.end_offsets([where], stable=True)[where]
-        with _reading(lambda: PartitionReader(self._clients, application_id)) as reader:
-            yield from read_whole(reader, where, start, end)
+        with closing(PartitionReader(self._clients, application_id, where, start)) as reader:
+            yield from read_whole(reader, end)
 
     def close(self) -> None:
         """Release everything."""
@@ -167,12 +167,3 @@ class _KafkaLease(Lease):
         if not self._released:
             self._released = True
             self.withdraw()
-
-
-@contextmanager
-def _reading(make: Callable[[], PartitionReader]) -> Iterator[PartitionReader]:
-    reader = make()
-    try:
-        yield reader
-    finally:
-        reader.close()

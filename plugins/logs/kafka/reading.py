@@ -13,7 +13,6 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from penstock.errors import LogError
 from penstock.record import RecordBatch, TopicPartition
 
 from .clients import Clients
@@ -28,33 +27,29 @@ _SAMPLED = 32
 
 
 class PartitionReader:
-    """A consumer that reads ahead in one partition at a time. Used by one thread at a time."""
+    """A consumer that reads ahead in one partition, from `offset` on. Used by one thread at a time.
 
-    def __init__(self, clients: Clients, group: str) -> None:
+    It never seeks: what a consumer says of its position, and of the end, may for a moment be of where it was before.
+    """
+
+    def __init__(self, clients: Clients, group: str, partition: TopicPartition, offset: int) -> None:
+        self.partition = partition
+        self.next = offset
+        """Where the last fetch ended, and the next one begins."""
         self._clients = clients
         self._consumer: Consumer = clients.consumer(group)
-        self._partition: TopicPartition | None = None
-        self._next = -1  # where the last fetch ended
-        self._kept: list[Message] = []  # messages after that
+        self._consumer.assign([KafkaPartition(partition.topic, partition.partition, offset)])
+        self._kept: list[Message] = []  # messages after `next`
         self._ended = -1  # an end of the partition that the consumer has met
-        self._has_received = False  # since it moved to where it reads; before, its position may be the one before
 
-    def fetch(
-        self,
-        partition: TopicPartition,
-        offset: int,
-        end: int,
-        max_bytes: int,
-        log_end: Callable[[], int],
-    ) -> list[RecordBatch]:
-        """Return records from `offset` up to `end`, about `max_bytes`. Raises KafkaException.
+    def fetch(self, end: int, max_bytes: int, log_end: Callable[[], int]) -> list[RecordBatch]:
+        """Return records up to `end`, about `max_bytes`. Raises KafkaException.
 
         `log_end` is asked where the partition ends when the consumer meets an end before `end`.
         """
-        if partition != self._partition or offset != self._next:
-            self._move(partition, offset)
+        partition = self.partition
         batches: list[RecordBatch] = []
-        size, at = 0, offset
+        size, at = 0, self.next
         deadline = time.monotonic() + self._clients.patience.timeout_s
         while at < end and size < max_bytes:
             messages = self._take(end)
@@ -82,19 +77,13 @@ class PartitionReader:
             size += _size(batch)
         if batches:
             batches[-1].next_offset = at
-        self._next = at
+        self.next = at
         return batches
 
     def close(self) -> None:
         """Leave the cluster."""
         self._kept = []
         self._consumer.close()
-
-    def _move(self, partition: TopicPartition, offset: int) -> None:
-        self._kept, self._ended = [], -1
-        self._partition, self._next, self._has_received = None, -1, False
-        self._consumer.assign([KafkaPartition(partition.topic, partition.partition, offset)])
-        self._partition, self._next = partition, offset
 
     def _take(self, end: int) -> list[Message]:
         """Return some messages; none when there are no more for now."""
@@ -103,7 +92,6 @@ class PartitionReader:
             messages = self._consumer.consume(_MESSAGES, 0)
             if not messages and self._reached() < end:
                 messages = self._consumer.consume(1, _BLOCK_SECONDS)
-            self._has_received |= bool(messages)
         if any(map(Message.error, messages)):
             return self._without_events(messages)
         return messages
@@ -117,46 +105,47 @@ class PartitionReader:
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._ended = max(self._ended, message.offset() or 0)
             elif not is_retriable(error):
-                self._partition = None
                 raise KafkaException(error)
         return records
 
     def _reached(self) -> int:
         """Return up to where nothing is left but what was taken: markers and gaps are passed without a message."""
-        assert self._partition is not None
-        if not self._has_received:
-            return self._ended
-        found = self._consumer.position([KafkaPartition(*self._partition)])[0]
+        found = self._consumer.position([KafkaPartition(*self.partition)])[0]
         return max(int(found.offset), self._ended)
 
 
 class Readers:
-    """The readers of a process, by partition; the one used longest ago moves on to a new partition. Thread-safe."""
+    """The readers of a process, by partition; those used longest ago give way to new ones. Thread-safe."""
 
-    def __init__(self, make: Callable[[], PartitionReader]) -> None:
+    def __init__(self, make: Callable[[TopicPartition, int], PartitionReader]) -> None:
         self._make = make
         self._lock = threading.Lock()
         self._idle: OrderedDict[TopicPartition, PartitionReader] = OrderedDict()
-        self._closed = False
 
     @contextmanager
-    def reader(self, partition: TopicPartition) -> Iterator[PartitionReader]:
-        """Lend the partition's reader. One that raised is closed: what it had read ahead is not trusted."""
+    def reader(self, partition: TopicPartition, offset: int) -> Iterator[PartitionReader]:
+        """Lend a reader that is at `offset`. One that raised is closed: what it had read ahead is not trusted."""
         with self._lock:
-            found = self._idle.pop(partition, None)
-            if found is None and len(self._idle) >= _MOST_READERS:
-                _, found = self._idle.popitem(last=False)
-        reader = found or self._make()
+            reader = self._idle.pop(partition, None)
+        if reader is not None and reader.next != offset:
+            reader.close()
+            reader = None
+        if reader is None:
+            reader = self._make(partition, offset)
         try:
             yield reader
         except BaseException:
             reader.close()
             raise
+        gone = []
         with self._lock:
-            other = self._idle.pop(partition, None)
+            if partition in self._idle:
+                gone.append(self._idle.pop(partition))
             self._idle[partition] = reader
-        if other is not None:
-            other.close()
+            while len(self._idle) > _MOST_READERS:
+                gone.append(self._idle.popitem(last=False)[1])
+        for each in gone:
+            each.close()
 
     def forget(self, topic: str) -> None:
         """Close the readers of a topic."""
@@ -219,14 +208,7 @@ def out_of_range(error: KafkaError) -> bool:
     return error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 
 
-def read_whole(reader: PartitionReader, partition: TopicPartition, start: int, end: int) -> Iterator[RecordBatch]:
-    """Yield every record of a partition from `start` up to `end`, which the log has."""
-    at = start
-    while at < end:
-        batches = reader.fetch(partition, at, end, 1 << 22, lambda: end)
-        if not batches:
-            return
-        yield from batches
-        if batches[-1].next_offset <= at:
-            raise LogError(f"{partition}: reading does not go on from offset {at}")
-        at = batches[-1].next_offset
+def read_whole(reader: PartitionReader, end: int) -> Iterator[RecordBatch]:
+    """Yield every record from where a reader is up to `end`, which the log has."""
+    while reader.next < end:
+        yield from reader.fetch(end, 1 << 22, lambda: end)

@@ -161,7 +161,7 @@ class History(RuleBasedStateMachine):
         added: dict[tuple[str, int], Found] = {}
         for name, known in self._records.items():
             everything = read(self._log, name)
-            assert everything[: len(known)] == known, "what was there has changed"
+            assert everything[: len(known)] == known, f"what was there has changed: {known} is {everything}"
             new = everything[len(known) :]
             assert [each.timestamp for each in new] == sorted(each.timestamp for each in new), "the order has changed"
             for each in new:
