@@ -17,7 +17,6 @@ from .application import application_options, find_application
 from .command import AnyFunction, Group, verbose_option
 from .options import find_settings, log_options, open_log
 from .output import count, note, print_json, print_table, print_text
-from .text import dump_json, headers_to_json
 
 if TYPE_CHECKING:
     from penstock.plugins.runtime.dead_letters import Letter, Selection
@@ -136,6 +135,7 @@ def show(topic: str, as_json: bool, limit: int | None, **options: Any) -> None:
     """Show the dead letters of TOPIC: the record, where it was read, the exception and its traceback."""
     from penstock.plugins.runtime.dead_letters import read_letters
 
+    from .text import dump_json
     from .topics import topic_info
 
     selection, where = _selection(options)
@@ -252,6 +252,8 @@ def _report(topic: str, done: Replay, *, dry_run: bool, as_json: bool) -> None:
 
 
 def _as_json(letter: Letter) -> dict[str, Any]:
+    from .text import headers_to_json
+
     said = letter.note
     return {
         "topic": letter.topic,

@@ -86,6 +86,7 @@ def test_help_lists_what_there_is_in_the_order_of_use(console: Console) -> None:
         "config",
         "lag",
         "reset",
+        "dlq",
         "topics",
         "produce",
         "consume",

@@ -103,5 +103,5 @@ def test_the_log_comes_from_options_environment_application_or_default(
 
 def test_a_log_that_is_not_installed_is_said(console: Console) -> None:
     result = console("topics", "list", "--log", "lokal:there", code=2)
-    assert "no log named 'lokal' is installed; installed: local, memory. Did you mean 'local'?" in result.stderr
+    assert "no log named 'lokal' is installed; installed: kafka, local, memory. Did you mean 'local'?" in result.stderr
     assert "expected NAME:LOCATION" in console("topics", "list", "--log", "local", code=2).stderr
