@@ -97,9 +97,7 @@ def reset(
             plan = plan_reset(application, log, destination, topics or None)
             _show(application.id, plan, as_json=as_json)
             _ask(application.id, yes)
-            if lease.lost is not None:
-                raise lease.lost
-            for remark in carry_out(application, log, plan):
+            for remark in carry_out(application, log, plan, lease.check):
                 note(remark)
         finally:
             lease.release()

@@ -146,8 +146,11 @@ def plan_reset(
     )
 
 
-def reset(application: Application, log: Log, plan: ResetPlan) -> list[str]:
+def reset(application: Application, log: Log, plan: ResetPlan, check_lease: Callable[[], None]) -> list[str]:
     """Carry a plan out, and return remarks about what is left where. Whoever calls holds the application's lease.
+
+    `check_lease` raises when it was lost. It is called before each step: who was frozen, and overtaken by a driver, must not delete
+    what that has begun.
 
     One step, the log's `set_positions`, is the reset: killed before it, a run goes on from where the application was; killed after it,
     a run starts from where it was to go, without state. Everything else may be half done:
@@ -160,21 +163,28 @@ def reset(application: Application, log: Log, plan: ResetPlan) -> list[str]:
       positions move to their ends, so what is left in one that was not deleted is not read.
     """
     remarks = []
+    check_lease()
     elsewhere = delete_checkpoint(application.settings, application.id)
     if elsewhere is not None:
         remarks.append(f"Spark's checkpoint in {elsewhere} is not used any more, and can be deleted")
     positions = {TopicPartition(each.topic, each.partition): each.then for each in plan.moves if each.then is not None}
     infos = log.topics()
     own = [TopicPartition(name, number) for name in plan.topics for number in range(infos[name].partitions)]
-    log.set_positions(application.id, {**positions, **log.end_offsets(own)})
+    ends = log.end_offsets(own)
+    check_lease()
+    log.set_positions(application.id, {**positions, **ends})
     if own:
         for name in plan.topics:
+            check_lease()
             log.delete_topic(name)
         # A log may keep positions of a topic that was deleted, and a task start at them when it is made again.
+        check_lease()
         log.set_positions(application.id, positions)
     for task in plan.tasks:
         with closing(open_changelog(application.settings, application.id, task)) as changelog:
+            check_lease()
             changelog.destroy()
+    check_lease()
     _, used = remove_all(plan.state)
     if used:
         remarks.append(

@@ -239,6 +239,30 @@ def test_the_copy_of_another_host_is_not_taken_for_the_new_state(
     assert totals(words) == ["a=1"]
 
 
+def test_a_reset_that_was_overtaken_deletes_nothing_of_its_successor(
+    words: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stood still after the step that counts, for longer than its lease lasts, and a driver has begun."""
+    totals(words)
+    original = LocalLog.set_positions
+
+    def overtaken(log: LocalLog, *arguments: Any) -> None:
+        monkeypatch.undo()
+        original(log, *arguments)
+        with log._storage.write("let the lease run out") as (transaction, _):
+            transaction.delete(b"counting", db=log._storage.environment.database("leases"))
+        log.lease("counting", "the next driver", 60_000)
+        monkeypatch.chdir(words.directory)
+        run()
+
+    monkeypatch.setattr(LocalLog, "set_positions", overtaken)
+    assert "lost the lease of application 'counting'" in words("reset", TARGET, "--yes", code=1).stderr
+    with logs(words) as log:
+        append(log, 0, "a", 9)
+    run(state_dir="elsewhere")
+    assert totals(words) == ["a=1", "a=2", "a=3", "a=4", "b=1", "c=1"]
+
+
 # -- killed in the middle
 
 
