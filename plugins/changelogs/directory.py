@@ -281,7 +281,7 @@ class DirectoryChangelog(TaskChangelog):
 
 _WAYS_OUT = (
     "Bring the file back from a backup or from the store's older object versions, or start on a host that still has a "
-    "local copy of the state at that version; to give up the state, use a new application id"
+    "local copy of the state at that version; to give up the state, use a new application id, or `penstock reset`"
 )
 
 

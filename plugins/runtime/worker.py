@@ -212,7 +212,7 @@ class TaskWorker:
         except OffsetOutOfRangeError as error:
             raise OffsetOutOfRangeError(
                 f"application {self._application.id!r}, task {self.id}: {error}. The records in between were deleted before they "
-                "were processed. What was committed stays; to go on with what the log still has, run it under a new application id"
+                "were processed. What was committed stays; to go on with what the log still has, run it under a new application id, or `penstock reset` it"
             ) from error
         if not batches:
             # Compaction or transaction markers left nothing below the end: the position still moves there.
@@ -321,7 +321,7 @@ class TaskWorker:
         if lost:
             raise IncompatibleStateError(
                 f"{where}: it has read {', '.join(lost)}, and its commit has no position there: the topic was deleted and made again, "
-                "or the log lost data. What it would read now is not what follows on its state: run it under a new application id"
+                "or the log lost data. What it would read now is not what follows on its state: run it under a new application id, or `penstock reset` it"
             )
         starting = self._starting_positions()
         for partition in new:

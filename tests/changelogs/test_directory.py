@@ -87,7 +87,7 @@ def test_a_missing_delta_is_named(tmp_path: Path) -> None:
         assert str(caught.value) == (
             f"changelog at {tmp_path}/app/0_0: no way to version v3, because files are lost or damaged: "
             "v2.*.delta (missing). Bring the file back from a backup or from the store's older object versions, or start "
-            "on a host that still has a local copy of the state at that version; to give up the state, use a new application id"
+            "on a host that still has a local copy of the state at that version; to give up the state, use a new application id, or `penstock reset`"
         )
     assert restored(log, "v3", "v2", {"v2": {"s": {b"a": b"1", b"b": b"2"}}}) == _STATE
 
