@@ -12,6 +12,10 @@ BENCHMARKS = {
     "core-count": "bench.core:core_count",
     "spark-local-count": "bench.spark_local:count",
     "spark-local-filter-map": "bench.spark_local:filter_map",
+    "kafka-count": "bench.kafka:count",
+    "kafka-count-at-least-once": "bench.kafka:count_at_least_once",
+    "kafka-filter-map": "bench.kafka:filter_map",
+    "kafka-word-count": "bench.kafka:word_count",
     "startup": "bench.startup:startup",
 }
 

@@ -51,17 +51,17 @@ def broker_jars() -> Path:
     Several processes may call it at once: one fetches, the others wait. Raises RuntimeUnavailableError with what to do
     when they cannot be fetched.
     """
-    directory = jars_directory()
-    if not _is_there(directory):
-        with _locked(directory):
-            if not _is_there(directory):
-                _fetch(directory)
-    return directory
+    return fetched_jars(_POM, jars_directory(), f"kafka_2.13-{KAFKA_VERSION}.jar")
 
 
-def _is_there(directory: Path) -> bool:
+def fetched_jars(pom: Path, directory: Path, proof: str) -> Path:
+    """Return `directory`, filled with the jars of `pom` when it does not hold the one named `proof`; see `broker_jars`."""
     # Only a whole set is ever moved into place, so one of them stands for all.
-    return (directory / f"kafka_2.13-{KAFKA_VERSION}.jar").exists()
+    if not (directory / proof).exists():
+        with _locked(directory):
+            if not (directory / proof).exists():
+                _fetch(pom, directory, proof)
+    return directory
 
 
 @contextmanager
@@ -73,13 +73,12 @@ def _locked(directory: Path) -> Iterator[None]:
         yield
 
 
-def _fetch(directory: Path) -> None:
+def _fetch(pom: Path, directory: Path, proof: str) -> None:
     if directory.exists() and any(directory.iterdir()):
         raise RuntimeUnavailableError(
-            f"{directory} has files, and kafka_2.13-{KAFKA_VERSION}.jar is not among them: remove the directory, or set "
-            f"{JARS_VARIABLE} to another one"
+            f"{directory} has files, and {proof} is not among them: remove the directory, or set {JARS_VARIABLE} to another one"
         )
-    commands = _commands()
+    commands = _commands(pom)
     failures = []
     for name, command in commands:
         with tempfile.TemporaryDirectory(dir=directory.parent, prefix=directory.name + ".") as work:
@@ -94,32 +93,32 @@ def _fetch(directory: Path) -> None:
                 timeout=_FETCH_SECONDS,
             )
             jars = Path(work) / "jars"
-            if done.returncode == 0 and _is_there(jars):
+            if done.returncode == 0 and (jars / proof).exists():
                 if directory.exists():
                     directory.rmdir()
                 jars.rename(directory)
                 return
             failures.append(f"{name}:\n{_end_of(done.stdout + done.stderr)}")
     raise RuntimeUnavailableError(
-        f"the jars of Kafka {KAFKA_VERSION} could not be fetched. A network is needed once (behind a mirror: install Maven, and "
+        f"the jars of {proof} could not be fetched. A network is needed once (behind a mirror: install Maven, and "
         f"name the mirror in its settings.xml); or copy another machine's {directory}, and set {JARS_VARIABLE} to the copy.\n"
         + "\n".join(failures)
     )
 
 
-def _commands() -> list[tuple[str, list[str]]]:
+def _commands(pom: Path) -> list[tuple[str, list[str]]]:
     """Return the ways to fetch, with {work} for a directory to work in: jars go to {work}/jars."""
     ways = []
     maven = shutil.which("mvn")
     if maven is not None:
         copy = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
         scope = ["-DincludeScope=runtime", "-DoutputDirectory={work}/jars"]
-        ways.append(("Maven", [maven, "-q", "-B", "-f", str(_POM), copy, *scope]))
+        ways.append(("Maven", [maven, "-q", "-B", "-f", str(pom), copy, *scope]))
     ivy = _ivy()
     if ivy is not None:
         pattern = "{work}/jars/[artifact]-[revision](-[classifier]).[ext]"
         options = ["-confs", "runtime", "-types", "jar", "bundle", "-cache", "{work}/cache", "-retrieve", pattern]
-        ways.append(("Ivy", [java(), "-jar", str(ivy), "-error", "-ivy", str(_POM), *options]))
+        ways.append(("Ivy", [java(), "-jar", str(ivy), "-error", "-ivy", str(pom), *options]))
     if not ways:
         raise RuntimeUnavailableError(
             "the jars of a Kafka broker are fetched by Maven or by the Ivy among PySpark's jars, and neither is there: "

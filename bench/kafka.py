@@ -1,0 +1,282 @@
+"""From topic to topic over a real broker, beside Java Kafka Streams on the same input, in turns."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from penstock.plugins.logs.kafka import KafkaLog
+from penstock.plugins.testing.kafka.jars import fetched_jars, jars_directory, java
+from penstock.plugins.testing.kafka_broker import KafkaBroker
+from penstock.record import OutputBatch, TopicPartition
+
+from .data import zipf_keys
+from .result import Result
+
+PARTITIONS = 4
+KEYS = 100_000
+ROUNDS = int(os.environ.get("PENSTOCK_BENCH_ROUNDS", "3"))
+SLICE = 50_000
+PATIENCE = 300.0
+PEER = "Java Kafka Streams"
+_PEERS = Path(__file__).with_name("peers")
+
+
+@dataclass
+class _Job:
+    """A program, how much it reads, and how many records it writes."""
+
+    program: str
+    records: int
+    outputs: int
+
+
+@dataclass
+class _Run:
+    """One run of one program: inputs per second from the first to the last output, and what it took."""
+
+    rate: float
+    total_rate: float
+    cpu_s_per_million: float
+    peak_mb: float
+    worker_mb: float
+    broker_cpu_s_per_million: float
+    printed: str = field(default="", repr=False)
+
+
+def count() -> Result:
+    """Stateful count by key that emits every update, exactly once."""
+    return compare("kafka-count", "count", 3_000_000)
+
+
+def count_at_least_once() -> Result:
+    """The same, at least once."""
+    return compare("kafka-count-at-least-once", "count", 3_000_000, "at_least_once")
+
+
+def filter_map() -> Result:
+    """Parse JSON, filter, map, write JSON, exactly once."""
+    return compare("kafka-filter-map", "filter-map", 3_000_000)
+
+
+def word_count() -> Result:
+    """Split sentences of ten words, repartition by word, count, emit every update, exactly once; rates are sentences."""
+    return compare("kafka-word-count", "word-count", 300_000)
+
+
+def compare(name: str, program: str, records: int, guarantee: str = "exactly_once") -> Result:
+    """Run the program and its peer in turns, `ROUNDS` times, on one broker and one input."""
+    with KafkaBroker(heap="1g") as broker:
+        log = KafkaLog(broker.bootstrap)
+        job = _Job(program, records, _load(log, program, records))
+        ours: list[_Run] = []
+        theirs: list[_Run] = []
+        for _ in range(ROUNDS):
+            ours.append(_run(broker, log, job, _our_command(broker, program, guarantee)))
+            theirs.append(_run(broker, log, job, _peer_command(broker, program, guarantee)))
+        log.close()
+    ratios = [mine.rate / other.rate for mine, other in zip(ours, theirs, strict=True)]
+    return Result(
+        name,
+        statistics.median(each.rate for each in ours),
+        statistics.median(each.cpu_s_per_million for each in ours),
+        max(each.peak_mb for each in ours),
+        {},
+        PEER,
+        statistics.median(ratios),
+        {
+            "peer records/s": round(statistics.median(each.rate for each in theirs)),
+            "peer CPU s per million": round(statistics.median(each.cpu_s_per_million for each in theirs), 2),
+            "peer peak (MB)": round(max(each.peak_mb for each in theirs)),
+            "largest Python worker (MB)": round(max(each.worker_mb for each in ours)),
+            "ratios": ", ".join(f"{each:.2f}" for each in ratios),
+            "records/s with start-up": f"{statistics.median(each.total_rate for each in ours):,.0f}, peer "
+            f"{statistics.median(each.total_rate for each in theirs):,.0f}",
+            "broker's CPU s per million": f"{statistics.median(each.broker_cpu_s_per_million for each in ours):.2f}, peer "
+            f"{statistics.median(each.broker_cpu_s_per_million for each in theirs):.2f}",
+            "phases of the last run": ours[-1].printed,
+        },
+    )
+
+
+def _load(log: KafkaLog, program: str, records: int) -> int:
+    """Write the input, and return how many outputs it leads to."""
+    log.create_topic("bench-in", PARTITIONS)
+    if program == "word-count":
+        words = zipf_keys(records * 10, KEYS)
+        lines = [b" ".join(words[at : at + 10]) for at in range(0, len(words), 10)]
+        for at in range(0, records, SLICE):
+            _append(log, [None] * len(lines[at : at + SLICE]), lines[at : at + SLICE])
+        return records * 10
+    keys = zipf_keys(records, KEYS)
+    cents = np.random.default_rng(7).integers(0, 1_000_000, records).tolist()
+    text = '{"id":%d,"user":"%s","kind":"%s","v":%d.%02d,"note":"the quick brown fox jumps over","ok":true}'
+    for at in range(0, records, SLICE):
+        some = keys[at : at + SLICE]
+        values = [
+            (text % (at + i, key.decode(), "abcde"[i % 5], cents[at + i] // 100, cents[at + i] % 100)).encode()
+            for i, key in enumerate(some)
+        ]
+        _append(log, list(some), values)
+    return sum(each >= 1_000 for each in cents) if program == "filter-map" else records
+
+
+def _append(log: KafkaLog, keys: list[bytes | None], values: list[bytes]) -> None:
+    now = time.time_ns() // 1_000_000
+    log.append(OutputBatch("bench-in", keys, list(values), [now] * len(keys)))
+
+
+@contextmanager
+def _output_topic(log: KafkaLog) -> Iterator[str]:
+    name = f"bench-out-{secrets.token_hex(4)}"
+    log.create_topic(name, PARTITIONS)
+    try:
+        yield name
+    finally:
+        log.delete_topic(name)
+
+
+def _run(broker: KafkaBroker, log: KafkaLog, job: _Job, command: list[str]) -> _Run:
+    with _output_topic(log) as target, tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
+        filled = [each.replace("{out}", target).replace("{dir}", directory) for each in command]
+        output = Path(directory) / "output"
+        broker_process = psutil.Process(broker.pid)
+        broker_before = sum(broker_process.cpu_times()[:2])
+        began = time.monotonic()
+        with output.open("wb") as file:
+            process = subprocess.Popen(filled, stdout=file, stderr=subprocess.STDOUT)
+        tree = _Tree(process.pid)
+        try:
+            first, first_count, last = _watch(log, target, job.outputs, process, tree)
+            broker_cpu = sum(broker_process.cpu_times()[:2]) - broker_before
+            cpu = tree.cpu()
+            try:
+                # Ours ends by itself now, and prints where its time went.
+                process.wait(30 if "bench.kafka_app" in command else 0)
+            except subprocess.TimeoutExpired:
+                pass
+        except RuntimeError as error:
+            raise RuntimeError(f"{error}\n{output.read_text(errors='replace')[-3000:]}") from error
+        finally:
+            process.terminate()
+            process.wait(60)
+        share = (job.outputs - first_count) / job.outputs
+        printed = output.read_text(errors="replace").strip().splitlines()
+        return _Run(
+            job.records * share / (last - first),
+            job.records / (last - began),
+            cpu / job.records * 1e6,
+            tree.peak_mb,
+            tree.worker_mb,
+            broker_cpu / job.records * 1e6,
+            printed[-1] if printed else "",
+        )
+
+
+def _watch(
+    log: KafkaLog, target: str, outputs: int, process: subprocess.Popen[bytes], tree: _Tree
+) -> tuple[float, int, float]:
+    """Return when the first outputs were written, how many these were, and when the last ones could be read."""
+    partitions = [TopicPartition(target, each) for each in range(PARTITIONS)]
+    first, first_count = 0.0, 0
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        tree.look()
+        written = sum(log.end_offsets(partitions, stable=False).values())
+        now = time.monotonic()
+        if written and not first:
+            first, first_count = now, written
+        if written >= outputs and sum(log.end_offsets(partitions).values()) >= outputs:
+            return first, first_count, time.monotonic()
+        if process.poll() is not None and process.returncode:
+            raise RuntimeError(f"it ended with {process.returncode} after {written} of {outputs} outputs")
+        if now > deadline:
+            raise RuntimeError(f"only {written} of {outputs} outputs after {PATIENCE:.0f} s")
+        time.sleep(0.05)
+
+
+class _Tree:
+    """CPU time and memory of a process and all below it. Memory is what a process does not share."""
+
+    def __init__(self, pid: int) -> None:
+        self._root = psutil.Process(pid)
+        self._cpu: dict[tuple[int, float], float] = {}
+        self.peak_mb = self.worker_mb = 0.0
+
+    def look(self) -> None:
+        total = 0.0
+        try:
+            processes = [self._root, *self._root.children(recursive=True)]
+        except psutil.Error:
+            return
+        for process in processes:
+            try:
+                with process.oneshot():
+                    memory = process.memory_info()
+                    own = (memory.rss - memory.shared) / 2**20
+                    self._cpu[process.pid, process.create_time()] = sum(process.cpu_times()[:2])
+                    if "pyspark.daemon" in " ".join(process.cmdline()):
+                        self.worker_mb = max(self.worker_mb, own)
+                total += own
+            except psutil.Error:
+                continue
+        self.peak_mb = max(self.peak_mb, total)
+
+    def cpu(self) -> float:
+        return sum(self._cpu.values())
+
+
+def _our_command(broker: KafkaBroker, program: str, guarantee: str) -> list[str]:
+    return [sys.executable, "-m", "bench.kafka_app", program, "bench-in", "{out}", broker.bootstrap, "{dir}", guarantee]
+
+
+def _peer_command(broker: KafkaBroker, program: str, guarantee: str) -> list[str]:
+    settings = {
+        "application.id": f"peer-{secrets.token_hex(4)}",
+        "bootstrap.servers": broker.bootstrap,
+        "state.dir": "{dir}",
+        "num.stream.threads": "2",
+        "processing.guarantee": "exactly_once_v2" if guarantee == "exactly_once" else guarantee,
+    }
+    options = [
+        "-Xmx2g",
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+        "-cp",
+        f"{_peer_classes()}/*:{_peer_classes()}",
+    ]
+    return [
+        java(),
+        *options,
+        "KafkaStreamsPeer",
+        program,
+        "bench-in",
+        "{out}",
+        *(f"{k}={v}" for k, v in settings.items()),
+    ]
+
+
+@cache
+def _peer_classes() -> Path:
+    """Return the directory of the peer's jars and its compiled program."""
+    jars = fetched_jars(
+        _PEERS / "pom.xml", jars_directory().with_name("kafka-streams-4.3.1"), "kafka-streams-4.3.1.jar"
+    )
+    source = _PEERS / "KafkaStreamsPeer.java"
+    compiled = jars / "KafkaStreamsPeer.class"
+    if not compiled.exists() or compiled.stat().st_mtime < source.stat().st_mtime:
+        javac = Path(java()).resolve().with_name("javac")
+        subprocess.run([str(javac), "-nowarn", "-cp", f"{jars}/*", "-d", str(jars), str(source)], check=True)
+    return jars
