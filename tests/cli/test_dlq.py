@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.config import Settings
+from penstock.dead_letter import failure_headers
+from penstock.handlers import Failure, Stage
+from penstock.plugins.cli.options import open_log
+from penstock.record import OutputBatch, TopicPartition
+
 from .applications import TARGET, counting, run
 from .console import Console
+from .test_processes import until
 
 WORDS = b"good\nbad \xc3\xa4\nbad two\nworse\n"
 
@@ -145,3 +152,28 @@ def test_a_missing_topic_is_said_with_what_to_do(letters: Console) -> None:
     assert "no topic 'wrods' to replay to" in letters("dlq", "replay", "dead", "--to", "wrods", code=1).stderr
     letters("topics", "delete", "words", "--yes")
     assert "cannot be replayed: there is no topic 'words'" in letters("dlq", "replay", "dead", code=1).stderr
+
+
+def test_a_killed_replay_is_taken_up_where_it_was(console: Console) -> None:
+    """Three times; each letter is sent once."""
+    console("topics", "create", "words", "dead")
+    count = 3_000
+    note = Failure(Stage.PROCESSING, ValueError("x" * 5_000), "check", "0_0", "words", 0, 0)
+    headers = failure_headers(note)
+    keys: list[bytes | None] = [b"%d" % number for number in range(count)]
+    place = TopicPartition("words", 0)
+    with open_log(Settings(data_dir=str(console.directory / ".penstock"))) as log:
+        for start in range(0, count, 100):
+            part = keys[start : start + 100]
+            log.append(OutputBatch("dead", part, part, [0] * 100, [headers] * 100))
+        for _ in range(3):
+            end = log.end_offsets([place])[place]
+            process = console.start("dlq", "replay", "dead")
+            until(lambda: log.end_offsets([place])[place] > end or process.poll() is not None, "a commit")  # noqa: B023
+            process.kill()
+            process.communicate()
+        killed_at = log.end_offsets([place])[place]
+        console("dlq", "replay", "dead")
+        sent = [key for batch in log.fetch(place, 0, count + 1, 1 << 30) for key in batch.keys]
+    assert sent == keys
+    assert 0 < killed_at < count

@@ -15,6 +15,7 @@ from penstock.record import OutputBatch, TopicPartition
 
 from .applications import TARGET, counting, run
 from .console import Console
+from .test_processes import until
 
 REPARTITION = "counting-by-word-repartition"
 PARTITIONS = [TopicPartition("words", 0), TopicPartition("words", 1)]
@@ -323,3 +324,29 @@ def test_reset_again_after_a_kill_is_as_if_it_had_not_been(killed: str, words: C
     assert not (words.directory / ".penstock/checkpoint/counting").exists()
     run()
     assert totals(words) == ["a=1", "a=2", "a=3", "a=4", "b=1", "c=1", "c=2"]
+
+
+@pytest.mark.parametrize("seen", ["checkpoint", "positions", "topic", "changelog"])
+def test_a_killed_process_leaves_before_or_after(words: Console, seen: str) -> None:
+    """Whatever step it had come to when the trace of one was seen, with nobody to clean up behind it."""
+    totals(words)
+    checkpoint = words.write(".penstock/checkpoint/counting/current.json", "{}")
+    changelog = words.directory / ".penstock/changelog/counting"
+    with logs(words) as log:
+        append(log, 0, "a", 5)
+        process = words.start("reset", TARGET, "--yes")
+        done = {
+            "checkpoint": lambda: not checkpoint.exists(),
+            "positions": lambda: log.committed("counting", PARTITIONS)[PARTITIONS[0]] == 0,
+            "topic": lambda: REPARTITION not in log.topics(),
+            "changelog": lambda: len(list(changelog.iterdir())) < 2,
+        }[seen]
+        until(done, seen)
+        process.kill()
+        process.communicate()
+    run()
+    counted = totals(words)
+    assert counted == ["a=1", "a=2", "a=3", "a=4", "b=1", "c=1"] or (seen == "checkpoint" and counted == ["a=4"])
+    words("reset", TARGET, "--yes")
+    run()
+    assert totals(words) == ["a=1", "a=2", "a=3", "a=4", "b=1", "c=1"]
