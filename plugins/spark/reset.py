@@ -124,7 +124,8 @@ def plan_reset(
     saved = saved_fingerprint(application.id, log) or {}
     before = saved.get("subtopologies", {})
     stores = {*application.program.stores, *(store for each in before.values() for store in each.get("stores", ()))}
-    internal = _internal_topics(application.id, assignment, saved.get("internal_topics", ()), stores)
+    changelogs = {f"{application.id}-{store}-changelog" for store in stores}
+    internal = _internal_topics(application.id, assignment, saved.get("internal_topics", ())) | changelogs
     own = [name for name in sorted(internal) if name in infos and (infos[name].internal or name in mine)]
     tasks = {str(task) for task in assignment.tasks if application.program.subtopology(task.subtopology).stores}
     for number, each in before.items():
@@ -132,7 +133,10 @@ def plan_reset(
             tasks |= {f"{number}_{partition}" for partition in range(each.get("tasks") or 0)}
     return ResetPlan(
         tuple(_moves(application, assignment, log, destination, topics)),
-        {name: _waiting(application.id, name, infos[name].partitions, log) for name in own},
+        {
+            name: 0 if name in changelogs else _waiting(application.id, name, infos[name].partitions, log)
+            for name in own
+        },
         tuple(
             name
             for name, info in sorted(infos.items())
@@ -229,15 +233,12 @@ def _of_topics(
     return [each for each in partitions if each.topic in topics]
 
 
-def _internal_topics(
-    application_id: str, assignment: Assignment, before: Iterable[str], stores: Iterable[str]
-) -> set[str]:
+def _internal_topics(application_id: str, assignment: Assignment, before: Iterable[str]) -> set[str]:
     """Return the internal topics that are known to be the application's, by their names.
 
     Not every one whose name begins with its id: those of an application whose id begins with this one do, too.
     """
-    changelogs = {f"{application_id}-{store}-changelog" for store in stores}
-    return {*assignment.internal, *(f"{application_id}-{name}" for name in before), *changelogs}
+    return {*assignment.internal, *(f"{application_id}-{name}" for name in before)}
 
 
 def _waiting(application_id: str, topic: str, partitions: int, log: Log) -> int:

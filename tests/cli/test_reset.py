@@ -166,7 +166,9 @@ def test_topics_of_an_application_whose_id_begins_alike_stay(words: Console) -> 
         log.create_topic("counting-2-by-word-repartition", 1, internal=True)
         log.create_topic("counting-by-hand", 1)
         log.create_topic("counting-counts-changelog", 1, internal=True)
+        log.append(OutputBatch("counting-counts-changelog", [b"k"], [b"v"], [1]))
     result = words("reset", TARGET, "--yes")
+    assert "topic counting-counts-changelog is deleted\n" in result.stdout
     assert result.stderr.startswith("topic counting-2-by-word-repartition stays, for it may be of another application")
     assert words("topics", "list", "--internal", "--names").stdout.split() == [
         "counting-2-by-word-repartition", "counting-by-hand", "dead", "totals", "words",
