@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from .record import OutputBatch
 from .store import Changes
 
 
@@ -43,6 +44,17 @@ class TaskChangelog(ABC):
 
         Raises ChangelogError, naming the location, when it cannot; then nothing was committed.
         """
+
+    def version_suffix(self, previous: str | None) -> str:
+        """Return what the name of the version after `previous` must end in: "" or "-" and letters, digits, '-' and '_'."""
+        return ""
+
+    def records(self, changes: Changes) -> list[OutputBatch]:
+        """Return records of the log that are part of the delta just appended, for the commit that names its version.
+
+        For a changelog that lives in the log itself; the others return none.
+        """
+        return []
 
     @abstractmethod
     def restore(self, target: str, have: str | None) -> Restore:
@@ -85,7 +97,11 @@ class TaskChangelog(ABC):
 
 
 class Changelog(Protocol):
-    """What the name of a changelog stands for: opens the changelog of a task at a location."""
+    """What the name of a changelog stands for: opens the changelog of a task at a location.
+
+    One with an attribute `in_log` that is true is also given `log`, the application's log, and `stores`: the task's
+    logged stores, and whether their entries have timestamps.
+    """
 
     def __call__(self, location: str, application_id: str, task_id: str) -> TaskChangelog:
         """Open; `location` is what the application's `changelog` setting says after its name."""

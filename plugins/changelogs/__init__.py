@@ -10,5 +10,6 @@ def penstock_changelogs() -> Components:
     """Return the changelogs that come with penstock."""
     return {
         "directory": "penstock.plugins.changelogs.directory:DirectoryChangelog",
+        "topic": "penstock.plugins.changelogs.topic:TopicChangelog",
         "memory": "penstock.plugins.changelogs.memory:MemoryChangelog",
     }

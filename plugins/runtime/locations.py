@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from penstock.changelog import TaskChangelog
 from penstock.clock import duration_ms
 from penstock.config import Settings
-from penstock.errors import LogError, PenstockError, StoreError
+from penstock.errors import ConfigError, LogError, PenstockError, StoreError
 from penstock.hooks import registry
 from penstock.log import Log, LogFactory
 from penstock.secret import ClientSettings
+from penstock.store import StoreBuilder
 
 
 def open_log(settings: Settings) -> Log:
@@ -41,10 +43,26 @@ def log_settings(settings: Settings) -> dict[str, str]:
     }
 
 
-def open_changelog(settings: Settings, application_id: str, task_id: str) -> TaskChangelog:
-    """Return the changelog of a task that `settings.changelog` names."""
+def open_changelog(
+    settings: Settings, application_id: str, task_id: str, log: Log | None = None, builders: Iterable[StoreBuilder] = ()
+) -> TaskChangelog:
+    """Return the changelog of a task that `settings.changelog` names; one that lives in the log is given that, and the task's stores.
+
+    Raises ConfigError when there is no log and the changelog needs one.
+    """
     name, _, location = settings.changelog.partition(":")
-    changelog: TaskChangelog = registry().load("changelog", name)(resolve(settings, location), application_id, task_id)
+    factory: Any = registry().load("changelog", name)
+    changelog: TaskChangelog
+    if not getattr(factory, "in_log", False):
+        changelog = factory(resolve(settings, location), application_id, task_id)
+    elif log is None:
+        raise ConfigError(
+            f"setting 'changelog': {settings.changelog!r} keeps the state's history in the log, and there is none here: "
+            "use `directory:PATH-OR-URL`"
+        )
+    else:
+        stores = {each.name: bool(getattr(each, "timestamped", False)) for each in builders if each.logged}
+        changelog = factory(location, application_id, task_id, log=log, stores=stores)
     return changelog
 
 

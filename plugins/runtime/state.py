@@ -14,6 +14,7 @@ from penstock.changelog import TaskChangelog
 from penstock.config import Settings
 from penstock.errors import IncompatibleStateError, StaleStoreError, StoreLockedError
 from penstock.hooks import registry
+from penstock.record import OutputBatch
 from penstock.serde import Serde
 from penstock.store import Changes, StateStore, StoreBackend, StoreBackendFactory, StoreBuilder
 from penstock.stores.layers.commit_buffer import CommitBuffer
@@ -174,11 +175,21 @@ class TaskState:
         """Return what changed since the last commit, by store; call `flush` first."""
         return {name: changes for name, buffer in self._buffers.items() if (changes := buffer.changes())}
 
-    def append_delta(self, changes: Changes, version: str) -> None:
-        """Make the changes durable in the changelog as the delta that leads to `version`."""
-        if self._changelog is not None:
-            logged = {name: rows for name, rows in changes.items() if name in self._logged}
-            self._changelog.append(logged, self.version, version)
+    def new_version(self, previous: str | None) -> str:
+        """Return a new name for the version after `previous`; for the empty state, if that is None."""
+        suffix = "" if self._changelog is None else self._changelog.version_suffix(previous)
+        return (first_version() if previous is None else next_version(previous)) + suffix
+
+    def append_delta(self, changes: Changes, version: str) -> list[OutputBatch]:
+        """Make the changes durable in the changelog as the delta that leads to `version`.
+
+        Return what of it the commit must produce, where the changelog lives in the log.
+        """
+        if self._changelog is None:
+            return []
+        logged = {name: rows for name, rows in changes.items() if name in self._logged}
+        self._changelog.append(logged, self.version, version)
+        return self._changelog.records(logged)
 
     def apply(self, changes: Changes, version: str) -> None:
         """Write committed changes to the backends: the last step of a commit."""

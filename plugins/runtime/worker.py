@@ -18,7 +18,7 @@ from penstock.task import RetryRequested, Task, partitions_read
 
 from .host import Host
 from .locations import open_changelog
-from .state import TaskState, first_version, next_version, version_counter
+from .state import TaskState, version_counter
 
 _log = logging.getLogger("penstock.worker")
 
@@ -248,7 +248,7 @@ class TaskWorker:
         builders = self._subtopology.stores
         changelog = None
         if builders:
-            changelog = open_changelog(self._settings, self._application.id, str(self.id))
+            changelog = open_changelog(self._settings, self._application.id, str(self.id), self._log, builders)
         state = self._state = TaskState(
             builders,
             self._host.task_directory(self._application, str(self.id)),
@@ -293,7 +293,7 @@ class TaskWorker:
 
     def _first_commit(self, state: TaskState, committer: TaskCommitter) -> Commit:
         """Commit the starting positions and the empty version, so that a task without a commit has never run."""
-        version = first_version()
+        version = state.new_version(None)
         state.append_delta({}, version)
         commit = Commit(self._starting_positions(), version)
         committer.commit(commit, [])
@@ -371,6 +371,7 @@ class TaskWorker:
         changes = state.changes()
         since = phases.add("state", since)
         outputs = task.take_outputs()
+        produced = sum(len(output) for output in outputs)
         positions = {
             partition: last.positions[partition] if (position := task.position(partition)) is None else position
             for partition in self.partitions
@@ -381,8 +382,8 @@ class TaskWorker:
             return 0
         version = last.version
         if changes:
-            version = next_version(last.version)
-            state.append_delta(changes, version)
+            version = state.new_version(last.version)
+            outputs += state.append_delta(changes, version)
             since = phases.add("changelog", since)
         commit = Commit(positions, version, task.engine_state())
         committer.commit(commit, outputs)
@@ -394,7 +395,7 @@ class TaskWorker:
         self._commits += 1
         self._has_sent = False
         task.committed()
-        return sum(len(output) for output in outputs)
+        return produced
 
     # ------------------------------------------------------------------ closing
 

@@ -17,6 +17,7 @@ from penstock.errors import IncompatibleStateError, TopologyError
 from penstock.fingerprint import check_compatible
 from penstock.log import Log
 from penstock.nodes import SinkNode
+from penstock.plugins.changelogs.topic import CONFIG, changelog_topic
 from penstock.record import TopicPartition
 
 from .planner import Plan
@@ -89,7 +90,36 @@ def prepare(application: Application, log: Log) -> Prepared:
     identity = _check_saved(application, assignment, log)
     for topic, partitions in assignment.missing.items():
         log.create_topic(topic, partitions, {"cleanup.policy": "delete", "retention.ms": "-1"}, internal=True)
+    _make_changelog_topics(application, assignment, log)
     return Prepared(application, assignment, identity)
+
+
+def _make_changelog_topics(application: Application, assignment: Assignment, log: Log) -> None:
+    """Create the topics of a changelog that lives in the log, and check those that are there. Raises IncompatibleStateError."""
+    if application.settings.changelog.partition(":")[0] != "topic":
+        return
+    topics = log.topics()
+    for subtopology in application.program.subtopologies:
+        tasks = sum(task.subtopology == subtopology.id for task in assignment.tasks)
+        for store in subtopology.stores:
+            name = changelog_topic(application.id, store.name)
+            if not store.logged:
+                continue
+            if name not in topics:
+                log.create_topic(name, tasks, CONFIG, internal=True)
+                continue
+            found = topics[name]
+            if found.partitions != tasks:
+                raise IncompatibleStateError(
+                    f"changelog topic {name!r} has {found.partitions} partitions, and sub-topology {subtopology.id}, whose store "
+                    f"{store.name!r} it keeps, has {tasks} tasks: go back to as many partitions of its input topics, or reset the "
+                    "application (`penstock reset`)"
+                )
+            if "compact" not in found.config.get("cleanup.policy", "delete"):
+                raise IncompatibleStateError(
+                    f"changelog topic {name!r} is not compacted (cleanup.policy={found.config.get('cleanup.policy', 'delete')}), so it would "
+                    "lose state as records age: set its cleanup.policy to compact"
+                )
 
 
 def _check_sinks(application: Application, log: Log) -> None:

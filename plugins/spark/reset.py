@@ -185,7 +185,7 @@ def reset(application: Application, log: Log, plan: ResetPlan, check_lease: Call
         check_lease()
         log.set_positions(application.id, positions)
     for task in plan.tasks:
-        with closing(open_changelog(application.settings, application.id, task)) as changelog:
+        with closing(open_changelog(application.settings, application.id, task, log)) as changelog:
             check_lease()
             changelog.destroy()
     check_lease()

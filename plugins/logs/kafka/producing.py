@@ -53,7 +53,9 @@ class Outbox:
             # librdkafka would find out only after half a minute.
             with unknown_topics_as_production_errors():
                 count = self._checked[topic] = self._partitions(topic)
+        told = None
         if batch.partitions is not None:
+            told = _one_partition(batch.partitions)
             _check_partitions(batch, count)
         if 0 in batch.timestamps:
             # librdkafka takes 0 for "now"; the next millisecond is as near as it gets.
@@ -64,14 +66,14 @@ class Outbox:
             self._make_room(min(_CHUNK, len(batch.keys) - start), size)
             stop = start + _CHUNK
             try:
-                if batch.headers is None and batch.partitions is None:
+                if batch.headers is None and (batch.partitions is None or told is not None):
                     deque(
                         map(
                             self.producer.produce,
                             repeat(topic),
                             batch.values[start:stop],
                             batch.keys[start:stop],
-                            repeat(-1),
+                            repeat(-1 if told is None else told),
                             repeat(None),
                             repeat(None),
                             batch.timestamps[start:stop],
@@ -173,6 +175,13 @@ class Outbox:
         """Drop what is not delivered, and end the producer's threads."""
         self.producer.purge()
         self.producer.flush(0.1)
+
+
+def _one_partition(partitions: Sequence[Sequence[int] | None]) -> int | None:
+    """Return the partition that all records go to, if there is one."""
+    first = partitions[0]
+    # Those that a changelog sends are one tuple many times.
+    return first[0] if first is not None and len(first) == 1 and partitions.count(first) == len(partitions) else None
 
 
 def _check_partitions(batch: OutputBatch, count: int) -> None:

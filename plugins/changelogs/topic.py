@@ -1,0 +1,310 @@
+"""TopicChangelog: the history of a task's stores in compacted topics of the log, written in the task's own commits."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from struct import Struct
+from zlib import crc32
+
+from penstock.changelog import Restore, TaskChangelog
+from penstock.errors import ChangelogError
+from penstock.log import Log
+from penstock.record import Headers, OutputBatch, RecordBatch, TopicPartition
+from penstock.store import Change, Changes
+from penstock.stores.layers.envelope import PLAIN, unwrap, wrap
+
+_log = logging.getLogger("penstock.changelog")
+
+_FETCHED_BYTES = 4 * 1024 * 1024
+_PATIENCE_SECONDS = 120.0
+_PROGRESS_SECONDS = 5.0
+_TRUSTED_SECONDS = 12 * 3600
+"""A local copy that is older is not caught up but rebuilt: its tombstones may have gone (`delete.retention.ms`, a day)."""
+
+_KIND, _EXPIRY = "__penstock.timestamped", "__penstock.expiry"
+_LONG = Struct(">q")
+
+CONFIG: Mapping[str, str] = {"cleanup.policy": "compact"}
+"""What changelog topics are created with."""
+
+
+def changelog_topic(application_id: str, store: str) -> str:
+    """Return the name of a store's changelog topic, as Kafka Streams forms it."""
+    return f"{application_id}-{store}-changelog"
+
+
+class TopicChangelog(TaskChangelog):
+    """One partition, that of the task's number, of one compacted topic for each store.
+
+    A record is an entry: the key and the value as the store's serdes write them, without this project's envelope; None is a
+    tombstone. Its timestamp is the entry's, or the time of the commit where entries have none. `stores` are the task's logged stores, and whether their
+    entries have timestamps. A version's name ends in where each partition stood before its delta, so that a copy at any version can
+    be caught up by reading on from there.
+    """
+
+    in_log = True
+    """It is given the log, and its deltas are records of the commit."""
+
+    def __init__(
+        self, location: str, application_id: str, task_id: str, *, log: Log, stores: Mapping[str, bool]
+    ) -> None:
+        self._log = log
+        self._where = f"application {application_id!r}, task {task_id}"
+        number = int(task_id.rpartition("_")[2])
+        self._stores = dict(sorted(stores.items()))
+        self._partitions = {
+            store: TopicPartition(changelog_topic(application_id, store), number) for store in self._stores
+        }
+        self._stands: dict[str, int] | None = None
+
+    # ------------------------------------------------------------------ writing
+
+    def version_suffix(self, previous: str | None) -> str:
+        """Return what the next version's name ends in: whose life it is, when, and where the partitions stand."""
+        if self._stands is None:
+            if previous is None:
+                self._refuse_history()
+            self._stands = self._ends()
+        life = secrets.token_hex(4) if previous is None else _Place.of(previous, self._where).life
+        stands = "_".join(map(str, self._stands.values()))
+        return f"-{life}-{self._stores_hash()}-{int(time.time()):x}-{stands}"
+
+    def append(self, changes: Changes, previous: str | None, version: str) -> None:
+        """Do nothing: the delta is what `records` returns."""
+
+    def records(self, changes: Changes) -> list[OutputBatch]:
+        """Return the delta as records, for the commit that names its version."""
+        batches = []
+        for store, rows in changes.items():
+            partition = self._partitions[store]
+            batches.append(_encode(rows, partition, self._stores[store], time.time_ns() // 1_000_000))
+            if self._stands is not None:
+                # The markers of transactions also take offsets: this is at most where the partition stands.
+                self._stands[store] += len(rows)
+        return batches
+
+    def _refuse_history(self) -> None:
+        starts = self._log.start_offsets(list(self._partitions.values()))
+        used = [str(each) for each, end in self._named(self._ends()).items() if end > starts[each]]
+        if used:
+            raise ChangelogError(
+                f"{self._where}: it has no commit, but its changelog {', '.join(used)} has records: its positions were deleted, or "
+                "have expired (offsets.retention.minutes), or another application left these topics. `penstock reset` starts it "
+                "afresh"
+            )
+
+    # ------------------------------------------------------------------ restoring
+
+    def restore(self, target: str, have: str | None) -> Restore:
+        """Plan to read from where `have` stood, or everything. Raises ChangelogError when records are missing."""
+        if not self._partitions:
+            return Restore(have, iter(()))
+        wanted = _Place.of(target, self._where)
+        ends = self._settled_ends()
+        lost = [
+            f"{self._partitions[store]} ends at {ends[store]}, and version {target} began at {stand}"
+            for store, stand in zip(self._stores, wanted.stands, strict=False)
+            if wanted.stores == self._stores_hash() and ends[store] < stand
+        ]
+        if lost:
+            raise ChangelogError(
+                f"{self._where}: its changelog lost records: {'; '.join(lost)}. Was the topic deleted and made again? The state cannot be "
+                "restored; `penstock reset` starts the application afresh"
+            )
+        starts = dict(
+            zip(
+                self._stores,
+                self._log.start_offsets(list(self._partitions.values())).values(),
+                strict=True,
+            )
+        )
+        base = have if have is not None and self._can_catch_up(have, wanted) else None
+        if base is not None:
+            stood = dict(zip(self._stores, _Place.of(base, self._where).stands, strict=True))
+            starts = {store: max(start, stood[store]) for store, start in starts.items()}
+        return Restore(base, self._steps(target, starts, ends))
+
+    def _can_catch_up(self, have: str, wanted: _Place) -> bool:
+        try:
+            place = _Place.of(have, self._where)
+        except ChangelogError:
+            return False
+        return (
+            place.life == wanted.life
+            and place.counter <= wanted.counter
+            and place.stores == wanted.stores == self._stores_hash()
+            and time.time() - place.seconds < _TRUSTED_SECONDS
+        )
+
+    def _steps(self, target: str, starts: Mapping[str, int], ends: Mapping[str, int]) -> Iterator[tuple[Changes, str]]:
+        total = sum(ends[store] - start for store, start in starts.items())
+        progress = _Progress(self._where, total)
+        part = 0
+        for store, partition in self._partitions.items():
+            at = starts[store]
+            while at < ends[store]:
+                batches = self._log.fetch(partition, at, ends[store], _FETCHED_BYTES)
+                following = batches[-1].next_offset if batches else ends[store]
+                rows: dict[bytes, bytes | None] = {}
+                for batch in batches:
+                    rows.update(_decode(batch, self._stores[store]))
+                progress.add(following - at, store)
+                at = following
+                if rows:
+                    part += 1
+                    yield {store: sorted(rows.items())}, f"{target}-part{part}"
+        yield {}, target
+        progress.end()
+
+    def _settled_ends(self) -> dict[str, int]:
+        """Return the ends, once everything before them can be read: the markers of the last commit may still be on their way."""
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while True:
+            ends = self._ends()
+            stable = self._log.end_offsets(list(self._partitions.values()))
+            if self._named(ends) == stable:
+                return ends
+            if time.monotonic() > deadline:
+                raise ChangelogError(
+                    f"{self._where}: its changelog cannot be read to the end: an open transaction of another program holds back "
+                    f"{', '.join(str(each) for each, end in self._named(ends).items() if stable[each] < end)}"
+                )
+            time.sleep(0.01)
+
+    def _ends(self) -> dict[str, int]:
+        ends = self._log.end_offsets(list(self._partitions.values()), stable=False)
+        return {store: ends[partition] for store, partition in self._partitions.items()}
+
+    def _named(self, ends: Mapping[str, int]) -> dict[TopicPartition, int]:
+        return {self._partitions[store]: end for store, end in ends.items()}
+
+    def _stores_hash(self) -> str:
+        return f"{crc32(' '.join(self._stores).encode()):08x}"
+
+    # ------------------------------------------------------------------ upkeep
+
+    def snapshot(self, version: str, changes: Iterable[tuple[str, bytes, bytes]]) -> None:
+        """Do nothing: compaction keeps the last value of each key."""
+
+    def wants_snapshot(self) -> bool:
+        """Return False: compaction does that."""
+        return False
+
+    def clean(self, version: str, grace_ms: int, now_ms: int) -> None:
+        """Do nothing: the log compacts."""
+
+    def destroy(self) -> None:
+        """Do nothing: the topics are the application's internal ones, and deleted with these."""
+
+    def close(self) -> None:
+        """Do nothing: the log belongs to others."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What a version's name says."""
+
+    counter: int
+    life: str
+    stores: str
+    seconds: int
+    stands: tuple[int, ...]
+
+    @classmethod
+    def of(cls, version: str, where: str) -> _Place:
+        try:
+            counter, _, life, stores, seconds, stands = version.split("-")
+            numbers = tuple(map(int, stands.split("_"))) if stands else ()
+            return cls(int(counter), life, stores, int(seconds, 16), numbers)
+        except ValueError:
+            raise ChangelogError(
+                f"{where}: state version {version} was not written with the 'topic' changelog: the application ran with another one "
+                "before. Go back to that, or reset the application (`penstock reset`)"
+            ) from None
+
+
+class _Progress:
+    """Says now and then how far a restore is."""
+
+    def __init__(self, where: str, total: int) -> None:
+        self._where = where
+        self._total = total
+        self._done = 0
+        self._began = time.monotonic()
+        self._next = self._began + _PROGRESS_SECONDS
+        self._said = False
+
+    def add(self, count: int, store: str) -> None:
+        self._done += count
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _PROGRESS_SECONDS
+            self._said = True
+            rate = self._done / (now - self._began)
+            _log.warning(
+                "%s: restoring from the changelog, store %r: %d of %d records (%.0f%%), %.0f/s",
+                self._where, store, self._done, self._total, 100 * self._done / max(1, self._total), rate,
+            )  # fmt: skip
+
+    def end(self) -> None:
+        say = _log.warning if self._said else _log.info
+        say("%s: restored %d records in %.1f s", self._where, self._done, time.monotonic() - self._began)
+
+
+def _encode(rows: Iterable[Change], partition: TopicPartition, stamped: bool, now_ms: int) -> OutputBatch:
+    keys: list[bytes | None] = []
+    values: list[bytes | None] = []
+    timestamps: list[int] = []
+    headers: list[Headers] = []
+    for key, data in rows:
+        keys.append(key)
+        extra: Headers = ()
+        timestamp = now_ms
+        if data is None:
+            values.append(None)
+        elif not stamped and data[:1] == PLAIN:
+            values.append(data[1:])
+        else:
+            envelope = unwrap(data)
+            values.append(envelope.value)
+            extra = envelope.headers
+            if envelope.timestamp is not None:
+                timestamp = envelope.timestamp
+            if (envelope.timestamp is not None) != stamped or timestamp < 1:
+                # No timestamp where others have one, one where others have none, or one that not every log keeps.
+                kept = None if envelope.timestamp is None else _LONG.pack(envelope.timestamp)
+                extra = (*extra, (_KIND, kept))
+                timestamp = max(timestamp, 1)
+            if envelope.expiry is not None:
+                extra = (*extra, (_EXPIRY, _LONG.pack(envelope.expiry)))
+        timestamps.append(timestamp)
+        headers.append(extra)
+    told = [(partition.partition,)] * len(keys)
+    return OutputBatch(partition.topic, keys, values, timestamps, headers if any(headers) else None, list(told))
+
+
+def _decode(batch: RecordBatch, stamped: bool) -> Iterator[tuple[bytes, bytes | None]]:
+    headers = batch.headers if batch.headers is not None else [()] * len(batch.keys)
+    for key, value, timestamp, extra in zip(batch.keys, batch.values, batch.timestamps, headers, strict=True):
+        if key is None:
+            continue
+        if value is None:
+            yield key, None
+        elif not extra and not stamped:
+            yield key, PLAIN + value
+        else:
+            at: int | None = timestamp if stamped else None
+            expiry: int | None = None
+            kept: list[tuple[str, bytes | None]] = []
+            for name, content in extra:
+                if name == _KIND:
+                    at = None if content is None else _LONG.unpack(content)[0]
+                elif name == _EXPIRY and content is not None:
+                    expiry = _LONG.unpack(content)[0]
+                else:
+                    kept.append((name, content))
+            yield key, wrap(value, at, tuple(kept), expiry)
