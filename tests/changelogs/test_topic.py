@@ -1,0 +1,229 @@
+"""The topic changelog: through the tasks that write it, over the log in memory and on this host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock import Application, Processor, Record, Topology, key_value_store
+from penstock.errors import ChangelogError, IncompatibleStateError
+from penstock.log import Log
+from penstock.nodes import TaskId
+from penstock.plugins.changelogs.topic import changelog_topic
+from penstock.plugins.logs.local import LocalLog
+from penstock.plugins.logs.memory import MemoryLog
+from penstock.plugins.runtime.host import Host
+from penstock.plugins.runtime.worker import TaskWorker
+from penstock.plugins.spark.preparation import prepare
+from penstock.plugins.testing.contracts.log_history import read
+from penstock.record import OutputBatch, TopicPartition
+from penstock.store import ValueAndTimestamp
+
+INPUT = TopicPartition("in", 0)
+
+
+class Keep(Processor):
+    """Keeps the last value of each key, with its time in one of the stores; nothing is a deletion."""
+
+    def init(self, context: Any) -> None:
+        super().init(context)
+        self.plain, self.stamped, self.expiring = map(context.get_store, ("plain", "stamped", "expiring"))
+
+    def process(self, record: Record) -> None:
+        for store, value in (
+            (self.plain, record.value),
+            (self.stamped, ValueAndTimestamp(record.value, record.timestamp)),
+            (self.expiring, record.value),
+        ):
+            if record.value:
+                store.put(record.key, value)
+            else:
+                store.delete(record.key)
+
+
+def make(directory: Path, **more: Any) -> Application:
+    stores = [
+        key_value_store("plain", key_serde="str", value_serde="str"),
+        key_value_store("stamped", key_serde="str", value_serde="str", timestamped=True),
+        key_value_store("expiring", key_serde="str", value_serde="str", ttl="1000d"),
+    ]
+    topology = Topology().add_source("in", "in").add_processor("keep", Keep, "in", stores=stores)
+    given = {"log": "memory:x", "changelog": "topic:", "data_dir": str(directory), "store_backend": "memory", **more}
+    return Application("app", topology, **given)
+
+
+@pytest.fixture(params=["memory", "local"])
+def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Log]:
+    made = MemoryLog() if request.param == "memory" else LocalLog(str(tmp_path / "log"))
+    yield made
+    made.close()
+
+
+def feed(log: Log, rows: list[tuple[str, str]], start: int = 1) -> None:
+    keys: list[bytes | None] = [key.encode() for key, _ in rows]
+    log.append(OutputBatch("in", keys, [value.encode() for _, value in rows], list(range(start, start + len(rows)))))
+
+
+def worker(application: Application, log: Log) -> TaskWorker:
+    return TaskWorker(application, TaskId(0, 0), [INPUT], log, host=Host())
+
+
+def contents(task: TaskWorker) -> dict[str, dict[str, Any]]:
+    assert task.task is not None
+    found = {}
+    for name, store in task.task.stores.items():
+        with store.all() as entries:  # type: ignore[attr-defined]
+            found[name] = dict(entries)
+    return found
+
+
+def run_to_end(task: TaskWorker, log: Log) -> None:
+    task.run_batch(log.end_offsets([INPUT]), 0)
+
+
+def test_another_host_restores_what_was_committed(log: Log, tmp_path: Path) -> None:
+    log.create_topic("in", 1)
+    application = make(tmp_path / "one")
+    prepare(application, log)
+    first = worker(application, log)
+    feed(log, [("a", "1"), ("b", "2"), ("a", "3"), ("c", "4"), ("b", "")])
+    run_to_end(first, log)
+    expected = contents(first)
+    assert expected["plain"] == {"a": "3", "c": "4"}
+    assert expected["stamped"] == {"a": ValueAndTimestamp("3", 3), "c": ValueAndTimestamp("4", 4)}
+    first.close()
+    second = worker(make(tmp_path / "two"), log)
+    report = second.run_batch({}, 0)
+    assert report.restored > 0
+    assert contents(second) == expected
+    second.close()
+
+
+def test_an_ordinary_reader_sees_keys_and_values(log: Log, tmp_path: Path) -> None:
+    """As the serdes write them, tombstones as nulls, the entry's own time."""
+    log.create_topic("in", 1)
+    application = make(tmp_path)
+    prepare(application, log)
+    task = worker(application, log)
+    for number, row in enumerate([("a", "1"), ("b", "2"), ("b", "")], 1):
+        feed(log, [row], number * 10)
+        run_to_end(task, log)
+    task.close()
+    found = {
+        store: [(each.key, each.value) for each in read(log, TopicPartition(changelog_topic("app", store), 0))]
+        for store in ("plain", "stamped", "expiring")
+    }
+    expected = [(b"a", b"1"), (b"b", b"2"), (b"b", None)]
+    assert found == {"plain": expected, "stamped": expected, "expiring": expected}
+    stamped = read(log, TopicPartition(changelog_topic("app", "stamped"), 0))
+    assert [each.timestamp for each in stamped[:2]] == [10, 20]
+    assert all(not each.headers for each in stamped)
+    assert log.topics()[changelog_topic("app", "plain")].config["cleanup.policy"] == "compact"
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.lists(st.tuples(st.sampled_from("abcde"), st.sampled_from(["", "x", "y", "z"])), min_size=1, max_size=4),
+            st.sampled_from(["stay", "here", "elsewhere", "uncommitted"]),
+        ),
+        max_size=8,
+    )
+)
+def test_any_moves_between_hosts(tmp_path_factory: pytest.TempPathFactory, steps: list[Any]) -> None:
+    """A copy that was left behind is caught up, a new one restored, what was not committed is nowhere."""
+    log = MemoryLog()
+    log.create_topic("in", 1)
+    base = tmp_path_factory.mktemp("moves")
+    hosts = [make(base / "one", store_backend="lmdb"), make(base / "two", store_backend="lmdb")]
+    prepare(hosts[0], log)
+    at = 0
+    task = worker(hosts[at], log)
+    expected: dict[str, str] = {}
+    time = 1
+    for rows, move in steps:
+        feed(log, rows, time)
+        time += len(rows)
+        run_to_end(task, log)
+        for key, value in rows:
+            if value:
+                expected[key] = value
+            else:
+                expected.pop(key, None)
+        assert contents(task)["plain"] == expected
+        if move == "stay":
+            continue
+        if move == "uncommitted":
+            assert task.task is not None
+            task.task.stores["plain"].put("a", "never")  # type: ignore[attr-defined]
+        task.close()
+        at ^= move == "elsewhere"
+        task = worker(hosts[at], log)
+        task.run_batch({}, 0)
+        found = contents(task)
+        assert found["plain"] == expected
+        assert {key: each.value for key, each in found["stamped"].items()} == expected
+    task.close()
+
+
+def test_a_changelog_that_was_deleted_is_an_error(log: Log, tmp_path: Path) -> None:
+    """Not an empty state."""
+    log.create_topic("in", 1)
+    application = make(tmp_path / "one")
+    prepare(application, log)
+    task = worker(application, log)
+    for number in range(2):
+        feed(log, [("a", str(number))])
+        run_to_end(task, log)
+    task.close()
+    topic = changelog_topic("app", "plain")
+    log.delete_topic(topic)
+    prepare(application, log)
+    with pytest.raises(ChangelogError, match=f"lost records: {topic}-0.*penstock reset"):
+        worker(make(tmp_path / "two"), log).run_batch({}, 0)
+
+
+def test_records_without_a_commit_are_an_error(log: Log, tmp_path: Path) -> None:
+    """Positions that a broker forgot must not become a fresh start on an old state."""
+    log.create_topic("in", 1)
+    application = make(tmp_path)
+    prepare(application, log)
+    task = worker(application, log)
+    feed(log, [("a", "1")])
+    run_to_end(task, log)
+    task.close()
+    log.delete_commits("app")
+    with pytest.raises(ChangelogError, match="no commit.*app-plain-changelog-0.*penstock reset"):
+        worker(application, log).run_batch({}, 0)
+
+
+def test_topics_that_do_not_fit_are_refused(log: Log, tmp_path: Path) -> None:
+    log.create_topic("in", 1)
+    log.create_topic(changelog_topic("app", "plain"), 2, {"cleanup.policy": "compact"}, internal=True)
+    with pytest.raises(IncompatibleStateError, match="app-plain-changelog.*2 partitions.*1 tasks"):
+        prepare(make(tmp_path), log)
+    log.delete_topic(changelog_topic("app", "plain"))
+    log.create_topic(changelog_topic("app", "plain"), 1, internal=True)
+    with pytest.raises(IncompatibleStateError, match="not compacted"):
+        prepare(make(tmp_path), log)
+
+
+def test_another_changelog_before_is_refused(log: Log, tmp_path: Path) -> None:
+    """Its versions lead nowhere in this one."""
+    log.create_topic("in", 1)
+    before = make(tmp_path / "one", changelog="directory:changelog")
+    prepare(before, log)
+    task = worker(before, log)
+    feed(log, [("a", "1")])
+    run_to_end(task, log)
+    task.close()
+    after = make(tmp_path / "two")
+    prepare(after, log)
+    with pytest.raises(ChangelogError, match="not written with the 'topic' changelog"):
+        worker(after, log).run_batch({}, 0)
