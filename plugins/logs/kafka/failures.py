@@ -74,8 +74,10 @@ def error_of(error: BaseException) -> KafkaError | None:
 
 
 def is_retriable(error: KafkaError) -> bool:
-    """Return whether the same call may succeed a little later."""
-    return bool(not error.fatal() and (error.retriable() or error.code() in _RETRIABLE))
+    """Return whether the same call may succeed a little later; a transaction that has to be aborted has no later."""
+    if error.fatal() or error.txn_requires_abort():
+        return False
+    return bool(error.retriable() or error.code() in _RETRIABLE)
 
 
 def is_fenced(error: KafkaError) -> bool:
