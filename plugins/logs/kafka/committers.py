@@ -6,7 +6,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from penstock.errors import FencedError, LogError, PenstockError, ProductionError
@@ -69,6 +69,12 @@ class KafkaCommitter(TaskCommitter):
         try:
             for batch in outputs:
                 self._open_outbox().send(batch)
+        except ProductionError as exception:
+            lost = self._lost_by(exception)
+            self._undo()
+            if lost is not None:
+                raise lost from exception
+            raise
         except BaseException:
             self._undo()
             raise
@@ -154,10 +160,29 @@ class KafkaCommitter(TaskCommitter):
             outbox.producer.poll(0)
         if outbox is not None and outbox.failed is not None:
             topic, delivery = outbox.failed
-            if is_fenced(delivery):
-                return fenced(self._application_id, self._task_id)
-            return outbox.error(topic, delivery)
+            return self._lost(delivery) if self._is_lost(delivery) else outbox.error(topic, delivery)
+        if self._is_lost(error):
+            return self._lost(error)
         return LogError(f"{self._clients.where}: {doing}: {describe(error)}. Nothing since the last commit counts")
+
+    def _is_lost(self, error: KafkaError) -> bool:
+        """Return whether the producer can do nothing any more, and another has to be opened."""
+        return is_fenced(error) or error.fatal() or error.code() == KafkaError._FATAL
+
+    def _lost(self, error: KafkaError) -> FencedError:
+        if is_fenced(error) or error.code() == KafkaError._FATAL:
+            return fenced(self._application_id, self._task_id)
+        return FencedError(
+            f"{self._what}: its transaction in {self._clients.where} was given up ({describe(error)}): "
+            "nothing since the last commit counts; open it again"
+        )
+
+    def _lost_by(self, exception: ProductionError) -> FencedError | None:
+        """Return the error for a record that was not taken because the producer is lost; None if it is the record's own."""
+        failed = self._outbox.failed if self._outbox is not None else None
+        cause = exception.__cause__
+        error = failed[1] if failed is not None else error_of(cause) if cause is not None else None
+        return self._lost(error) if error is not None and self._is_lost(error) else None
 
 
 class ExactlyOnce(KafkaCommitter):
@@ -227,6 +252,10 @@ class ExactlyOnce(KafkaCommitter):
                 # A fenced producer aborts nothing: its successor has done that.
                 pass
         outbox.failed = None
+
+    def _is_lost(self, error: KafkaError) -> bool:
+        # Records wait no longer than their transaction may last.
+        return super()._is_lost(error) or error.txn_requires_abort() or error.code() == KafkaError._MSG_TIMED_OUT
 
     def _give_up(self, outbox: Outbox) -> None:
         if not self._in_transaction:
