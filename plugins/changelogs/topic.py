@@ -53,6 +53,7 @@ class TopicChangelog(TaskChangelog):
         self, location: str, application_id: str, task_id: str, *, log: Log, stores: Mapping[str, bool]
     ) -> None:
         self._log = log
+        self._application_id = application_id
         self._where = f"application {application_id!r}, task {task_id}"
         number = int(task_id.rpartition("_")[2])
         self._stores = dict(sorted(stores.items()))
@@ -88,7 +89,7 @@ class TopicChangelog(TaskChangelog):
         return batches
 
     def _refuse_history(self) -> None:
-        starts = self._log.start_offsets(list(self._partitions.values()))
+        starts = self._starts()
         used = [str(each) for each, end in self._named(self._ends()).items() if end > starts[each]]
         if used:
             raise ChangelogError(
@@ -115,13 +116,8 @@ class TopicChangelog(TaskChangelog):
                 f"{self._where}: its changelog lost records: {'; '.join(lost)}. Was the topic deleted and made again? The state cannot be "
                 "restored; `penstock reset` starts the application afresh"
             )
-        starts = dict(
-            zip(
-                self._stores,
-                self._log.start_offsets(list(self._partitions.values())).values(),
-                strict=True,
-            )
-        )
+        first = self._starts()
+        starts = {store: first[partition] for store, partition in self._partitions.items()}
         base = have if have is not None and self._can_catch_up(have, wanted) else None
         if base is not None:
             stood = dict(zip(self._stores, _Place.of(base, self._where).stands, strict=True))
@@ -159,6 +155,13 @@ class TopicChangelog(TaskChangelog):
                     yield {store: sorted(rows.items())}, f"{target}-part{part}"
         yield {}, target
         progress.end()
+
+    def _starts(self) -> dict[TopicPartition, int]:
+        """Return where the history begins: a reset that was killed before it deleted the topics left positions in them."""
+        partitions = list(self._partitions.values())
+        starts = self._log.start_offsets(partitions)
+        reset = self._log.committed(self._application_id, partitions)
+        return {each: max(starts[each], reset[each] or 0) for each in partitions}
 
     def _settled_ends(self) -> dict[str, int]:
         """Return the ends, once everything before them can be read: the markers of the last commit may still be on their way."""

@@ -227,3 +227,25 @@ def test_another_changelog_before_is_refused(log: Log, tmp_path: Path) -> None:
     prepare(after, log)
     with pytest.raises(ChangelogError, match="not written with the 'topic' changelog"):
         worker(after, log).run_batch({}, 0)
+
+
+def test_a_reset_that_was_killed_leaves_no_state(log: Log, tmp_path: Path) -> None:
+    """It had set the positions, and not deleted the topics: what is in them is of another life."""
+    log.create_topic("in", 1)
+    application = make(tmp_path / "one")
+    prepare(application, log)
+    task = worker(application, log)
+    feed(log, [("a", "1"), ("b", "2")])
+    run_to_end(task, log)
+    task.close()
+    topics = [TopicPartition(changelog_topic("app", store), 0) for store in ("plain", "stamped", "expiring")]
+    log.set_positions("app", {INPUT: 1, **log.end_offsets(topics)})
+    prepare(application, log)
+    task = worker(application, log)
+    run_to_end(task, log)
+    assert contents(task)["plain"] == {"b": "2"}
+    task.close()
+    elsewhere = worker(make(tmp_path / "two"), log)
+    elsewhere.run_batch({}, 0)
+    assert contents(elsewhere)["plain"] == {"b": "2"}
+    elsewhere.close()
