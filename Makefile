@@ -9,7 +9,7 @@ JOBS ?= 2
 GUARANTEE ?= exactly_once
 BENCHES ?= core-count spark-local-count spark-local-filter-map
 
-.PHONY: all help venv java view lint format types test docs demo demo-kafka bench clean
+.PHONY: all help venv java view lint format types test docs demo demo-kafka bench bench-kafka clean
 .DEFAULT_GOAL := all
 
 all: lint types test docs  ## what CI runs: lint, types, test, docs
