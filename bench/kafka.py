@@ -79,7 +79,7 @@ def word_count() -> Result:
 
 def compare(name: str, program: str, records: int, guarantee: str = "exactly_once") -> Result:
     """Run the program and its peer in turns, `ROUNDS` times, on one broker and one input."""
-    with KafkaBroker(heap="1g") as broker:
+    with KafkaBroker(heap="1g", jvm_options=()) as broker:
         log = KafkaLog(broker.bootstrap)
         job = _Job(program, records, _load(log, program, records))
         ours: list[_Run] = []

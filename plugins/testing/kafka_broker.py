@@ -28,6 +28,9 @@ def main() -> int:
         description="Runs a Kafka broker on 127.0.0.1 until Ctrl-C, and says at which port: 'ready: 127.0.0.1:PORT'.",
     )
     parser.add_argument("--directory", type=Path, help="where the data is kept (default: a temporary directory)")
+    parser.add_argument(
+        "--port", type=int, help="which port it listens at (default: a free one); only of a single broker"
+    )
     parser.add_argument("--brokers", type=int, default=1, metavar="N", help="how many brokers (default: 1)")
     parser.add_argument("--heap", default="512m", help="of each broker's JVM (default: 512m)")
     parser.add_argument(
@@ -35,11 +38,15 @@ def main() -> int:
     )
     parser.add_argument("--for-load", action="store_true", help="have the JVM compile for throughput: starts slower")
     arguments = parser.parse_args()
+    if arguments.port is not None and arguments.brokers != 1:
+        parser.error("--port is for a single broker")
     options = dict(arguments.option)
     jvm_options = () if arguments.for_load else STARTS_FAST
     kafka: KafkaBroker | KafkaCluster
     if arguments.brokers == 1:
-        kafka = KafkaBroker(arguments.directory, heap=arguments.heap, jvm_options=jvm_options, options=options)
+        kafka = KafkaBroker(
+            arguments.directory, heap=arguments.heap, jvm_options=jvm_options, options=options, port=arguments.port
+        )
     else:
         kafka = KafkaCluster(
             arguments.brokers, arguments.directory, heap=arguments.heap, jvm_options=jvm_options, options=options

@@ -42,7 +42,8 @@ class KafkaBroker:
     `directory` keeps the data, the configuration and `broker.log` (None: a temporary one, which goes when the broker is
     closed). A broker on a directory with data goes on with them, at the ports it had if they are free. `heap` and
     `jvm_options` are the JVM's, `options` are the broker's own settings and win over ours. With `credentials` (user,
-    password) there is a second listener, `sasl_bootstrap`, that wants SASL/PLAIN.
+    password) there is a second listener, `sasl_bootstrap`, that wants SASL/PLAIN. `port`: the one port that clients connect to,
+    if it matters.
 
     Made for tests: topics are not made automatically, and keep records of any age; sessions of clients can be short.
     """
@@ -55,6 +56,7 @@ class KafkaBroker:
         jvm_options: Sequence[str] = STARTS_FAST,
         options: Mapping[str, str] | None = None,
         credentials: tuple[str, str] | None = None,
+        port: int | None = None,
     ) -> None:
         self.directory = Path(directory or temporary_directory()).absolute()
         self.disposable = self.directory if directory is None else None
@@ -63,6 +65,7 @@ class KafkaBroker:
         self._jvm_options = (f"-Xmx{heap}", *jvm_options)
         self._options = dict(options or {})
         self._credentials = credentials
+        self._wanted_port = port
         self._voters: str | None = None
         self._cluster_id = _random_id()
         self._properties = self.directory / "server.properties"
@@ -199,6 +202,12 @@ class KafkaBroker:
             )
         if taken or set(names) != set(self._ports):
             self._ports = dict(zip(names, free_ports(len(names)), strict=True))
+        if self._wanted_port is not None and self._ports["PLAINTEXT"] != self._wanted_port:
+            if not is_free(self._wanted_port):
+                raise RuntimeUnavailableError(
+                    f"port {self._wanted_port} of {HOST} is taken: end who has it, or choose another port"
+                )
+            self._ports["PLAINTEXT"] = self._wanted_port
 
     def _write_properties(self) -> None:
         properties = broker_properties(self.node_id, self._ports, self._voters, self.directory / "data")
