@@ -18,8 +18,8 @@ from confluent_kafka.admin import AdminClient
 from penstock.errors import RuntimeUnavailableError
 from penstock.plugins.testing.kafka import broker as broker_module
 from penstock.plugins.testing.kafka.process import brokers_known_at, free_ports, is_free
-from penstock.plugins.testing.kafka_broker import KafkaBroker, KafkaCluster
-from tests.kafka.clients import QUIET, leader, make_topic, produce, read_all
+from penstock.plugins.testing.kafka_broker import KafkaBroker
+from tests.kafka.clients import QUIET, make_topic, produce, read_all
 from tests.kafka.names import fresh_name
 
 pytestmark = pytest.mark.broker
@@ -168,21 +168,3 @@ def test_the_command_runs_one_until_it_is_told_to_end(tmp_path: Path) -> None:
         assert process.wait(60) == 0
     assert brokers_known_at(int(bootstrap.partition(":")[2])) == set()
     assert (tmp_path / "kafka" / "data").is_dir()
-
-
-def test_a_leader_moves_when_its_broker_is_killed() -> None:
-    with KafkaCluster(2) as cluster:
-        while True:
-            # Which broker leads is Kafka's choice.
-            topic = fresh_name("replicated")
-            make_topic(cluster.bootstrap, topic)
-            if leader(cluster.bootstrap, topic) == 2:
-                break
-        assert produce(cluster.bootstrap, topic, b"before") == []
-        cluster.brokers[1].kill()
-        assert produce(cluster.bootstrap, topic, b"after") == []
-        assert leader(cluster.bootstrap, topic) == 1
-        assert read_all(cluster.bootstrap, topic) == [b"before", b"after"]
-        cluster.start()
-        assert all(broker.known_brokers() == {1, 2} for broker in cluster.brokers)
-    assert not cluster.directory.exists()

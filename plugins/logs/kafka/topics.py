@@ -211,10 +211,19 @@ class Topics:
 
         def ask(seconds: float) -> dict[TopicPartition, int]:
             futures = self._admin.list_offsets(asked, request_timeout=seconds, **options)
-            return {
-                TopicPartition(each.topic, each.partition): int(future.result().offset)
-                for each, future in futures.items()
-            }
+            try:
+                return {
+                    TopicPartition(each.topic, each.partition): int(future.result().offset)
+                    for each, future in futures.items()
+                }
+            except KafkaException as exception:
+                error = error_of(exception)
+                if error is None or error.code() != KafkaError._NOENT:
+                    raise
+                # No leader: because the topic is gone, or for a moment.
+                self._counted_at = -_CACHE_SECONDS
+                self.check(partitions)
+                raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, error.str())) from exception
 
         try:
             found = self._patience.call("asking for offsets", ask)

@@ -1,0 +1,79 @@
+"""Two brokers: what a killed one led moves, or waits for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from penstock import TopicPartition
+from penstock.errors import LogError, UnknownTopicError
+from penstock.plugins.logs.kafka import KafkaLog
+from penstock.plugins.testing.kafka_broker import KafkaCluster
+from tests.kafka.clients import leader, make_topic, produce, read_all
+from tests.kafka.names import fresh_name
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture(scope="module")
+def two_brokers() -> Iterator[KafkaCluster]:
+    with KafkaCluster(2) as cluster:
+        yield cluster
+    assert not cluster.directory.exists()
+
+
+@pytest.fixture
+def cluster(two_brokers: KafkaCluster) -> KafkaCluster:
+    two_brokers.start()
+    assert all(broker.known_brokers() == {1, 2} for broker in two_brokers.brokers)
+    return two_brokers
+
+
+def make_topic_led_by(node: int, cluster: KafkaCluster, replicas: int) -> str:
+    """Which broker leads is Kafka's choice, so some topics have to be made."""
+    found, topic = -1, ""
+    while found != node:
+        topic = fresh_name("led")
+        make_topic(cluster.bootstrap, topic, replicas=replicas)
+        while (found := leader(cluster.bootstrap, topic)) == -1:
+            time.sleep(0.05)
+    return topic
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_leader_moves_when_its_broker_is_killed(cluster: KafkaCluster) -> None:
+    topic = make_topic_led_by(2, cluster, replicas=2)
+    assert produce(cluster.bootstrap, topic, b"before") == []
+    cluster.brokers[1].kill()
+    assert produce(cluster.bootstrap, topic, b"after") == []
+    assert leader(cluster.bootstrap, topic) == 1
+    assert read_all(cluster.bootstrap, topic) == [b"before", b"after"]
+
+
+def test_the_log_waits_for_a_leader(cluster: KafkaCluster) -> None:
+    """And not for the leader of a topic that is gone."""
+    topic = make_topic_led_by(2, cluster, replicas=1)
+    partition = TopicPartition(topic, 0)
+    assert produce(cluster.bootstrap, topic, b"1", b"2") == []
+    impatient, patient = KafkaLog(cluster.bootstrap, {"task.timeout.ms": "1500"}), KafkaLog(cluster.bootstrap)
+    assert patient.end_offsets([partition]) == impatient.end_offsets([partition]) == {partition: 2}
+    cluster.brokers[1].kill()
+    wait_until(lambda: leader(cluster.bootstrap, topic) == -1)
+    with pytest.raises(LogError, match="asking for offsets.*[Ll]eader"):
+        impatient.end_offsets([partition])
+    cluster.start()
+    assert patient.end_offsets([partition]) == {partition: 2}
+    other = KafkaLog(cluster.bootstrap)
+    other.delete_topic(topic)
+    with pytest.raises(UnknownTopicError, match=topic):
+        patient.end_offsets([partition])
+    for log in (impatient, patient, other):
+        log.close()
