@@ -24,6 +24,7 @@ Row = tuple[int, str, str, int, int, int]
 """(group, task, topic, partition, end, clock_ms): what a task is told about one of its partitions."""
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.02, 0.5
+_FIRST_IDLE_WAIT, _LONGEST_IDLE_WAIT = 0.005, 0.05
 _MOST_LOOKS = 100
 """How often the planner looks for records on their way before a batch is run, which opens the tasks that hold them back."""
 
@@ -78,7 +79,7 @@ class BatchPlanner:
         self._has_run = False
         self._last_positions: Mapping[TopicPartition, int | None] = {}
         self._idle_batches = 0
-        self._pending_looks = 0
+        self._pending_looks = self._idle_looks = 0
         self._rows: dict[str, int] = {}
 
     def first(self) -> Offset:
@@ -119,7 +120,12 @@ class BatchPlanner:
         if not (wanted or tick_is_due or behind):
             if control.step is not None:
                 self._control.write_drained(start["step"])
+            if self._targets is None:
+                # Spark asks again after milliseconds, and each answer asks the log.
+                self._wait(min(_LONGEST_IDLE_WAIT, _FIRST_IDLE_WAIT * 2 ** min(self._idle_looks, 10)))
+                self._idle_looks += 1
             return start
+        self._idle_looks = 0
         if not wanted and not tick_is_due and positions == self._last_positions:
             # Tasks wait (max_task_idle) or fail: they are asked again, but not at once.
             self._wait(min(_LONGEST_WAIT, _FIRST_WAIT * 2**self._idle_batches))
