@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import struct
+import base64
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     import pyarrow
 
 CHUNK_SCHEMA = "group long, topic string, chunk binary"
-_LENGTH = struct.Struct(">i")
 
 
 class Packer:
@@ -40,13 +40,10 @@ class Packer:
             if batch.num_rows:
                 yield self._pack(batch)
 
-    def _pack(self, batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+    def _pack(self, rows: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
         import numpy
         import pyarrow
 
-        names = [name if name != "headers" else "headers" for name in batch.schema.names]
-        columns = [_packed_headers(batch.column(name)) if name == "headers" else batch.column(name) for name in names]
-        rows = pyarrow.RecordBatch.from_arrays(columns, names)
         if len(self.groups) == 1:
             return _chunks(self.groups, self.topic, [_serialized(rows)])
         keys = rows.column("key").to_pylist()
@@ -97,7 +94,7 @@ class Rows:
             rows.column("key").to_pylist(),
             rows.column("value").to_pylist(),
             numpy.floor_divide(rows.column("time").to_numpy(), 1000).tolist(),
-            None if headers.null_count == rows.num_rows else [unpack_headers(packed) for packed in headers.to_pylist()],
+            None if headers.null_count == rows.num_rows else [headers_from_json(each) for each in headers.to_pylist()],
             self.next_offset,
         )
 
@@ -140,44 +137,16 @@ def _serialized(rows: pyarrow.RecordBatch) -> bytes:
     return data
 
 
-def _packed_headers(column: Any) -> Any:
-    """Return a column of headers as bytes, which can be sorted; null for a row without any."""
-    import pyarrow
+def headers_from_json(text: str | None) -> Headers:
+    """Return the headers that Spark's `to_json` wrote; it leaves a null out, and writes bytes in base64.
 
-    if column.null_count == len(column):
-        return pyarrow.nulls(len(column), pyarrow.binary())
-    packed = [
-        pack_headers(tuple((each["key"], each["value"]) for each in row)) if row else None for row in column.to_pylist()
-    ]
-    return pyarrow.array(packed, pyarrow.binary())
-
-
-def pack_headers(headers: Headers) -> bytes:
-    """Return headers as bytes, the same for the same headers.
-
-    >>> unpack_headers(pack_headers((("a", b"1"), ("b", None))))
-    (('a', b'1'), ('b', None))
+    >>> headers_from_json('[{"key":"trace","value":"MQ=="},{"key":"flag"}]')
+    (('trace', b'1'), ('flag', None))
     """
-    parts = []
-    for name, value in headers:
-        encoded = name.encode()
-        parts += [_LENGTH.pack(len(encoded)), encoded]
-        parts += [_LENGTH.pack(-1)] if value is None else [_LENGTH.pack(len(value)), value]
-    return b"".join(parts)
-
-
-def unpack_headers(packed: bytes | None) -> Headers:
-    """Return what `pack_headers` packed."""
-    if not packed:
+    if not text:
         return ()
-    headers, at = [], 0
-    while at < len(packed):
-        (length,) = _LENGTH.unpack_from(packed, at)
-        at += 4 + length
-        name = packed[at - length : at].decode()
-        (length,) = _LENGTH.unpack_from(packed, at)
-        at += 4
-        value = None if length < 0 else packed[at : at + length]
-        at += max(0, length)
-        headers.append((name, value))
-    return tuple(headers)
+    return tuple((each.get("key", ""), _bytes(each.get("value"))) for each in json.loads(text))
+
+
+def _bytes(encoded: str | None) -> bytes | None:
+    return None if encoded is None else base64.b64decode(encoded)

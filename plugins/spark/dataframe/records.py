@@ -37,7 +37,7 @@ class Records:
 
 
 def normalized(topic: str, given: Records, order_by: str | Sequence[ColumnLike]) -> DataFrame:
-    """Return the DataFrame that a `Packer` reads: key, value, time (microseconds), headers, order0, order1, ...
+    """Return the DataFrame that a `Packer` reads: key, value, time (microseconds), headers (as JSON), order0, order1, ...
 
     Raises ConfigError, naming topic and column, for one that is not there or has another type.
     """
@@ -49,7 +49,7 @@ def normalized(topic: str, given: Records, order_by: str | Sequence[ColumnLike])
         none.cast("binary") if given.key is None and "key" not in frame.columns else _bytes(where, frame, "key", given.key),
         _bytes(where, frame, "value", given.value),
         _time(where, frame, given.timestamp),
-        none.cast(_HEADERS)
+        none.cast("string")
         if given.headers is None and "headers" not in frame.columns
         else _headers(where, frame, given.headers),
     ]  # fmt: skip
@@ -122,13 +122,16 @@ def _time(where: str, frame: DataFrame, given: ColumnLike) -> Column:
 
 
 def _headers(where: str, frame: DataFrame, given: ColumnLike | None) -> Column:
+    from pyspark.sql import functions
+
     column, kind = _column(where, frame, "headers", "headers" if given is None else given)
     if kind != _HEADERS:
         raise ConfigError(
             f"{where}: its headers are of type {kind}, expected {_HEADERS}; without headers, drop the column "
             "or name another: Records(frame, headers=...)"
         )
-    return column
+    # As arrays of structs, null ones even, they would cost Spark ten times what all else in a row does on its way to Python.
+    return functions.when(functions.size(column) > 0, functions.to_json(column))
 
 
 def _ordered(where: str, frame: DataFrame, given: ColumnLike) -> Column:
