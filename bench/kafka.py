@@ -36,10 +36,11 @@ _PEERS = Path(__file__).with_name("peers")
 
 
 @dataclass
-class _Job:
-    """A program, how much it reads, and how many records it writes."""
+class Job:
+    """A program, the topic it reads, how many records are there, and how many it writes."""
 
     program: str
+    topic: str
     records: int
     outputs: int
 
@@ -81,12 +82,12 @@ def compare(name: str, program: str, records: int, guarantee: str = "exactly_onc
     """Run the program and its peer in turns, `ROUNDS` times, on one broker and one input."""
     with KafkaBroker(heap="1g", jvm_options=()) as broker:
         log = KafkaLog(broker.bootstrap)
-        job = _Job(program, records, _load(log, program, records))
+        job = load(log, program, records)
         ours: list[_Run] = []
         theirs: list[_Run] = []
         for _ in range(ROUNDS):
-            ours.append(_run(broker, log, job, _our_command(broker, program, guarantee)))
-            theirs.append(_run(broker, log, job, _peer_command(broker, program, guarantee)))
+            ours.append(measure(broker, log, job, our_command(broker, program, guarantee)))
+            theirs.append(measure(broker, log, job, _peer_command(broker, program, guarantee)))
         log.close()
     ratios = [mine.rate / other.rate for mine, other in zip(ours, theirs, strict=True)]
     return Result(
@@ -112,15 +113,15 @@ def compare(name: str, program: str, records: int, guarantee: str = "exactly_onc
     )
 
 
-def _load(log: KafkaLog, program: str, records: int) -> int:
-    """Write the input, and return how many outputs it leads to."""
-    log.create_topic("bench-in", PARTITIONS)
+def load(log: KafkaLog, program: str, records: int, topic: str = "bench-in") -> Job:
+    """Write the input of a program."""
+    log.create_topic(topic, PARTITIONS)
     if program == "word-count":
         words = zipf_keys(records * 10, KEYS)
         lines = [b" ".join(words[at : at + 10]) for at in range(0, len(words), 10)]
         for at in range(0, records, SLICE):
-            _append(log, [None] * len(lines[at : at + SLICE]), lines[at : at + SLICE])
-        return records * 10
+            _append(log, topic, [None] * len(lines[at : at + SLICE]), lines[at : at + SLICE])
+        return Job(program, topic, records, records * 10)
     keys = zipf_keys(records, KEYS)
     cents = np.random.default_rng(7).integers(0, 1_000_000, records).tolist()
     text = '{"id":%d,"user":"%s","kind":"%s","v":%d.%02d,"note":"the quick brown fox jumps over","ok":true}'
@@ -130,13 +131,14 @@ def _load(log: KafkaLog, program: str, records: int) -> int:
             (text % (at + i, key.decode(), "abcde"[i % 5], cents[at + i] // 100, cents[at + i] % 100)).encode()
             for i, key in enumerate(some)
         ]
-        _append(log, list(some), values)
-    return sum(each >= 1_000 for each in cents) if program == "filter-map" else records
+        _append(log, topic, list(some), values)
+    outputs = sum(each >= 1_000 for each in cents) if program == "filter-map" else records
+    return Job(program, topic, records, outputs)
 
 
-def _append(log: KafkaLog, keys: list[bytes | None], values: list[bytes]) -> None:
+def _append(log: KafkaLog, topic: str, keys: list[bytes | None], values: list[bytes]) -> None:
     now = time.time_ns() // 1_000_000
-    log.append(OutputBatch("bench-in", keys, list(values), [now] * len(keys)))
+    log.append(OutputBatch(topic, keys, list(values), [now] * len(keys)))
 
 
 @contextmanager
@@ -149,9 +151,12 @@ def _output_topic(log: KafkaLog) -> Iterator[str]:
         log.delete_topic(name)
 
 
-def _run(broker: KafkaBroker, log: KafkaLog, job: _Job, command: list[str]) -> _Run:
+def measure(broker: KafkaBroker, log: KafkaLog, job: Job, command: list[str]) -> _Run:
+    """Run a command from topic to topic. In it {in}, {out} and {dir} stand for the topics and a directory."""
     with _output_topic(log) as target, tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
-        filled = [each.replace("{out}", target).replace("{dir}", directory) for each in command]
+        filled = [
+            each.replace("{in}", job.topic).replace("{out}", target).replace("{dir}", directory) for each in command
+        ]
         output = Path(directory) / "output"
         broker_process = psutil.Process(broker.pid)
         broker_before = sum(broker_process.cpu_times()[:2])
@@ -239,8 +244,9 @@ class _Tree:
         return sum(self._cpu.values())
 
 
-def _our_command(broker: KafkaBroker, program: str, guarantee: str) -> list[str]:
-    return [sys.executable, "-m", "bench.kafka_app", program, "bench-in", "{out}", broker.bootstrap, "{dir}", guarantee]
+def our_command(broker: KafkaBroker, program: str, guarantee: str) -> list[str]:
+    """Return the command that runs a program on Spark."""
+    return [sys.executable, "-m", "bench.kafka_app", program, "{in}", "{out}", broker.bootstrap, "{dir}", guarantee]
 
 
 def _peer_command(broker: KafkaBroker, program: str, guarantee: str) -> list[str]:
