@@ -9,14 +9,14 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from penstock.client_names import JAVA_ONLY, PREFIXES, RENAMED, advice
 from penstock.errors import ConfigError
 
-from .failures import Patience, as_config_error, is_refused
+from .failures import Patience, as_config_error
 
 _log = logging.getLogger("penstock.kafka")
 
 _OWN = ("processing.guarantee", "task.timeout.ms", "replication.factor")
-_KINDS = ("consumer", "producer", "admin")
 _MANAGED = {
     "group.id": "the application's id",
     "transactional.id": "one for each task, <application id>-<task id>",
@@ -26,21 +26,6 @@ _MANAGED = {
     "enable.partition.eof": "the end of a partition is found by it",
     "bootstrap.servers": 'set `log="kafka:HOST:PORT"`',
 }
-_JAVA_ONLY = {
-    "sasl.jaas.config": "set sasl.username and sasl.password",
-    "ssl.truststore.location": "set ssl.ca.location to a PEM file",
-    "ssl.truststore.password": "set ssl.ca.location to a PEM file",
-    "ssl.keystore.type": "set ssl.keystore.location to a PKCS#12 file, or ssl.certificate.location and ssl.key.location",
-    "buffer.memory": "set producer.queue.buffering.max.kbytes",
-    "max.poll.records": "set `fetch_bytes`",
-    "key.serializer": "serdes belong to sources and sinks",
-    "value.serializer": "serdes belong to sources and sinks",
-    "key.deserializer": "serdes belong to sources and sinks",
-    "value.deserializer": "serdes belong to sources and sinks",
-}
-_SAME_AS = {"max.request.size": "message.max.bytes", "fetch.max.wait.ms": "fetch.wait.max.ms"}
-"""Properties of Kafka's Java clients that librdkafka has under another name."""
-
 _COMMON = {
     "client.id": "penstock",
     "topic.metadata.refresh.interval.ms": 60_000,
@@ -92,23 +77,21 @@ class Clients:
         self.guarantee = settings.get("processing.guarantee", "exactly_once")
         self.replication = int(settings.get("replication.factor", "-1"))
         self.patience = Patience(self.where, float(settings.get("task.timeout.ms", "300000")) / 1000)
-        self.patience.refusal = lambda: self._refusal
-        self._refusal: KafkaError | None = None
         self._common: dict[str, Any] = {}
-        self._own: dict[str, dict[str, Any]] = {kind: {} for kind in _KINDS}
+        self._own: dict[str, dict[str, Any]] = {kind: {} for kind in PREFIXES}
         for name, value in settings.items():
             if name not in _OWN:
                 self._take(name, value)
 
     def _take(self, name: str, value: str) -> None:
         kind, _, rest = name.partition(".")
-        target = self._own[kind] if kind in _KINDS else self._common
-        plain = rest if kind in _KINDS else name
+        target = self._own[kind] if kind in PREFIXES else self._common
+        plain = rest if kind in PREFIXES else name
         if plain in _MANAGED:
             raise ConfigError(f"client setting {name!r} is not yours to set: {_MANAGED[plain]}")
-        if plain in _JAVA_ONLY:
-            raise ConfigError(f"client setting {name!r} is one of Java's clients: {_JAVA_ONLY[plain]}")
-        target[_SAME_AS.get(plain, plain)] = value
+        if plain in JAVA_ONLY:
+            raise ConfigError(f"client setting {name!r} is one of Java's clients: {advice(plain)}")
+        target[RENAMED.get(plain, plain)] = value
 
     # ------------------------------------------------------------------ making clients
 
@@ -139,15 +122,17 @@ class Clients:
         if name == "admin":
             chosen.pop("allow.auto.create.topics")
         try:
-            return kind(chosen, logger=_log)
+            return kind(chosen, logger=_Librdkafka())
         except (KafkaException, TypeError, ValueError) as error:
             raise as_config_error(error, f"log {self.location!r}, {name}") or error from None
 
     def _failed(self, error: KafkaError) -> None:
-        if is_refused(error):
-            self._refusal = error
+        self.patience.hear(error)
         _log.debug("%s: %s", self.where, error)
 
-    def forget_refusals(self) -> None:
-        """Give credentials another chance."""
-        self._refusal = None
+
+class _Librdkafka:
+    """Takes what librdkafka logs. Its complaints about connections are not news: what comes of them is an error of ours."""
+
+    def log(self, level: int, message: str, *arguments: object) -> None:
+        _log.debug(message, *arguments)

@@ -141,6 +141,7 @@ class KafkaCommitter(TaskCommitter):
         found = self._patience.call(
             f"reading the positions of {self._what}",
             lambda seconds: consumer.committed(plain(self._partitions), timeout=seconds),
+            consumer,
         )
         for each in found:
             if each.error is not None:
@@ -204,7 +205,7 @@ class ExactlyOnce(KafkaCommitter):
         # Its answer waits until the predecessor's transaction is over, so what is read here is final.
         self._consumer = clients.consumer(application_id, {"isolation.level": "read_committed"})
         try:
-            self._patience.call(f"taking the fence of {self._what}", outbox.producer.init_transactions)
+            self._patience.call(f"taking the fence of {self._what}", outbox.producer.init_transactions, outbox.producer)
             self._committed = self._read()
         except KafkaException as exception:
             failed = self._failed(f"opening {self._what}", exception)
@@ -234,8 +235,9 @@ class ExactlyOnce(KafkaCommitter):
                 self._patience.call(
                     f"committing the positions of {self._what}",
                     lambda seconds: producer.send_offsets_to_transaction(offsets, group, seconds),
+                    producer,
                 )
-            self._patience.call(f"committing {self._what}", producer.commit_transaction)
+            self._patience.call(f"committing {self._what}", producer.commit_transaction, producer)
         except KafkaException as exception:
             raise self._failed(f"committing {self._what}", exception) from exception
         self._in_transaction = False
@@ -247,7 +249,9 @@ class ExactlyOnce(KafkaCommitter):
         if self._in_transaction:
             self._in_transaction = False
             try:
-                self._patience.call(f"aborting a transaction of {self._what}", outbox.producer.abort_transaction)
+                self._patience.call(
+                    f"aborting a transaction of {self._what}", outbox.producer.abort_transaction, outbox.producer
+                )
             except (KafkaException, PenstockError):
                 # A fenced producer aborts nothing: its successor has done that.
                 pass
@@ -303,6 +307,7 @@ class AtLeastOnce(KafkaCommitter):
             found = self._patience.call(
                 f"committing the positions of {self._what}",
                 lambda seconds: consumer.commit(offsets=offsets, asynchronous=False),
+                consumer,
             )
         except KafkaException as exception:
             raise self._failed(f"committing {self._what}", exception) from exception

@@ -6,7 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -64,6 +64,7 @@ _NO_TOPIC = frozenset(
 )  # fmt: skip
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
+_LONGEST_TRY = 10.0
 
 
 def error_of(error: BaseException) -> KafkaError | None:
@@ -92,14 +93,14 @@ def is_unknown_topic(error: KafkaError) -> bool:
 
 def describe(error: KafkaError) -> str:
     """Return one line for an error: what it means, and Kafka's words."""
-    text = re.sub(r"\s+", " ", error.str()).strip()
+    text = re.sub(r" \(after \d+ms in state \w+\)", "", re.sub(r"\s+", " ", error.str())).strip()
     meaning = _REFUSED.get(error.code())
     return f"{meaning} ({text})" if meaning else text
 
 
 def is_refused(error: KafkaError) -> bool:
-    """Return whether the cluster answers, and says no to these credentials."""
-    return error.code() in _REFUSED
+    """Return whether somebody answers, and does not let these clients in."""
+    return error.code() in _REFUSED or "SSL handshake failed" in error.str()
 
 
 def as_config_error(error: BaseException, where: str) -> ConfigError | None:
@@ -115,49 +116,84 @@ def as_config_error(error: BaseException, where: str) -> ConfigError | None:
     return ConfigError(f"{where}: the client settings are refused: {text}")
 
 
+class Client(Protocol):
+    """A client of Kafka's."""
+
+    def poll(self, timeout: float, /) -> object:
+        """Let it tell what its connections came to."""
+        ...
+
+
 class Patience:
-    """How long calls are tried again while brokers are away: `task_timeout`. `where` names the cluster in messages."""
+    """How long calls are tried again while brokers are away: `task_timeout`. `where` names the cluster in messages.
+
+    A cluster that refuses these clients is not tried again, unless it has answered them before: brokers that start may do that.
+    """
 
     def __init__(self, where: str, timeout_s: float) -> None:
         self.where = where
         self.timeout_s = timeout_s
-        self.refusal: Callable[[], KafkaError | None] = lambda: None
-        """Returns what the clients' connections were refused with, if they were."""
+        self._heard: KafkaError | None = None
+        self._has_answered = False
 
-    def call(self, doing: str, call: Callable[[float], T]) -> T:
+    def hear(self, error: KafkaError) -> None:
+        """Take note of what a connection failed with."""
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self._heard = error
+
+    def call(self, doing: str, call: Callable[[float], T], client: Client | None = None, first: float = 1.0) -> T:
         """Return `call(seconds)`, tried again after errors that pass. Raises LogError when the time is over.
 
-        Other errors of Kafka come out as they are. `seconds` is how long one try may take.
+        Other errors of Kafka come out as they are. `seconds` is how long one try may take, `first` that of the first; `client` is asked
+        for what its connections failed with.
         """
         deadline = time.monotonic() + self.timeout_s
-        wait, warned = _FIRST_WAIT, False
+        wait, warned, most = _FIRST_WAIT, False, first
+        self._heard = None
         while True:
             left = deadline - time.monotonic()
             try:
-                return call(max(0.1, min(10.0, left)))
+                answer = call(max(0.1, min(most, left)))
             except KafkaException as exception:
                 error = error_of(exception)
-                refusal = self.refusal()
-                if refusal is not None:
-                    raise self.failed(doing, refusal) from exception
                 if error is None or not is_retriable(error):
                     raise
+                if client is not None:
+                    client.poll(0)
+                reason = self._heard or error
+                if is_refused(reason) and not self._has_answered:
+                    raise self.failed(doing, reason) from exception
                 if deadline - time.monotonic() <= wait:
-                    raise LogError(
-                        f"{self.where} did not answer for {self.timeout_s:g} s (task_timeout) while {doing}: {describe(error)}. "
-                        "Is it running, and is the address right? Nothing since the last commit counts, and nothing is lost"
-                    ) from exception
+                    raise self.timed_out(f"while {doing}", error) from exception
                 if not warned and wait >= _LONGEST_WAIT:
                     warned = True
-                    _log.warning("%s: %s: %s; trying again for %.0f s", self.where, doing, describe(error), left)
+                    _log.warning("%s: %s: %s; trying again for %.0f s", self.where, doing, describe(reason), left)
+            else:
+                self._has_answered = True
+                return answer
             time.sleep(wait)
-            wait = min(_LONGEST_WAIT, wait * 2)
+            wait, most = min(_LONGEST_WAIT, wait * 2), min(_LONGEST_TRY, most * 2)
+
+    def timed_out(self, doing: str, error: KafkaError | None = None) -> LogError:
+        """Return the LogError for a cluster that was away for too long."""
+        reason = self._heard or error
+        return LogError(
+            f"{self.where} did not answer for {self.timeout_s:g} s (task_timeout) {doing}"
+            + (f": {describe(reason)}{_hint(reason)}" if reason is not None else "")
+            + ". Is it running, and is the address right? Nothing since the last commit counts, and nothing is lost: start again when it is back"
+        )
 
     def failed(self, doing: str, error: KafkaError) -> LogError:
         """Return the LogError for an error that will not pass."""
-        hint = ""
-        if error.code() in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED):
-            hint = ": correct sasl.username and sasl.password among the client settings"
-        elif error.code() == KafkaError._SSL:
-            hint = ": check security.protocol and the ssl.* client settings"
-        return LogError(f"{self.where}: {doing}: {describe(error)}{hint}")
+        return LogError(f"{self.where}: {doing}: {describe(error)}{_hint(error)}")
+
+
+def _hint(error: KafkaError) -> str:
+    """Return what to do about an error, where that is known."""
+    if error.code() in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED):
+        return ": correct sasl.username and sasl.password (or sasl.mechanism) among the client settings"
+    if error.code() == KafkaError._SSL or "SSL" in error.str():
+        return ": check security.protocol and the ssl.* client settings"
+    if "security.protocol" in error.str():
+        return ": check the client setting security.protocol"
+    return ""

@@ -146,7 +146,9 @@ class KafkaLog(Log):
         consumer = self._group(application_id)
         doing = f"reading the positions of {application_id!r}"
         try:
-            found = self._patience.call(doing, lambda seconds: consumer.committed(plain(partitions), timeout=seconds))
+            found = self._patience.call(
+                doing, lambda seconds: consumer.committed(plain(partitions), timeout=seconds), consumer
+            )
         except KafkaException as exception:
             error = error_of(exception)
             assert error is not None
@@ -167,7 +169,9 @@ class KafkaLog(Log):
             consumer = self._group(application_id)
             doing = f"setting the positions of {application_id!r}"
             try:
-                self._patience.call(doing, lambda seconds: consumer.commit(offsets=offsets, asynchronous=False))
+                self._patience.call(
+                    doing, lambda seconds: consumer.commit(offsets=offsets, asynchronous=False), consumer
+                )
             except KafkaException as exception:
                 error = error_of(exception)
                 assert error is not None
@@ -242,7 +246,7 @@ class KafkaLog(Log):
         doing = f"fencing task {task_id} of application {application_id!r}"
         producer = self._clients.producer({"transactional.id": transactional_id(application_id, task_id)})
         try:
-            self._patience.call(doing, producer.init_transactions)
+            self._patience.call(doing, producer.init_transactions, producer)
         except KafkaException as exception:
             error = error_of(exception)
             raise LogError(f"{self._clients.where}: {doing}: {describe(error) if error else exception}") from exception

@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
 
-from penstock.errors import LogError, ProductionError, RecordRefusedError
+from penstock.errors import ProductionError, RecordRefusedError
 from penstock.plugins.logs.messages import unknown_topics_as_production_errors
 from penstock.record import OutputBatch
 
@@ -107,10 +107,7 @@ class Outbox:
             self.producer.poll(0.01)
             self.check()
             if time.monotonic() > deadline:
-                raise LogError(
-                    f"{self._clients.where} has not taken {len(self.producer)} records for "
-                    f"{self._clients.patience.timeout_s:g} s (task_timeout); nothing since the last commit counts"
-                )
+                raise self._clients.patience.timed_out(f"with {len(self.producer)} records on their way to it")
 
     def flush(self) -> None:
         """Wait until everything sent is delivered. Raises as `send`, and LogError when that takes too long."""
@@ -118,10 +115,7 @@ class Outbox:
         while self.producer.flush(1.0):
             self.check()
             if time.monotonic() > deadline:
-                raise LogError(
-                    f"{self._clients.where} has not taken {len(self.producer)} records for "
-                    f"{self._clients.patience.timeout_s:g} s (task_timeout); nothing since the last commit counts"
-                )
+                raise self._clients.patience.timed_out(f"with {len(self.producer)} records on their way to it")
         self.check()
 
     def check(self) -> None:

@@ -70,7 +70,9 @@ class Topics:
         """Return the number of partitions of each topic; up to two seconds old unless `fresh`."""
         if not fresh and time.monotonic() < self._counted_at + _CACHE_SECONDS:
             return self._counts
-        listed = self._patience.call("listing topics", lambda seconds: self._admin.list_topics(timeout=seconds))
+        listed = self._patience.call(
+            "listing topics", lambda seconds: self._admin.list_topics(timeout=seconds), self._admin
+        )
         self._counts = {name: len(topic.partitions) for name, topic in listed.topics.items() if topic.error is None}
         self._counted_at = time.monotonic()
         return self._counts
@@ -226,7 +228,7 @@ class Topics:
                 raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, error.str())) from exception
 
         try:
-            found = self._patience.call("asking for offsets", ask)
+            found = self._patience.call("asking for offsets", ask, self._admin)
         except KafkaException as exception:
             error = error_of(exception)
             if error is not None and is_unknown_topic(error):
@@ -306,7 +308,8 @@ class Topics:
             raise self._failed(f"deleting the positions of {group!r}", exception) from exception
 
     def _admin_call(self, doing: str, call: Callable[[float], Any]) -> Any:
-        return self._patience.call(doing, lambda seconds: call(seconds).result())
+        # What was done, and not answered in time, would be an error the second time.
+        return self._patience.call(doing, lambda seconds: call(seconds).result(), self._admin, first=10.0)
 
     def _failed(self, doing: str, exception: KafkaException) -> LogError:
         error = error_of(exception)
