@@ -280,7 +280,7 @@ def test_a_batch_of_a_plain_dataframe(session: Any, tmp_path: Path) -> None:
         key=col("key").cast("binary"),
         value=expr("unhex(lpad(hex(n), 16, '0'))"),
         timestamp=lit("2026-01-01").cast("timestamp"),
-        headers=expr("array(struct('h' as key, cast('v' as binary) as value), struct('n', cast(null as binary)))"),
+        headers=expr("array(struct('h' as key, cast('v' as binary) as value), struct('n' as key, cast(null as binary) as value))"),
     )
     app = Application("app", two_subtopologies(), data_dir=str(tmp_path), processing_handler=DeadLetter("rejected"))
     out = transform(app, {"in": Records(frame, timestamp="at"), "others": others}, partitions=3)
