@@ -75,6 +75,11 @@ class KafkaCommitter(TaskCommitter):
             if lost is not None:
                 raise lost from exception
             raise
+        except KafkaException as exception:
+            # A producer that is lost says so at any call.
+            failed = self._failed(f"producing for {self._what}", exception)
+            self._undo()
+            raise failed from exception
         except BaseException:
             self._undo()
             raise
@@ -158,7 +163,10 @@ class KafkaCommitter(TaskCommitter):
         outbox = self._outbox
         if outbox is not None:
             # What a record failed with says more than what the transaction did because of it.
-            outbox.producer.poll(0)
+            try:
+                outbox.producer.poll(0)
+            except KafkaException as fatal:
+                error = error_of(fatal) or error
         if outbox is not None and outbox.failed is not None:
             topic, delivery = outbox.failed
             return self._lost(delivery) if self._is_lost(delivery) else outbox.error(topic, delivery)
@@ -300,10 +308,10 @@ class AtLeastOnce(KafkaCommitter):
         self._open_outbox()
 
     def _finish(self, offsets: list[KafkaPartition]) -> None:
-        self._open_outbox().flush()
-        consumer = self._consumer
+        outbox, consumer = self._open_outbox(), self._consumer
         assert consumer is not None
         try:
+            outbox.flush()
             found = self._patience.call(
                 f"committing the positions of {self._what}",
                 lambda seconds: consumer.commit(offsets=offsets, asynchronous=False),
@@ -320,7 +328,10 @@ class AtLeastOnce(KafkaCommitter):
     def _undo(self) -> None:
         if self._outbox is not None:
             self._outbox.producer.purge()
-            self._outbox.producer.flush(1.0)
+            try:
+                self._outbox.producer.flush(1.0)
+            except KafkaException:
+                pass  # it is lost, and says so again when it is used
             self._outbox.failed = None
 
     def _give_up(self, outbox: Outbox) -> None:
