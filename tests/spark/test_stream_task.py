@@ -409,3 +409,9 @@ def test_a_retry_starts_the_batch_again(tmp_path: Path) -> None:
     assert [row for row in found if not row[1].startswith("all")] == [("a", "x:1", 1), ("a", "shaky:2", 2)]
     assert FailsTwice.failures == 2
     operator.close()
+
+
+def test_a_commit_of_another_release_is_refused() -> None:
+    version, commit = StreamCommit("attempt", "000000000000-aa").to_state()
+    with pytest.raises(IncompatibleStateError, match="another release.*new checkpoint"):
+        StreamCommit.from_state((version, commit.replace('"format":1', '"format":2')))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from penstock.errors import IncompatibleStateError
 from penstock.plugins.runtime.state import version_counter
 
 STATE_SCHEMA = "version string, commit string"
@@ -37,7 +38,11 @@ class StreamCommit:
     def from_state(cls, state: tuple[str, str]) -> StreamCommit:
         """Return what `to_state` made."""
         data = json.loads(state[1])
-        del data["format"]
+        if data.pop("format") != _FORMAT:
+            raise IncompatibleStateError(
+                "Spark's checkpoint was written by another release of penstock, in a form that this one does not know: run that "
+                "release, or start with a new checkpoint"
+            )
         return cls(**{**data, "anchors": tuple(data["anchors"])})
 
 
