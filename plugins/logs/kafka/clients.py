@@ -33,6 +33,8 @@ _COMMON = {
     "reconnect.backoff.max.ms": 1_000,
     "socket.keepalive.enable": True,
     "allow.auto.create.topics": False,
+    # To start anew from the bootstrap servers can leave a transaction waiting for ever for a coordinator (librdkafka, issue 5511).
+    "metadata.recovery.strategy": "none",
 }
 _CONSUMER = {
     "enable.auto.commit": False,

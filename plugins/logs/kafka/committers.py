@@ -5,8 +5,11 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from threading import Thread
+from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from penstock.errors import FencedError, LogError, PenstockError, ProductionError
@@ -19,6 +22,8 @@ from .failures import describe, error_of, is_fenced
 from .positions import from_kafka, plain, to_kafka
 from .producing import Outbox
 
+_STUCK_SECONDS = 5.0
+"""So much later than it should a call of librdkafka counts as one that never comes back."""
 _RENEWAL_SECONDS = 12 * 3600.0
 """Brokers forget the offsets of a group without members when nobody commits them for `offsets.retention.minutes`."""
 
@@ -242,7 +247,7 @@ class ExactlyOnce(KafkaCommitter):
             if offsets:
                 self._patience.call(
                     f"committing the positions of {self._what}",
-                    lambda seconds: producer.send_offsets_to_transaction(offsets, group, seconds),
+                    lambda seconds: self._send_offsets(producer, offsets, group, seconds),
                     producer,
                 )
             self._patience.call(f"committing {self._what}", producer.commit_transaction, producer)
@@ -268,6 +273,32 @@ class ExactlyOnce(KafkaCommitter):
     def _is_lost(self, error: KafkaError) -> bool:
         # Records wait no longer than their transaction may last.
         return super()._is_lost(error) or error.txn_requires_abort() or error.code() == KafkaError._MSG_TIMED_OUT
+
+    def _send_offsets(self, producer: Producer, offsets: list[KafkaPartition], group: Any, seconds: float) -> None:
+        """Put the offsets into the transaction.
+
+        Another thread waits for that: librdkafka does not come back when the group's coordinator has left the cluster (its issue 5511).
+        """
+        done: Future[None] = Future()
+
+        def send() -> None:
+            try:
+                producer.send_offsets_to_transaction(offsets, group, seconds)
+            except BaseException as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        Thread(target=send, name="penstock-offsets", daemon=True).start()
+        try:
+            done.result(seconds + _STUCK_SECONDS)
+        except TimeoutError:
+            # Nobody may touch the producer any more.
+            self._outbox, self._in_transaction = None, False
+            raise FencedError(
+                f"{self._what}: its transaction in {self._clients.where} was given up (the group's coordinator has left the cluster): "
+                "nothing since the last commit counts; open it again"
+            ) from None
 
     def _give_up(self, outbox: Outbox) -> None:
         if not self._in_transaction:
