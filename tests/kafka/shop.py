@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -154,13 +155,17 @@ def contents(log: KafkaLog, topic: str) -> list[tuple[bytes, bytes]]:
     found = []
     for number in range(log.topics()[topic].partitions):
         partition = TopicPartition(topic, number)
-        wait_until(lambda: log.end_offsets([partition]) == log.end_offsets([partition], stable=False))
+        wait_until(partial(_is_stable, log, partition))
         end, at = log.end_offsets([partition])[partition], log.start_offsets([partition])[partition]
         while at < end:
             batches = log.fetch(partition, at, end, 1 << 24)
             found += [each for batch in batches for each in zip(batch.keys, batch.values, strict=True)]
             at = batches[-1].next_offset if batches else end
     return found  # type: ignore[return-value]
+
+
+def _is_stable(log: KafkaLog, partition: TopicPartition) -> bool:
+    return log.end_offsets([partition]) == log.end_offsets([partition], stable=False)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

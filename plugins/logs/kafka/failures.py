@@ -180,7 +180,7 @@ class Patience:
         return LogError(
             f"{self.where} did not answer for {self.timeout_s:g} s (task_timeout) {doing}"
             + (f": {describe(reason)}{_hint(reason)}" if reason is not None else "")
-            + ". Is it running, and is the address right? Nothing since the last commit counts, and nothing is lost: start again when it is back"
+            + ". Is it running, and are the address and security.protocol right? Nothing since the last commit counts, and nothing is lost: start again when it is back"
         )
 
     def failed(self, doing: str, error: KafkaError) -> LogError:
@@ -194,6 +194,4 @@ def _hint(error: KafkaError) -> str:
         return ": correct sasl.username and sasl.password (or sasl.mechanism) among the client settings"
     if error.code() == KafkaError._SSL or "SSL" in error.str():
         return ": check security.protocol and the ssl.* client settings"
-    if "security.protocol" in error.str():
-        return ": check the client setting security.protocol"
     return ""
