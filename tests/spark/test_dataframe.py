@@ -26,7 +26,7 @@ from penstock.plugins.spark.session import tune
 from penstock.record import TopicPartition
 
 from . import apps
-from .dataframe_driver import SCHEMA, Number, application, files, number, start
+from .dataframe_driver import SCHEMA, Number, application, files, number, rate, start
 from .surroundings import wait_until
 
 Rows = list[tuple[str, str]]
@@ -126,21 +126,23 @@ def kill_after(directory: Path, kind: str, count: int) -> None:
 # ---------------------------------------------------------------------- exactly once
 
 
-def test_files_are_processed_once_through_kills_of_the_driver(
+def test_files_are_processed_once_through_a_kill_of_the_driver(
     session: Any, undisturbed: tuple[Rows, dict[str, Any]], tmp_path: Path
 ) -> None:
     some_files(tmp_path)
-    kill_after(tmp_path, "files", 1)
-    kill_after(tmp_path, "files", 3)
-    with driver(tmp_path, "files") as process:
-        assert process.wait(180) == 0
+    kill_after(tmp_path, "files", 2)
+    assert batches(tmp_path) < 6
+    start(session, files(session, tmp_path), tmp_path).awaitTermination()
     assert written(session, tmp_path) == undisturbed[0]
     assert state(session, tmp_path) == undisturbed[1]
 
 
-def test_the_rate_source_is_processed_once_through_kills(session: Any, tmp_path: Path) -> None:
+def test_the_rate_source_is_processed_once_through_a_kill(session: Any, tmp_path: Path) -> None:
     kill_after(tmp_path, "rate", 3)
-    kill_after(tmp_path, "rate", 6)
+    query = start(session, rate(session), tmp_path, processingTime="0 seconds")
+    wait_until(lambda: batches(tmp_path) >= 6 or not query.isActive, "three more batches")
+    query.stop()
+    assert query.exception() is None
     rows = written(session, tmp_path)
     numbers = sorted(int(value.partition(":")[0]) for _, value in rows)
     assert numbers == list(range(len(rows))) and len(rows) > 100
@@ -280,7 +282,9 @@ def test_a_batch_of_a_plain_dataframe(session: Any, tmp_path: Path) -> None:
         key=col("key").cast("binary"),
         value=expr("unhex(lpad(hex(n), 16, '0'))"),
         timestamp=lit("2026-01-01").cast("timestamp"),
-        headers=expr("array(struct('h' as key, cast('v' as binary) as value), struct('n' as key, cast(null as binary) as value))"),
+        headers=expr(
+            "array(struct('h' as key, cast('v' as binary) as value), struct('n' as key, cast(null as binary) as value))"
+        ),
     )
     app = Application("app", two_subtopologies(), data_dir=str(tmp_path), processing_handler=DeadLetter("rejected"))
     out = transform(app, {"in": Records(frame, timestamp="at"), "others": others}, partitions=3)
