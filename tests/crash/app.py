@@ -10,6 +10,7 @@ from penstock import Application, Processor, Record, Topology, key_value_store
 
 INPUT, ANSWERS, COUNTS = "requests", "answers", "colours"
 PARTITIONS = 4
+TRANSACTION_SECONDS = 10
 
 
 class Answer(Processor):
@@ -40,7 +41,7 @@ class Count(Processor):
         self.context.forward(record.with_value(f"{count} {record.value}"))
 
 
-def make_application(data_dir: str) -> Application:
+def make_application(data_dir: str, log: str = "local:log", guarantee: str = "exactly_once") -> Application:
     topology = (
         Topology()
         .add_source("requests", INPUT)
@@ -50,10 +51,20 @@ def make_application(data_dir: str) -> Application:
         .add_processor("count", Count, "by-colour", stores=[key_value_store("counts", key_serde="str")])
         .add_sink("colours", COUNTS, "count")
     )
-    # Several commits a batch, so that a kill meets more than the end of one.
-    return Application("crash", topology, data_dir=data_dir, commit_interval="50ms", fetch_bytes=4_000)
+    return Application(
+        "crash",
+        topology,
+        data_dir=data_dir,
+        log=log,
+        processing_guarantee=guarantee,
+        # Several commits a batch, so that a kill meets more than the end of one.
+        commit_interval="50ms",
+        fetch_bytes=4_000,
+        # A worker is not to be frozen for a minute until Kafka gives its transaction up.
+        clients={"producer.transaction.timeout.ms": str(TRANSACTION_SECONDS * 1000)} if log.startswith("kafka") else {},
+    )
 
 
 def application() -> Application:
-    """Return the application over the data directory that the harness names."""
-    return make_application(os.environ["CRASH_DIRECTORY"])
+    """Return the application that the harness names."""
+    return make_application(*(os.environ[name] for name in ("CRASH_DIRECTORY", "CRASH_LOG", "CRASH_GUARANTEE")))

@@ -51,11 +51,24 @@ class Tally:
 class Harness:
     """One data directory, one application, many kills."""
 
-    def __init__(self, directory: Path, seed: int, say: Callable[[str], None] = print) -> None:
+    kinds: tuple[str, ...] = ("workers", "driver")
+    """What is killed; a round chooses."""
+    poll_seconds = 0.005
+    per_round = PER_ROUND
+
+    def __init__(
+        self,
+        directory: Path,
+        seed: int,
+        say: Callable[[str], None],
+        log: str = "local:log",
+        guarantee: str = "exactly_once",
+    ) -> None:
         self.random = random.Random(seed)
         self.say = say
         self.directory = directory
-        self.application = make_application(str(directory / "data"))
+        self.guarantee = guarantee
+        self.application = make_application(str(directory / "data"), log, guarantee)
         self.log: Log = open_log(self.application.settings)
         for topic in (INPUT, ANSWERS, COUNTS):
             self.log.create_topic(topic, PARTITIONS)
@@ -69,7 +82,12 @@ class Harness:
         """Start the driver in a process group of its own."""
         self.process = subprocess.Popen(
             [sys.executable, "-m", "penstock.plugins.cli", "run", "tests.crash.app:application", "--trigger", "0s", "--master", "local[2,4]"],
-            env={**os.environ, "CRASH_DIRECTORY": str(self.directory / "data")},
+            env={
+                **os.environ,
+                "CRASH_DIRECTORY": self.application.settings.data_dir,
+                "CRASH_LOG": self.application.settings.log,
+                "CRASH_GUARANTEE": self.guarantee,
+            },
             stdout=self.output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -154,20 +172,33 @@ class Harness:
     def round(self, tally: Tally) -> None:
         """Feed, kill at a random moment, and wait until everything is processed."""
         self.ensure_running()
-        kind = self.random.choice(("workers", "driver"))
-        if kind == "workers":
+        kind = self.next_kind()
+        if kind in ("workers", "frozen workers"):
             self.wait_for(lambda: bool(self.workers()) or self.is_down(), "a worker to kill")
         start = self.done()
-        self.feed(PER_ROUND)
+        self.feed(self.per_round)
         # A moment somewhere in the work: when a random share of this round's answers is there.
-        share = self.random.random()
+        share = self.share(kind)
         self.wait_for(
-            lambda: self.done() - start >= share * PER_ROUND * 0.98 or self.is_down(), "some of the round's answers"
+            lambda: self.done() - start >= share * self.per_round * 0.98 or self.is_down(),
+            "some of the round's answers",
         )
-        killed = self.kill_workers() if kind == "workers" else self.kill_driver()
+        killed = self.strike(kind)
         tally.kills[kind if killed else "nothing to kill"] += 1
         self.wait_for(self.is_drained, "everything to be processed", keep_running=True)
-        tally.rounds += 1
+        tally.rounds += killed
+
+    def share(self, kind: str) -> float:
+        """Return how much of a round is to be done before the strike."""
+        return self.random.random()
+
+    def next_kind(self) -> str:
+        """Return what this round kills."""
+        return self.random.choice(self.kinds)
+
+    def strike(self, kind: str) -> bool:
+        """Kill; return whether there was anything to kill."""
+        return self.kill_workers() if kind == "workers" else self.kill_driver()
 
     def is_down(self) -> bool:
         return self.process is None or self.process.poll() is not None
@@ -196,7 +227,7 @@ class Harness:
                 self.ensure_running()
             if time.monotonic() > deadline:
                 raise TimeoutError(f"waited {PATIENCE:.0f} s for {what}; the driver's output is in {self.output.name}")
-            time.sleep(0.005)
+            time.sleep(self.poll_seconds)
 
     # ------------------------------------------------------------------ checking
 
@@ -273,7 +304,10 @@ class Harness:
             partition = TopicPartition(topic, number)
             at, end = 0, self.log.end_offsets([partition])[partition]
             while at < end:
-                for batch in self.log.fetch(partition, at, end, 1 << 20):
+                batches = self.log.fetch(partition, at, end, 1 << 20)
+                if not batches:
+                    break  # marks of Kafka's transactions
+                for batch in batches:
                     rows += (
                         (key.decode(), value.decode())
                         for key, value in zip(batch.keys, batch.values, strict=True)
@@ -283,22 +317,24 @@ class Harness:
         return rows
 
 
-def run(rounds: int, seed: int, say: Callable[[str], None] = print) -> Tally:
-    """Run `rounds` rounds in a new directory and check."""
+def run(rounds: int, make: Callable[[Path], Harness]) -> Tally:
+    """Run `rounds` rounds in a new directory and check; one that found nothing to kill does not count."""
     with tempfile.TemporaryDirectory(prefix="penstock-crash-") as directory:
-        harness = Harness(Path(directory), seed, say)
+        harness = make(Path(directory))
         tally = Tally()
         try:
-            for number in range(1, rounds + 1):
+            for _ in range(3 * rounds):
+                if tally.rounds == rounds:
+                    break
                 began = time.monotonic()
                 harness.round(tally)
-                say(
-                    f"round {number}/{rounds}: {len(harness.sent)} inputs, {dict(tally.kills)}, {time.monotonic() - began:.1f} s"
+                harness.say(
+                    f"round {tally.rounds}/{rounds}: {len(harness.sent)} inputs, {dict(tally.kills)}, {time.monotonic() - began:.1f} s"
                 )
             harness.stop()
             harness.check(tally)
         except BaseException:
-            say(harness.tail())
+            harness.say(harness.tail())
             raise
         finally:
             harness.close()

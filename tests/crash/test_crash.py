@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import pytest
 
+from .__main__ import maker
 from .harness import run
 
 
 @pytest.mark.spark
 def test_kills_and_restarts_change_nothing() -> None:
-    tally = run(rounds=4, seed=20)
+    tally = run(4, maker("local", 20, "exactly_once"))
     assert tally.rounds == 4
+    assert (tally.lost, tally.duplicated, tally.wrong) == (0, 0, [])
+
+
+@pytest.mark.spark
+@pytest.mark.broker
+@pytest.mark.parametrize(("guarantee", "rounds"), [("exactly_once", 4), ("at_least_once", 3)])
+def test_nor_on_kafka_whose_broker_is_killed_too(guarantee: str, rounds: int) -> None:
+    tally = run(rounds, maker("kafka", 1, guarantee))
+    assert tally.rounds == rounds
     assert (tally.lost, tally.duplicated, tally.wrong) == (0, 0, [])
