@@ -18,10 +18,12 @@ from penstock.plugins.logs.messages import fenced
 from penstock.record import OutputBatch, TopicPartition
 
 from .clients import Clients
-from .failures import describe, error_of, is_fenced
+from .failures import describe, error_of, is_fenced, is_retriable
 from .positions import from_kafka, plain, to_kafka
 from .producing import Outbox
 
+_ABORT_SECONDS = 5.0
+"""A transaction that takes longer is left to the next committer, whose opening aborts it."""
 _STUCK_SECONDS = 5.0
 """So much later than it should a call of librdkafka counts as one that never comes back."""
 _RENEWAL_SECONDS = 12 * 3600.0
@@ -250,7 +252,7 @@ class ExactlyOnce(KafkaCommitter):
                     lambda seconds: self._send_offsets(producer, offsets, group, seconds),
                     producer,
                 )
-            self._patience.call(f"committing {self._what}", producer.commit_transaction, producer)
+            self._patience.call(f"committing {self._what}", lambda seconds: _commit(outbox, seconds), producer)
         except KafkaException as exception:
             raise self._failed(f"committing {self._what}", exception) from exception
         self._in_transaction = False
@@ -262,12 +264,13 @@ class ExactlyOnce(KafkaCommitter):
         if self._in_transaction:
             self._in_transaction = False
             try:
-                self._patience.call(
-                    f"aborting a transaction of {self._what}", outbox.producer.abort_transaction, outbox.producer
-                )
-            except (KafkaException, PenstockError):
+                outbox.producer.abort_transaction(_ABORT_SECONDS)
+            except KafkaException as exception:
+                error = error_of(exception)
                 # A fenced producer aborts nothing: its successor has done that.
-                pass
+                if error is not None and is_retriable(error):
+                    self._outbox = None
+                    outbox.close()
         outbox.failed = None
 
     def _is_lost(self, error: KafkaError) -> bool:
@@ -367,6 +370,14 @@ class AtLeastOnce(KafkaCommitter):
 
     def _give_up(self, outbox: Outbox) -> None:
         pass
+
+
+def _commit(outbox: Outbox, seconds: float) -> None:
+    try:
+        outbox.producer.commit_transaction(seconds)
+    except KafkaException:
+        outbox.check_topics()
+        raise
 
 
 def transactional_id(application_id: str, task_id: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
 
-from penstock.errors import ProductionError, RecordRefusedError
+from penstock.errors import ProductionError, RecordRefusedError, UnknownTopicError
 from penstock.plugins.logs.messages import unknown_topics_as_production_errors
 from penstock.record import OutputBatch
 
@@ -23,6 +23,8 @@ _CHUNK = 5_000
 _MOST_IN_FLIGHT_BYTES = 32 * 1024 * 1024
 _MOST_IN_FLIGHT = 400_000
 _SAMPLED = 32
+_LOOK_SECONDS = 1.0
+"""How long nothing is delivered until it is asked whether the topics are still there."""
 _OVERHEAD_BYTES = 512
 """What Kafka may count for a record beside its key and value."""
 
@@ -103,20 +105,36 @@ class Outbox:
     def _make_room(self, count: int, size: int) -> None:
         most = max(0, min(_MOST_IN_FLIGHT, _MOST_IN_FLIGHT_BYTES // size) - count)
         deadline = time.monotonic() + self._clients.patience.timeout_s
+        look_at = time.monotonic() + _LOOK_SECONDS
         while len(self.producer) > most:
             self.producer.poll(0.01)
             self.check()
+            if time.monotonic() > look_at:
+                self.check_topics()
+                look_at = time.monotonic() + _LOOK_SECONDS
             if time.monotonic() > deadline:
                 raise self._clients.patience.timed_out(f"with {len(self.producer)} records on their way to it")
 
     def flush(self) -> None:
         """Wait until everything sent is delivered. Raises as `send`, and LogError when that takes too long."""
         deadline = time.monotonic() + self._clients.patience.timeout_s
-        while self.producer.flush(1.0):
+        while self.producer.flush(_LOOK_SECONDS):
             self.check()
+            self.check_topics()
             if time.monotonic() > deadline:
                 raise self._clients.patience.timed_out(f"with {len(self.producer)} records on their way to it")
         self.check()
+
+    def check_topics(self) -> None:
+        """Raise ProductionError if a topic that was there is gone: librdkafka would wait for another one."""
+        for topic in list(self._checked):
+            try:
+                self._partitions(topic)
+            except UnknownTopicError as error:
+                self._checked.pop(topic)
+                raise ProductionError(
+                    f"cannot produce: {error} It was there when the task began: was it deleted? Create it and start again"
+                ) from error
 
     def check(self) -> None:
         """Raise ProductionError if a record could not be delivered."""

@@ -92,7 +92,8 @@ class Topics:
         if found is None:
             found = self.counts(fresh=True).get(topic)
         if found is None:
-            raise unknown_topic(topic, self._counts, self._clients.where)
+            others = {name for name in self._counts if not name.endswith(NOTES_SUFFIX)} - _KAFKAS_OWN
+            raise unknown_topic(topic, others, self._clients.where)
         return found
 
     def settings(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
