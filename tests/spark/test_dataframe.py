@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -23,6 +24,7 @@ from penstock.plugins.spark.dataframe.commit import StreamCommit
 from penstock.plugins.spark.dataframe.task import StreamTask
 from penstock.plugins.spark.placement import group_key
 from penstock.plugins.spark.session import tune
+from penstock.plugins.spark.shipping import pack
 from penstock.record import TopicPartition
 
 from . import apps
@@ -398,6 +400,22 @@ def test_columns_must_fit(session: Any, tmp_path: Path) -> None:
     two = Application("app", two_subtopologies())
     with pytest.raises(ConfigError, match="DataFrame of topic 'others' is no stream.*readStream"):
         transform(two, {"in": files(session, tmp_path), "others": Records(good)}, partitions=2)
+
+
+def test_no_secret_gets_into_the_plan(session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped: list[Any] = []
+
+    def noted(cargo: Any) -> bytes:
+        shipped.append(cargo)
+        return pack(cargo)
+
+    module = importlib.import_module("penstock.plugins.spark.dataframe.transform")
+    monkeypatch.setattr(module, "pack", noted)
+    some_files(tmp_path, 1)
+    app = application(tmp_path, clients={"sasl.password": "hunter2"})
+    transform(app, {"in": files(session, tmp_path)}, partitions=2)
+    assert len(shipped) == 1 and b"hunter2" not in pack(shipped[0])
+    assert b"hunter2" in pack(app)
 
 
 def test_another_number_of_tasks_is_refused(session: Any, tmp_path: Path) -> None:
