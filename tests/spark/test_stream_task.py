@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from penstock import (
 )
 from penstock.errors import ConfigError, IncompatibleStateError, ProcessingError
 from penstock.plugins.changelogs.directory import DirectoryChangelog
+from penstock.plugins.logs.partitioner import partition_for_key
 from penstock.plugins.runtime.host import Host
 from penstock.plugins.spark.dataframe.commit import StreamCommit, next_anchors, oldest_needed
 from penstock.plugins.spark.dataframe.packing import Packer, Rows
@@ -308,6 +310,26 @@ def test_rows_are_processed_by_timestamp_order_and_content() -> None:
     assert list(batch.values) == [b"first", None, b"second", b"late"]
     assert list(batch.timestamps) == [3, 3, 3, 5] and list(batch.offsets) == [10, 11, 12, 13]
     assert batch.headers is None
+
+
+@given(
+    st.lists(
+        st.tuples(st.one_of(st.none(), st.text(max_size=9)), st.one_of(st.none(), st.text(max_size=5))), min_size=1
+    )
+)
+def test_every_row_goes_to_the_partition_of_its_key(given: list[tuple[str | None, str | None]]) -> None:
+    rows = [(None if key is None else key.encode(), None if value is None else value.encode()) for key, value in given]
+    columns = [pyarrow.array(column, pyarrow.binary()) for column in zip(*rows, strict=True)]
+    none, numbers = pyarrow.nulls(len(rows), pyarrow.string()), pyarrow.array(range(len(rows)), pyarrow.int64())
+    batch = pyarrow.RecordBatch.from_arrays([*columns, numbers, none, numbers], schema=SCHEMA)
+    found = []
+    for part in Packer("in", (5, 6, 7), ())([batch]):
+        for group, chunk in zip(part.column("group").to_pylist(), part.column("chunk").to_pylist(), strict=True):
+            taken = Rows(TopicPartition("in", group - 5), [chunk], 0).take(len(rows))
+            for key, value in zip(taken.keys, taken.values, strict=True):
+                assert partition_for_key((value or b"") if key is None else key, 3) == group - 5
+                found.append((key, value))
+    assert Counter(found) == Counter(rows)
 
 
 def test_headers_and_nulls_travel(operator: Operator) -> None:
