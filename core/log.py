@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import ClassVar, Protocol
 
 from .record import OutputBatch, RecordBatch, TopicPartition
@@ -61,6 +62,11 @@ class TaskCommitter(ABC):
         outcome is unknown: close this object, open another and read `committed`.
         """
 
+    @property
+    def commit_within(self) -> float:
+        """Seconds after the first `send` within which the commit has to come; later it is refused."""
+        return inf
+
     def send(self, outputs: Sequence[OutputBatch]) -> None:
         """Hand over outputs of the next commit ahead of it, so that they need not wait here; raises as `commit`.
 
@@ -92,9 +98,13 @@ class Lease(ABC):
 class Log(ABC):
     """Topics with partitions, and commits. One object per process and location; thread-safe.
 
+    `fences` says whether a committer that was replaced is refused; where it is not, its late commit takes positions back.
+
     Every method that names a topic raises UnknownTopicError when it does not exist, and LogError
     naming the location when the log cannot be reached.
     """
+
+    fences: bool = True
 
     # -- topics
 

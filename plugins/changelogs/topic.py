@@ -28,7 +28,11 @@ _TRUSTED_SECONDS = 12 * 3600
 _KIND, _EXPIRY = "__penstock.timestamped", "__penstock.expiry"
 _LONG = Struct(">q")
 
-CONFIG: Mapping[str, str] = {"cleanup.policy": "compact"}
+CONFIG: Mapping[str, str] = {
+    "cleanup.policy": "compact",
+    "delete.retention.ms": "86400000",
+    "message.timestamp.type": "CreateTime",
+}
 """What changelog topics are created with."""
 
 
@@ -67,9 +71,7 @@ class TopicChangelog(TaskChangelog):
     def version_suffix(self, previous: str | None) -> str:
         """Return what the next version's name ends in: whose life it is, when, and where the partitions stand."""
         if self._stands is None:
-            if previous is None:
-                self._refuse_history()
-            self._stands = self._ends()
+            self._stands = self._first_stands(previous)
         life = secrets.token_hex(4) if previous is None else _Place.of(previous, self._where).life
         stands = "_".join(map(str, self._stands.values()))
         return f"-{life}-{self._stores_hash()}-{int(time.time()):x}-{stands}"
@@ -83,10 +85,34 @@ class TopicChangelog(TaskChangelog):
         for store, rows in changes.items():
             partition = self._partitions[store]
             batches.append(_encode(rows, partition, self._stores[store], time.time_ns() // 1_000_000))
-            if self._stands is not None:
-                # The markers of transactions also take offsets: this is at most where the partition stands.
+            if self._stands is not None and self._log.fences:
+                # Where nobody else can have written meanwhile. Markers take offsets, too, so this is at most where the delta ends.
                 self._stands[store] += len(rows)
         return batches
+
+    def _first_stands(self, previous: str | None) -> dict[str, int]:
+        """Return up to where a copy at `previous` has everything, if nothing had to be restored to get there."""
+        if previous is None:
+            self._refuse_history()
+            return self._ends()
+        place = _Place.of(previous, self._where)
+        if place.stores != self._stores_hash():
+            # A store is new: its partition is read from its beginning.
+            return dict.fromkeys(self._stores, 0)
+        self._refuse_loss(previous, place, self._ends())
+        return dict(zip(self._stores, place.stands, strict=True))
+
+    def _refuse_loss(self, version: str, place: _Place, ends: Mapping[str, int]) -> None:
+        lost = [
+            f"{self._partitions[store]} ends at {ends[store]}, and version {version} began at {stand}"
+            for store, stand in zip(self._stores, place.stands, strict=False)
+            if place.stores == self._stores_hash() and ends[store] < stand
+        ]
+        if lost:
+            raise ChangelogError(
+                f"{self._where}: its changelog lost records: {'; '.join(lost)}. Was the topic deleted and made again? The state cannot be "
+                "restored; `penstock reset` starts the application afresh"
+            )
 
     def _refuse_history(self) -> None:
         starts = self._starts()
@@ -106,22 +132,14 @@ class TopicChangelog(TaskChangelog):
             return Restore(have, iter(()))
         wanted = _Place.of(target, self._where)
         ends = self._settled_ends()
-        lost = [
-            f"{self._partitions[store]} ends at {ends[store]}, and version {target} began at {stand}"
-            for store, stand in zip(self._stores, wanted.stands, strict=False)
-            if wanted.stores == self._stores_hash() and ends[store] < stand
-        ]
-        if lost:
-            raise ChangelogError(
-                f"{self._where}: its changelog lost records: {'; '.join(lost)}. Was the topic deleted and made again? The state cannot be "
-                "restored; `penstock reset` starts the application afresh"
-            )
+        self._refuse_loss(target, wanted, ends)
         first = self._starts()
         starts = {store: first[partition] for store, partition in self._partitions.items()}
         base = have if have is not None and self._can_catch_up(have, wanted) else None
         if base is not None:
             stood = dict(zip(self._stores, _Place.of(base, self._where).stands, strict=True))
             starts = {store: max(start, stood[store]) for store, start in starts.items()}
+        self._stands = dict(ends)
         return Restore(base, self._steps(target, starts, ends))
 
     def _can_catch_up(self, have: str, wanted: _Place) -> bool:

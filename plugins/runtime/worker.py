@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from time import perf_counter
 from typing import Any
 
@@ -90,7 +91,7 @@ class TaskWorker:
         self._commit_interval = duration_ms(self._settings.commit_interval) / 1000
         self._grace = duration_ms(self._settings.changelog_grace)
         self._commits = 0
-        self._has_sent = False
+        self._has_sent, self._sent_at = False, inf
         self._counted: dict[str, tuple[int, int, dict[str, int]]] = {}
 
     # ------------------------------------------------------------------ a batch
@@ -187,10 +188,15 @@ class TaskWorker:
             if (
                 task.commit_requested
                 or since - last_commit > self._commit_interval
+                or since - self._sent_at > committer.commit_within
                 or waiting + self._held_bytes() > self._settings.commit_bytes
             ):
                 produced += self._make_commit(phases)
                 last_commit = perf_counter()
+        next_tick = task.next_wall_clock_punctuation()
+        if self._has_sent and next_tick is not None and next_tick <= task.wall_clock:
+            # A punctuator may take longer than what was sent may wait.
+            produced += self._make_commit(phases)
         since = perf_counter()
         task.punctuate_wall_clock()
         phases.add("process", since)
@@ -210,16 +216,40 @@ class TaskWorker:
         try:
             batches = self._log.fetch(partition, fetched_to[partition], end, self._settings.fetch_bytes)
         except OffsetOutOfRangeError as error:
-            raise OffsetOutOfRangeError(
-                f"application {self._application.id!r}, task {self.id}: {error}. The records in between were deleted before they "
-                "were processed. What was committed stays; to go on with what the log still has, run it under a new application id, or `penstock reset` it"
-            ) from error
+            going_on = self._going_on(task, partition, fetched_to[partition], error)
+            batches = [RecordBatch(partition.topic, partition.partition, [], [], [], [], None, going_on)]
         if not batches:
+            if self._log.end_offsets([partition])[partition] < end:
+                raise OffsetOutOfRangeError(
+                    f"application {self._application.id!r}, task {self.id}: {partition} was planned to be read up to offset {end} and ends before "
+                    "it: the log lost records, or the topic was deleted and made again. What was committed stays; run it under a new application id"
+                )
             # Compaction or transaction markers left nothing below the end: the position still moves there.
             batches = [RecordBatch(partition.topic, partition.partition, [], [], [], [], None, end)]
         for batch in batches:
             fetched_to[partition] = batch.next_offset
             task.add_records(batch, more=batch.next_offset < end)
+
+    def _going_on(self, task: Task, partition: TopicPartition, offset: int, error: OffsetOutOfRangeError) -> int:
+        """Return where to go on when the log does not have `offset`, as `offset_out_of_range` says. Raises OffsetOutOfRangeError."""
+        where = f"application {self._application.id!r}, task {self.id}"
+        policy, source = self._settings.offset_out_of_range, dict(self._inputs)[partition]
+        internal = set(map(self._topic_name, self._application.program.internal_topics))
+        if policy == "fail" or partition.topic in internal:
+            raise OffsetOutOfRangeError(
+                f"{where}: {error}. The records in between were deleted before they "
+                "were processed. What was committed stays; to go on with what the log still has, set `offset_out_of_range` to earliest or "
+                "latest, run it under a new application id, or `penstock reset` it"
+            ) from error
+        offsets = self._log.start_offsets if policy == "earliest" else self._log.end_offsets
+        going_on = offsets([partition])[partition]
+        skipped = max(0, going_on - offset)
+        _log.warning(
+            "%s: %s; goes on from offset %d (offset_out_of_range=%s), %d offsets are skipped",
+            where, error, going_on, policy, skipped,
+        )  # fmt: skip
+        task.node_metrics[source.name].drop("offset_out_of_range", skipped)
+        return going_on
 
     def _held_bytes(self) -> int:
         return self._state.size_bytes() if self._state is not None else 0
@@ -344,7 +374,12 @@ class TaskWorker:
             for partition, position in positions.items()
             if partition in commit.positions and commit.positions[partition] < position
         ]
-        if version_counter(commit.version) < version_counter(version) or behind:
+        is_older = version_counter(commit.version) < version_counter(version) or behind
+        if is_older and not self._log.fences:
+            _log.warning(
+                "%s: another process took the commit back to version %s; its work is repeated", where, commit.version
+            )
+        elif is_older:
             raise IncompatibleStateError(
                 f"{where}: the log's commit (version {commit.version}{'; ' + ', '.join(behind) if behind else ''}) is older than one that was made before "
                 f"(version {version}): the log lost data or is another one. If it was reset on purpose, delete the checkpoint"
@@ -357,7 +392,8 @@ class TaskWorker:
         assert self.task is not None and self._committer is not None
         since = perf_counter()
         outputs = self.task.take_outputs()
-        self._has_sent = True
+        if not self._has_sent:
+            self._has_sent, self._sent_at = True, since
         self._committer.send(outputs)
         phases.add("write", since)
         return sum(len(output) for output in outputs)
@@ -393,7 +429,7 @@ class TaskWorker:
             phases.add("state", since)
         self._commit = commit
         self._commits += 1
-        self._has_sent = False
+        self._has_sent, self._sent_at = False, inf
         task.committed()
         return produced
 
@@ -402,7 +438,7 @@ class TaskWorker:
     def abandon(self) -> None:
         """Forget everything since the last commit and close; the next `run_batch` opens the task again."""
         task, state, committer = self.task, self._state, self._committer
-        self._has_sent = False
+        self._has_sent, self._sent_at = False, inf
         self.task = self._state = self._committer = self._commit = None
         for part in (task, state, committer):
             if part is not None:

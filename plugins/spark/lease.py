@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
@@ -10,6 +11,8 @@ from penstock.errors import FencedError, PenstockError
 from penstock.log import Lease, Log
 
 _TTL_SECONDS = 15.0
+
+_log = logging.getLogger("penstock.spark")
 
 
 class LeaseKeeper:
@@ -30,9 +33,17 @@ class LeaseKeeper:
             except FencedError as error:
                 self.lost = error
                 return
-            except PenstockError:
-                # The log is busy or away: another third of the period is left to try again.
+            except Exception as error:
+                # The log is busy or away: there is time to try again.
+                _log.debug("the lease was not renewed: %s", error)
                 continue
+        self._give_up()
+
+    def _give_up(self) -> None:
+        try:
+            self._lease.release()
+        except Exception as error:
+            _log.warning("the lease was not given up, and ends by itself in %.0f s: %s", _TTL_SECONDS, error)
 
     def check(self) -> None:
         """Renew at once: who was frozen for long finds out before it does harm. Raises FencedError when it was lost."""
@@ -41,8 +52,6 @@ class LeaseKeeper:
         self._lease.renew()
 
     def release(self) -> None:
-        """Stop renewing and give the lease up; idempotent."""
+        """Stop renewing and give the lease up; idempotent. A log that is away is not waited for: the lease ends by itself."""
         self._ended.set()
-        self._thread.join()
-        if self.lost is None:
-            self._lease.release()
+        self._thread.join(_TTL_SECONDS)

@@ -25,6 +25,8 @@ Row = tuple[int, str, str, int, int, int]
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.02, 0.5
 _FIRST_IDLE_WAIT, _LONGEST_IDLE_WAIT = 0.005, 0.05
+_LONGEST_QUIET = 6 * 3600.0
+"""Seconds after which a batch is run although there is nothing to do: a log may forget commits that nobody renews."""
 _MOST_LOOKS = 100
 """How often the planner looks for records on their way before a batch is run, which opens the tasks that hold them back."""
 
@@ -74,9 +76,11 @@ class BatchPlanner:
         self._read = [TopicPartition(*each) for partitions in plan.tasks.values() for each in partitions]
         self._global = [TopicPartition(*each) for each in plan.globals]
         self._internal = frozenset(plan.internal)
+        self._own = [each for each in self._read if each.topic in self._internal]
         self._latest = frozenset(plan.latest)
         self._targets: Mapping[TopicPartition, int] | None = None
         self._has_run = False
+        self._quiet_until = time.monotonic() + _LONGEST_QUIET
         self._last_positions: Mapping[TopicPartition, int | None] = {}
         self._idle_batches = 0
         self._pending_looks = self._idle_looks = 0
@@ -101,6 +105,8 @@ class BatchPlanner:
             return start
         now = self._clock.now_ms() if control.clock_ms is None else control.clock_ms
         positions = self._log.committed(self._plan.application_id, self._read)
+        # Before the ends: what is committed and cannot be read yet is then below one and above the other.
+        on_their_way = self._log.end_offsets(self._own, stable=False) if self._own else {}
         ends = self._ends()
         behind = self._behind(positions, ends)
         wanted = not self._has_run or (control.step is not None and control.step > start["step"])
@@ -109,7 +115,9 @@ class BatchPlanner:
             and control.next_tick is not None
             and now >= max(control.next_tick, start["clock_ms"] + self._plan.punctuation_interval_ms)
         )
-        if not (wanted or tick_is_due or behind) and self._is_pending():
+        wanted = wanted or time.monotonic() >= self._quiet_until
+        is_pending = any(ends[partition] < end for partition, end in on_their_way.items())
+        if not (wanted or tick_is_due or behind) and is_pending:
             # What the last batch wrote to internal topics is committed, and cannot be read yet.
             if self._pending_looks < _MOST_LOOKS:
                 self._pending_looks += 1
@@ -133,6 +141,7 @@ class BatchPlanner:
         else:
             self._idle_batches = 0
         self._has_run = True
+        self._quiet_until = time.monotonic() + _LONGEST_QUIET
         self._last_positions = dict(positions)
         seq = start["seq"] + 1
         planned = _limit(behind, ends, max_records, seq)
@@ -171,11 +180,6 @@ class BatchPlanner:
             for partition, target in self._targets.items():
                 ends[partition] = min(ends[partition], target)
         return ends
-
-    def _is_pending(self) -> bool:
-        """Return whether internal topics hold records that are on their way."""
-        internal = [each for each in self._read if each.topic in self._internal]
-        return bool(internal) and self._log.end_offsets(internal) != self._log.end_offsets(internal, stable=False)
 
     def _behind(
         self, positions: Mapping[TopicPartition, int | None], ends: Mapping[TopicPartition, int]

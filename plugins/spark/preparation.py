@@ -87,24 +87,39 @@ def prepare(application: Application, log: Log) -> Prepared:
     """
     assignment = resolve(application, log)
     _check_sinks(application, log)
-    identity = _check_saved(application, assignment, log)
+    saved = log.get_meta(application.id, _META)
+    before: dict[str, Any] = {} if saved is None else json.loads(saved)
+    now = _check_saved(application, assignment, before)
     for topic, partitions in assignment.missing.items():
         log.create_topic(topic, partitions, {"cleanup.policy": "delete", "retention.ms": "-1"}, internal=True)
-    _make_changelog_topics(application, assignment, log)
-    return Prepared(application, assignment, identity)
+    _make_changelog_topics(application, assignment, log, before)
+    new = json.dumps(now, sort_keys=True).encode()
+    if new != saved:
+        log.put_meta(application.id, _META, new)
+    return Prepared(application, assignment, now["identity"])
 
 
-def _make_changelog_topics(application: Application, assignment: Assignment, log: Log) -> None:
+def _make_changelog_topics(
+    application: Application, assignment: Assignment, log: Log, before: Mapping[str, Any]
+) -> None:
     """Create the topics of a changelog that lives in the log, and check those that are there. Raises IncompatibleStateError."""
     if application.settings.changelog.partition(":")[0] != "topic":
         return
     topics = log.topics()
+    known = {
+        store for each in before.get("fingerprint", {}).get("subtopologies", {}).values() for store in each["stores"]
+    }
     for subtopology in application.program.subtopologies:
         tasks = sum(task.subtopology == subtopology.id for task in assignment.tasks)
         for store in subtopology.stores:
             name = changelog_topic(application.id, store.name)
             if not store.logged:
                 continue
+            if name not in topics and store.name in known:
+                raise IncompatibleStateError(
+                    f"changelog topic {name!r} is gone, and the state of store {store.name!r} with it: was it deleted, or is this another "
+                    "cluster? `penstock reset` starts the application afresh"
+                )
             if name not in topics:
                 log.create_topic(name, tasks, CONFIG, internal=True)
                 continue
@@ -115,10 +130,10 @@ def _make_changelog_topics(application: Application, assignment: Assignment, log
                     f"{store.name!r} it keeps, has {tasks} tasks: go back to as many partitions of its input topics, or reset the "
                     "application (`penstock reset`)"
                 )
-            if "compact" not in found.config.get("cleanup.policy", "delete"):
+            if found.config.get("cleanup.policy", "delete") != "compact":
                 raise IncompatibleStateError(
-                    f"changelog topic {name!r} is not compacted (cleanup.policy={found.config.get('cleanup.policy', 'delete')}), so it would "
-                    "lose state as records age: set its cleanup.policy to compact"
+                    f"changelog topic {name!r} is not compacted alone (cleanup.policy={found.config.get('cleanup.policy', 'delete')}), so it "
+                    "would lose state as records age: set its cleanup.policy to compact"
                 )
 
 
@@ -143,23 +158,22 @@ def _check_sinks(application: Application, log: Log) -> None:
         )
 
 
-def _check_saved(application: Application, assignment: Assignment, log: Log) -> str:
-    """Compare the program with the one that ran last, and note this one. Return the identity."""
+def _check_saved(application: Application, assignment: Assignment, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Compare the program with what the one that ran last left, and return what this one leaves: who it is, and what it needs."""
     now = application.program.fingerprint(assignment)
-    saved = log.get_meta(application.id, _META)
-    if saved is None:
-        identity = secrets.token_hex(8)
-    else:
-        before: dict[str, Any] = json.loads(saved)
-        identity = before["identity"]
-        reasons = check_compatible(before["fingerprint"], now)
-        if reasons:
-            raise IncompatibleStateError(
-                f"application {application.id!r} does not fit what it saved: {'; '.join(reasons)}. Undo the "
-                f"change, or run it under "
-                "another application id, which starts afresh, or `penstock reset` it"
-            )
-    new = json.dumps({"identity": identity, "fingerprint": now}, sort_keys=True).encode()
-    if new != saved:
-        log.put_meta(application.id, _META, new)
-    return identity
+    changelog = application.settings.changelog.partition(":")[0]
+    if not before:
+        return {"identity": secrets.token_hex(8), "fingerprint": now, "changelog": changelog}
+    has_state = any(store.logged for each in application.program.subtopologies for store in each.stores)
+    if has_state and before.get("changelog", changelog) != changelog:
+        raise IncompatibleStateError(
+            f"application {application.id!r} keeps its state's history in the changelog {before['changelog']!r}, and setting 'changelog' is "
+            f"{application.settings.changelog!r} now, where there is none of it: go back to the other one, or `penstock reset` it"
+        )
+    reasons = check_compatible(before["fingerprint"], now)
+    if reasons:
+        raise IncompatibleStateError(
+            f"application {application.id!r} does not fit what it saved: {'; '.join(reasons)}. Undo the change, or run it under another "
+            "application id, which starts afresh, or `penstock reset` it"
+        )
+    return {"identity": before["identity"], "fingerprint": now, "changelog": changelog}

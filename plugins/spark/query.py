@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import FencedError, PenstockError
+from penstock.errors import FencedError, PenstockError, StaleStoreError
 from penstock.plugins.runtime.worker import TaskReport
 
 from .checkpoint import Checkpoint
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _OBSERVED = "penstock"
 _MOST_FENCED_BATCHES = 3
+_TAKEN_OVER = (FencedError.__name__, StaleStoreError.__name__)
+"""What an attempt fails with when another one took its task, in the log or in the store on this host."""
 
 _log = logging.getLogger("penstock.spark")
 
@@ -228,7 +230,7 @@ class ApplicationQuery:
         log's commit.
         """
         for failure in failures:
-            if failure.kind != FencedError.__name__:
+            if failure.kind not in _TAKEN_OVER:
                 return failure.error()
         if failures:
             self._fenced_batches += 1

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -132,4 +133,19 @@ class FreezesOnce(Count):
             self.flag.write_text(str(os.getpid()))
             # Sent to this thread: sent to the process, another thread may take it, and this one goes on for a while.
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+        super().process(record)
+
+
+class LingersOnce(Count):
+    """Waits at a record with the value "linger", the first time, for a file that says to go on; says which process it is."""
+
+    def __init__(self, flag: str) -> None:
+        self.flag, self.release = Path(flag), Path(flag + ".release")
+
+    def process(self, record: Record) -> None:
+        if record.value == "linger" and not self.flag.exists():
+            self.flag.write_text(str(os.getpid()))
+            deadline = time.monotonic() + 120
+            while not self.release.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
         super().process(record)

@@ -1,7 +1,7 @@
 """A driver in a process of its own: `python -m tests.spark.driver DATA_DIR TOPOLOGY TRIGGER [OPTION=VALUE]...`.
 
 TOPOLOGY is an expression over tests.spark.apps, e.g. "count()". Options: `master`, `path` and `module` (where else to
-find TOPOLOGY), and Spark's own. Prints the run's summary as JSON.
+find TOPOLOGY), `log`, and Spark's own. Prints the run's summary as JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def main(directory: str, topology: str, trigger: str, *given: str) -> None:
     if "path" in options:
         sys.path.insert(0, options.pop("path"))
     module: Any = importlib.import_module(options.pop("module", "tests.spark.apps"))
-    application = Application("app", eval(topology, vars(module)), data_dir=directory)
+    log = options.pop("log", "local:log")
+    application = Application("app", eval(topology, vars(module)), data_dir=directory, log=log)
     if options:
         session = make_session(master, options)
         summary = run(application, trigger, session=session)

@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from penstock import Application, OutputBatch, Settings, TopicPartition, Topology
+from penstock.errors import LogError
 from penstock.log import Log
 from penstock.plugins.runtime.locations import open_log
 
 
 class Surroundings:
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, log: str = "local:log") -> None:
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
-        self.log: Log = open_log(Settings(data_dir=str(directory)))
+        self.log_name = log
+        self.log: Log = open_log(Settings(data_dir=str(directory), log=log))
 
     def __enter__(self) -> Surroundings:
         return self
@@ -25,7 +27,7 @@ class Surroundings:
         self.log.close()
 
     def application(self, application_id: str, topology: Topology, **settings: Any) -> Application:
-        return Application(application_id, topology, data_dir=str(self.directory), **settings)
+        return Application(application_id, topology, data_dir=str(self.directory), log=self.log_name, **settings)
 
     def create(self, **topics: int) -> None:
         for name, partitions in topics.items():
@@ -45,6 +47,14 @@ class Surroundings:
                 partitions=None if partition is None else [(partition,)] * len(rows),
             )
         )
+
+    def lease_is_free(self) -> bool:
+        """Whether a driver could start."""
+        try:
+            self.log.lease("app", "who asks", 1_000).release()
+        except LogError:
+            return False
+        return True
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         return [TopicPartition(topic, number) for number in range(self.log.topics()[topic].partitions)]

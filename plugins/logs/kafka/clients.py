@@ -33,8 +33,6 @@ _COMMON = {
     "reconnect.backoff.max.ms": 1_000,
     "socket.keepalive.enable": True,
     "allow.auto.create.topics": False,
-    # To start anew from the bootstrap servers can leave a transaction waiting for ever for a coordinator (librdkafka, issue 5511).
-    "metadata.recovery.strategy": "none",
 }
 _CONSUMER = {
     "enable.auto.commit": False,
@@ -104,8 +102,17 @@ class Clients:
 
     def producer(self, properties: Mapping[str, Any] | None = None) -> Producer:
         """Return an idempotent producer, or a transactional one when `transactional.id` is given."""
-        made: Producer = self._make(Producer, "producer", {**_PRODUCER, **(properties or {})})
+        chosen = {**_PRODUCER, **(properties or {})}
+        if "transactional.id" not in chosen:
+            chosen["message.timeout.ms"] = max(1000, int(self.patience.timeout_s * 1000))
+        made: Producer = self._make(Producer, "producer", chosen)
         return made
+
+    @property
+    def transaction_seconds(self) -> float:
+        """How long a transaction may last before brokers give it up."""
+        own = self._own["producer"].get("transaction.timeout.ms", self._common.get("transaction.timeout.ms"))
+        return float(str(own or _PRODUCER["transaction.timeout.ms"])) / 1000
 
     def admin(self) -> AdminClient:
         """Return an admin client."""

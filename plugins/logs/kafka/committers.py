@@ -51,7 +51,7 @@ class KafkaCommitter(TaskCommitter):
         self._count_partitions = count_partitions
         self._what = f"task {task_id} of application {application_id!r}"
         self._committed: Commit | None = None
-        self._renew_at = time.monotonic() + _RENEWAL_SECONDS
+        self._committed_at = 0.0
         self._outbox: Outbox | None = None
         self._consumer: Consumer | None = None
 
@@ -68,7 +68,7 @@ class KafkaCommitter(TaskCommitter):
 
     def expires(self) -> bool:
         """Return whether the positions should be committed again, so that brokers do not forget them."""
-        return time.monotonic() >= self._renew_at
+        return self._committed is not None and time.time() >= self._committed_at + _RENEWAL_SECONDS
 
     def send(self, outputs: Sequence[OutputBatch]) -> None:
         """Produce ahead of the commit."""
@@ -105,7 +105,7 @@ class KafkaCommitter(TaskCommitter):
             self.close()
             raise
         self._committed = commit
-        self._renew_at = time.monotonic() + _RENEWAL_SECONDS
+        self._committed_at = time.time()
 
     def close(self) -> None:
         """Release everything; what was sent and not committed is given up."""
@@ -158,7 +158,8 @@ class KafkaCommitter(TaskCommitter):
         for each in found:
             if each.error is not None:
                 raise KafkaException(each.error)
-        return from_kafka(self._task_id, found)
+        commit, self._committed_at = from_kafka(self._task_id, found)
+        return commit
 
     def _failed(self, doing: str, exception: KafkaException) -> PenstockError:
         """Return what an exception of Kafka's means for a commit."""
@@ -195,6 +196,11 @@ class KafkaCommitter(TaskCommitter):
 
     def _lost_by(self, exception: ProductionError) -> FencedError | None:
         """Return the error for a record that was not taken because the producer is lost; None if it is the record's own."""
+        if self._outbox is not None:
+            try:
+                self._outbox.producer.poll(0)
+            except KafkaException:
+                pass  # what is asked here is what it was lost by
         failed = self._outbox.failed if self._outbox is not None else None
         cause = exception.__cause__
         error = failed[1] if failed is not None else error_of(cause) if cause is not None else None
@@ -275,7 +281,13 @@ class ExactlyOnce(KafkaCommitter):
 
     def _is_lost(self, error: KafkaError) -> bool:
         # Records wait no longer than their transaction may last.
-        return super()._is_lost(error) or error.txn_requires_abort() or error.code() == KafkaError._MSG_TIMED_OUT
+        codes = (KafkaError._MSG_TIMED_OUT, KafkaError._STATE)
+        return super()._is_lost(error) or error.txn_requires_abort() or error.code() in codes
+
+    @property
+    def commit_within(self) -> float:
+        """Half the time that a transaction may last: producing what is left takes some of it."""
+        return self._clients.transaction_seconds / 2
 
     def _send_offsets(self, producer: Producer, offsets: list[KafkaPartition], group: Any, seconds: float) -> None:
         """Put the offsets into the transaction.

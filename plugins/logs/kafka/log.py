@@ -45,6 +45,7 @@ class KafkaLog(Log):
                 f"setting 'processing_guarantee': expected one of {', '.join(_GUARANTEES)}, found {self._clients.guarantee!r}"
             )
         self._committer = committer
+        self.fences = committer is ExactlyOnce
         self._patience = self._clients.patience
         self._topics = Topics(self._clients)
         self._notes = Notes(self._clients, self._topics)
@@ -153,6 +154,9 @@ class KafkaLog(Log):
             error = error_of(exception)
             assert error is not None
             raise self._patience.failed(doing, error) from exception
+        for each in found:
+            if each.error is not None:
+                raise self._patience.failed(f"{doing} in {each.topic}-{each.partition}", each.error)
         positions = {TopicPartition(each.topic, each.partition): position_of(each) for each in found}
         return {each: positions[each] for each in partitions}
 

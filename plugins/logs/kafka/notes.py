@@ -113,8 +113,13 @@ class Notes:
                 self._create(batch.topic)
             if self._outbox is None:
                 self._outbox = Outbox(self._clients, self._topics.count)
-            self._outbox.send(batch)
-            self._outbox.flush()
+            try:
+                self._outbox.send(batch)
+                self._outbox.flush()
+            except BaseException:
+                self._outbox.close()
+                self._outbox = None
+                raise
 
     def _create(self, topic: str) -> None:
         try:

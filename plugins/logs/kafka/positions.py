@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from confluent_kafka import TopicPartition as KafkaPartition
 
@@ -23,15 +25,16 @@ _WHOLE_COPIES = 3
 
 @dataclass(frozen=True)
 class Note:
-    """What the metadata of one position says. `engine_state` is None where only the version is kept."""
+    """What the metadata of one position says. `engine_state` is None where only the version is kept; `at` is in seconds."""
 
     task_id: str
     version: str
     engine_state: bytes | None
+    at: int = 0
 
     def to_text(self) -> str:
         """Return this as metadata."""
-        fields = {"penstock": 1, "task": self.task_id, "version": self.version}
+        fields: dict[str, Any] = {"penstock": 1, "task": self.task_id, "version": self.version, "at": self.at}
         if self.engine_state is not None:
             fields["state"] = b64encode(self.engine_state).decode()
         return json.dumps(fields, separators=(",", ":"))
@@ -44,15 +47,18 @@ class Note:
             if fields["penstock"] != 1:
                 raise LogError(f"a committed position was written by a newer version of penstock ({text}): upgrade")
             state = fields.get("state")
-            return cls(fields["task"], fields["version"], None if state is None else b64decode(state))
+            return cls(
+                fields["task"], fields["version"], None if state is None else b64decode(state), fields.get("at", 0)
+            )
         except (ValueError, KeyError, TypeError):
             return None
 
 
 def to_kafka(task_id: str, commit: Commit) -> list[KafkaPartition]:
     """Return a commit as offsets with metadata. Raises LogError when the engine's state is too large for that."""
-    whole = Note(task_id, commit.version, commit.engine_state).to_text()
-    short = Note(task_id, commit.version, None).to_text()
+    now = int(time.time())
+    whole = Note(task_id, commit.version, commit.engine_state, now).to_text()
+    short = Note(task_id, commit.version, None, now).to_text()
     if len(whole) > _MOST_BYTES:
         raise LogError(
             f"task {task_id}: what the engine has to remember takes {len(whole)} bytes, and Kafka keeps {_MOST_BYTES} beside a position; "
@@ -64,8 +70,8 @@ def to_kafka(task_id: str, commit: Commit) -> list[KafkaPartition]:
     ]
 
 
-def from_kafka(task_id: str, found: Iterable[KafkaPartition]) -> Commit | None:
-    """Return the commit that a task's offsets carry; None when there is none of ours.
+def from_kafka(task_id: str, found: Iterable[KafkaPartition]) -> tuple[Commit | None, int]:
+    """Return the commit that a task's offsets carry, None when there is none of ours, and when it was made (seconds).
 
     All positions of a commit carry its version; an older one is of a topic that the task stopped reading for a while.
     Raises LogError when somebody else set a position, or when the engine's state is gone.
@@ -81,7 +87,7 @@ def from_kafka(task_id: str, found: Iterable[KafkaPartition]) -> Commit | None:
         if note is not None:
             notes[partition] = note
     if not notes:
-        return None
+        return None, 0
     version = max(note.version for note in notes.values())
     kept = [note for note in notes.values() if note.version == version]
     state = next((note.engine_state for note in kept if note.engine_state is not None), None)
@@ -96,7 +102,7 @@ def from_kafka(task_id: str, found: Iterable[KafkaPartition]) -> Commit | None:
             f"task {task_id}: the topics whose positions held what the engine must remember (version {version}) were deleted; "
             "reset the application (`penstock reset`), or run it under another id"
         )
-    return Commit(positions, version, state)
+    return Commit(positions, version, state), max(note.at for note in kept)
 
 
 def plain(partitions: Sequence[TopicPartition]) -> list[KafkaPartition]:

@@ -190,6 +190,8 @@ class Outbox:
             self.producer.flush(0.1)
         except KafkaException:
             pass  # one that was shut out says so here, too
+        # Its callback leads back here: without this its threads and sockets would live until a collection of such cycles.
+        del self.producer
 
 
 def _one_partition(partitions: Sequence[Sequence[int] | None]) -> int | None:
