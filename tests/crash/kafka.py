@@ -98,6 +98,7 @@ class KafkaHarness(Harness):
             return
         self.check_answers(tally)
         self.check_counts(tally)
+        self.say(f"at least once: {tally.duplicated} more than once")
         tally.duplicated = 0
         tally.wrong.clear()
 
