@@ -18,7 +18,7 @@ from penstock.plugins.logs.messages import fenced
 from penstock.record import OutputBatch, TopicPartition
 
 from .clients import Clients
-from .failures import describe, error_of, is_fenced, is_retriable
+from .failures import FOREIGN_MEMBERS, describe, error_of, has_members, is_fenced, is_retriable
 from .positions import from_kafka, plain, to_kafka
 from .producing import Outbox
 
@@ -168,6 +168,8 @@ class KafkaCommitter(TaskCommitter):
             return LogError(f"{self._clients.where}: {doing}: {exception}")
         if is_fenced(error):
             return fenced(self._application_id, self._task_id)
+        if error.code() in FOREIGN_MEMBERS:
+            return has_members(self._clients.where, self._application_id)
         outbox = self._outbox
         if outbox is not None:
             # What a record failed with says more than what the transaction did because of it.
@@ -366,6 +368,8 @@ class AtLeastOnce(KafkaCommitter):
         except KafkaException as exception:
             raise self._failed(f"committing {self._what}", exception) from exception
         for each in found or []:
+            if each.error is not None and each.error.code() in FOREIGN_MEMBERS:
+                raise has_members(self._clients.where, self._application_id)
             if each.error is not None:
                 raise LogError(
                     f"{self._clients.where}: committing {self._what}: {each.topic}-{each.partition}: {describe(each.error)}"

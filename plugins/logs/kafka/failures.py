@@ -63,6 +63,9 @@ _NO_TOPIC = frozenset(
     [KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_ID]
 )  # fmt: skip
 
+FOREIGN_MEMBERS = frozenset([KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION])
+"""What a group says that has members to those who are none."""
+
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
 _LONGEST_TRY = 10.0
 
@@ -101,6 +104,14 @@ def describe(error: KafkaError) -> str:
 def is_refused(error: KafkaError) -> bool:
     """Return whether somebody answers, and does not let these clients in."""
     return error.code() in _REFUSED or "SSL handshake failed" in error.str()
+
+
+def has_members(where: str, group: str) -> LogError:
+    """Return the error for a consumer group that is not the application's alone."""
+    return LogError(
+        f"{where}: the consumer group {group!r} has members, so other programs use the application's id "
+        "as their group: stop them, or give the application another id"
+    )
 
 
 def as_config_error(error: BaseException, where: str) -> ConfigError | None:

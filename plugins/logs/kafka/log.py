@@ -19,7 +19,7 @@ from .clients import Clients
 from .committers import AtLeastOnce, ExactlyOnce, transactional_id
 from .failures import describe, error_of, is_unknown_topic
 from .notes import Notes
-from .positions import Note, nothing, plain, position_of, seeds
+from .positions import nothing, plain, position_of, seeds, task_of
 from .producing import Outbox
 from .reading import PartitionReader, Readers, out_of_range
 from .topics import Topics
@@ -163,6 +163,7 @@ class KafkaLog(Log):
     def set_positions(self, application_id: str, positions: Mapping[TopicPartition, int]) -> None:
         """Let an application begin at `positions`: one commit of the group, which also takes its other positions back."""
         self._topics.check(list(positions))
+        self._topics.check_members(application_id)
         before = self._topics.group_positions(application_id)
         self._fence_all(application_id, before)
         # The broker keeps positions in a topic that was deleted for a while, and takes none for it.
@@ -202,7 +203,8 @@ class KafkaLog(Log):
         self._notes.put(application_id, key, value)
 
     def lease(self, application_id: str, owner: str, ttl_ms: int) -> Lease:
-        """Take the application's driver lease."""
+        """Take the application's driver lease. Raises LogError also when somebody else has joined the application's group."""
+        self._topics.check_members(application_id)
         return self._notes.lease(application_id, owner, ttl_ms)
 
     def close(self) -> None:
@@ -239,8 +241,7 @@ class KafkaLog(Log):
 
     def _fence_all(self, application_id: str, positions: Sequence[KafkaPartition]) -> None:
         """Shut out whoever holds a task that has commits."""
-        notes = (Note.from_text(each.metadata) for each in positions)
-        tasks = sorted({note.task_id for note in notes if note is not None})
+        tasks = sorted({task for each in positions if (task := task_of(each)) is not None})
         if self._committer is ExactlyOnce and tasks:
             with ThreadPoolExecutor(8) as threads:
                 list(threads.map(lambda task: self._fence(application_id, task), tasks))

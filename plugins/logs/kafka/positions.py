@@ -8,6 +8,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 from confluent_kafka import TopicPartition as KafkaPartition
 
@@ -19,6 +20,8 @@ _MOST_BYTES = 4_000
 """Kafka's default limit for an offset's metadata (`offset.metadata.max.bytes`) is 4,096."""
 _NOTHING = '{"penstock":1,"position":null}'
 """The metadata of a position that was taken back: a group's single positions cannot be deleted."""
+_SEED = '{"penstock":1,"begin":true}'
+"""The metadata of a position where to begin, without a commit."""
 _WHOLE_COPIES = 3
 """So many of a task's positions carry the engine's state, in case that a topic, and the position in it, is deleted."""
 
@@ -37,21 +40,30 @@ class Note:
         fields: dict[str, Any] = {"penstock": 1, "task": self.task_id, "version": self.version, "at": self.at}
         if self.engine_state is not None:
             fields["state"] = b64encode(self.engine_state).decode()
-        return json.dumps(fields, separators=(",", ":"))
+        return json.dumps({**fields, "sum": _sum(fields)}, separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str | None) -> Note | None:
-        """Return what metadata says; None for metadata of others."""
-        try:
-            fields = json.loads(text or "")
-            if fields["penstock"] != 1:
-                raise LogError(f"a committed position was written by a newer version of penstock ({text}): upgrade")
-            state = fields.get("state")
-            return cls(
-                fields["task"], fields["version"], None if state is None else b64decode(state), fields.get("at", 0)
-            )
-        except (ValueError, KeyError, TypeError):
+        """Return what metadata says; None for metadata of others, and where there is no commit. Raises LogError when it is damaged."""
+        if not text or text in (_NOTHING, _SEED) or '"penstock"' not in text:
             return None
+        try:
+            fields = json.loads(text)
+            if fields["penstock"] != 1:
+                raise LogError(
+                    f"its metadata was written by a newer version of penstock: run that, or a later one ({text})"
+                )
+            if fields.pop("sum") == _sum(fields):
+                state = fields.get("state")
+                engine_state = None if state is None else b64decode(state)
+                return cls(fields["task"], fields["version"], engine_state, fields["at"])
+        except (ValueError, KeyError, TypeError):
+            pass
+        raise LogError(f"its metadata is damaged ({text})")
+
+
+def _sum(fields: Mapping[str, Any]) -> str:
+    return f"{crc32(json.dumps(fields, sort_keys=True).encode()):08x}"
 
 
 def to_kafka(task_id: str, commit: Commit) -> list[KafkaPartition]:
@@ -74,29 +86,38 @@ def from_kafka(task_id: str, found: Iterable[KafkaPartition]) -> tuple[Commit | 
     """Return the commit that a task's offsets carry, None when there is none of ours, and when it was made (seconds).
 
     All positions of a commit carry its version; an older one is of a topic that the task stopped reading for a while.
-    Raises LogError when somebody else set a position, or when the engine's state is gone.
+    Raises LogError when somebody else set a position, when metadata is damaged, or when the engine's state is gone.
     """
+    foreign: list[str] = []
     positions: dict[TopicPartition, int] = {}
     notes: dict[TopicPartition, Note] = {}
     for each in found:
-        if position_of(each) is None:
+        if position_of(each) is None or each.metadata == _SEED:
             continue
         partition = TopicPartition(each.topic, each.partition)
         positions[partition] = each.offset
-        note = Note.from_text(each.metadata)
-        if note is not None:
+        try:
+            note = Note.from_text(each.metadata)
+        except LogError as error:
+            raise LogError(
+                f"task {task_id}: the committed position of {partition}: {error}. Nothing was changed; if it cannot be put right, "
+                "`penstock reset` starts the application afresh"
+            ) from None
+        if note is None:
+            foreign.append(f"{partition} (offset {each.offset})")
+        else:
             notes[partition] = note
+    if foreign:
+        raise LogError(
+            f"task {task_id}: the committed positions of {', '.join(foreign)} were set by another program, and its state does not "
+            "belong to them. To start from other positions, use `penstock reset`, which takes care of both; if another program has "
+            "the application's id as its consumer group, give one of them another"
+        )
     if not notes:
         return None, 0
     version = max(note.version for note in notes.values())
     kept = [note for note in notes.values() if note.version == version]
     state = next((note.engine_state for note in kept if note.engine_state is not None), None)
-    foreign = sorted(str(each) for each in positions if each not in notes)
-    if foreign:
-        raise LogError(
-            f"task {task_id}: the positions of {', '.join(foreign)} were set by another program, and its state does not belong to "
-            "them. To start from other positions, use `penstock reset`"
-        )
     if state is None:
         raise LogError(
             f"task {task_id}: the topics whose positions held what the engine must remember (version {version}) were deleted; "
@@ -115,6 +136,15 @@ def position_of(found: KafkaPartition) -> int | None:
     return None if found.offset < 0 or found.metadata == _NOTHING else int(found.offset)
 
 
+def task_of(found: KafkaPartition) -> str | None:
+    """Return the task that committed a position; None where no task did, or nobody can say."""
+    try:
+        note = Note.from_text(found.metadata)
+    except LogError:
+        return None
+    return None if note is None else note.task_id
+
+
 def nothing(partitions: Sequence[TopicPartition]) -> list[KafkaPartition]:
     """Return what takes positions back, in Kafka's form."""
     return [KafkaPartition(each.topic, each.partition, 0, metadata=_NOTHING) for each in partitions]
@@ -122,4 +152,6 @@ def nothing(partitions: Sequence[TopicPartition]) -> list[KafkaPartition]:
 
 def seeds(positions: Mapping[TopicPartition, int]) -> list[KafkaPartition]:
     """Return positions without a commit, in Kafka's form."""
-    return [KafkaPartition(each.topic, each.partition, position) for each, position in positions.items()]
+    return [
+        KafkaPartition(each.topic, each.partition, position, metadata=_SEED) for each, position in positions.items()
+    ]

@@ -27,7 +27,7 @@ from penstock.plugins.logs.topics import CONFIG_DEFAULTS, CONFIG_IGNORED, check_
 from penstock.record import TopicPartition
 
 from .clients import Clients
-from .failures import describe, error_of, is_unknown_topic
+from .failures import describe, error_of, has_members, is_unknown_topic
 
 _log = logging.getLogger("penstock.kafka")
 _EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
@@ -290,6 +290,21 @@ class Topics:
             raise self._failed(doing, exception) from exception
         return [each for each in found.topic_partitions if each.offset >= 0]
 
+    def check_members(self, group: str) -> None:
+        """Raise LogError if programs that are not ours have joined a consumer group: they would move its positions."""
+        doing = f"looking for members of {group!r}"
+        try:
+            found = self._admin_call(
+                doing, lambda seconds: self._admin.describe_consumer_groups([group], request_timeout=seconds)[group]
+            )
+        except KafkaException as exception:
+            error = error_of(exception)
+            if error is not None and error.code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return
+            raise self._failed(doing, exception) from exception
+        if found.members:
+            raise has_members(self._clients.where, group)
+
     def delete_group(self, group: str) -> None:
         """Delete a consumer group and its offsets."""
         try:
@@ -302,10 +317,7 @@ class Topics:
             if error is not None and error.code() == KafkaError.GROUP_ID_NOT_FOUND:
                 return
             if error is not None and error.code() == KafkaError.NON_EMPTY_GROUP:
-                raise LogError(
-                    f"{self._clients.where}: the consumer group {group!r} has members, so other programs use the application's id "
-                    "as their group: stop them, or give the application another id"
-                ) from exception
+                raise has_members(self._clients.where, group) from exception
             raise self._failed(f"deleting the positions of {group!r}", exception) from exception
 
     def _admin_call(self, doing: str, call: Callable[[float], Any]) -> Any:
