@@ -31,6 +31,8 @@ _LONG = Struct(">q")
 CONFIG: Mapping[str, str] = {
     "cleanup.policy": "compact",
     "delete.retention.ms": "86400000",
+    # Entries keep their own times, and a broker refuses one of an hour ahead unless told not to.
+    "message.timestamp.after.max.ms": str(2**63 - 1),
     "message.timestamp.type": "CreateTime",
 }
 """What changelog topics are created with."""

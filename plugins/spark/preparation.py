@@ -23,6 +23,13 @@ from penstock.record import TopicPartition
 from .planner import Plan
 
 _META = "program"
+_REPARTITION_CONFIG: Mapping[str, str] = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    # A record keeps its own time, and a broker refuses one of an hour ahead unless told not to.
+    "message.timestamp.after.max.ms": str(2**63 - 1),
+    "message.timestamp.type": "CreateTime",
+}
 
 
 @dataclass(frozen=True)
@@ -90,13 +97,26 @@ def prepare(application: Application, log: Log) -> Prepared:
     saved = log.get_meta(application.id, _META)
     before: dict[str, Any] = {} if saved is None else json.loads(saved)
     now = _check_saved(application, assignment, before)
+    _check_repartition_topics(assignment, log)
     for topic, partitions in assignment.missing.items():
-        log.create_topic(topic, partitions, {"cleanup.policy": "delete", "retention.ms": "-1"}, internal=True)
+        log.create_topic(topic, partitions, _REPARTITION_CONFIG, internal=True)
     _make_changelog_topics(application, assignment, log, before)
     new = json.dumps(now, sort_keys=True).encode()
     if new != saved:
         log.put_meta(application.id, _META, new)
     return Prepared(application, assignment, now["identity"])
+
+
+def _check_repartition_topics(assignment: Assignment, log: Log) -> None:
+    """Raise IncompatibleStateError for a repartition topic that would lose records; how many partitions it has is checked before."""
+    topics = log.topics()
+    for topic in assignment.internal:
+        policy = topics[topic].config.get("cleanup.policy", "delete") if topic in topics else "delete"
+        if policy != "delete":
+            raise IncompatibleStateError(
+                f"internal topic {topic!r} is compacted (cleanup.policy={policy}), so it would lose records that are not processed yet: "
+                "set its cleanup.policy to delete"
+            )
 
 
 def _make_changelog_topics(

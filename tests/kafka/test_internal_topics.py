@@ -1,0 +1,126 @@
+"""Internal topics: made as they have to be, checked on later starts, given up behind the commits."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType  # type: ignore[attr-defined]
+
+from penstock import Application, Processor, Record, Topology, key_value_store
+from penstock.errors import IncompatibleStateError, LogError, TopologyError
+from penstock.plugins.logs.kafka import KafkaLog
+from penstock.plugins.runtime.host import Host
+from penstock.plugins.runtime.worker import TaskWorker
+from penstock.plugins.spark.preparation import prepare
+from penstock.plugins.spark.runner import RunningApplication
+from penstock.plugins.testing.kafka_broker import KafkaBroker
+from penstock.record import OutputBatch, TopicPartition
+
+from ..bad_input.world import says
+from .clients import make_topic
+from .names import fresh_name
+from .shop import wait_until
+
+TOMORROW = 86_400_000
+
+
+class Keep(Processor):
+    def init(self, context: Any) -> None:
+        super().init(context)
+        self.store = context.get_store("last")
+
+    def process(self, record: Record) -> None:
+        self.store.put(record.key, record.value)
+
+
+def make(broker: KafkaBroker, directory: Path, **settings: Any) -> Application:
+    """A program with a repartition topic and, with the changelog `topic:`, a changelog topic."""
+    name = fresh_name("app")
+    topology = (
+        Topology()
+        .add_source("in", f"{name}.in")
+        .add_repartition("by-key", "in")
+        .add_processor("keep", Keep, "by-key", stores=[key_value_store("last", backend="memory")])
+    )
+    given = {"changelog": "topic:", "data_dir": str(directory), **settings}
+    return Application(name, topology, log=f"kafka:{broker.bootstrap}", **given)
+
+
+def set_policy(broker: KafkaBroker, log: KafkaLog, topic: str, policy: str) -> None:
+    entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.incremental_alter_configs([resource])[resource].result()
+    wait_until(lambda: log.topics()[topic].config["cleanup.policy"] == policy)
+
+
+def test_made_and_checked(broker: KafkaBroker, tmp_path: Path) -> None:
+    application = make(broker, tmp_path)
+    name = application.id
+    repartition, changelog = f"{name}-by-key-repartition", f"{name}-last-changelog"
+    log = KafkaLog(broker.bootstrap)
+    log.create_topic(f"{name}.in", 2)
+    prepare(application, log)
+    made = {topic: log.topics()[topic] for topic in (repartition, changelog)}
+    assert [each.partitions for each in made.values()] == [2, 2]
+    assert all(
+        each.internal and each.config["message.timestamp.after.max.ms"] == str(2**63 - 1) for each in made.values()
+    )
+    assert made[repartition].config["retention.ms"] == "-1"
+    assert [each.config["cleanup.policy"] for each in made.values()] == ["delete", "compact"]
+
+    for topic, policy, right in ((repartition, "compact", "delete"), (changelog, "delete", "compact")):
+        set_policy(broker, log, topic, policy)
+        with pytest.raises(IncompatibleStateError) as caught:
+            prepare(application, log)
+        says(caught.value, repr(topic), f"cleanup.policy={policy}", f"set its cleanup.policy to {right}")
+        set_policy(broker, log, topic, right)
+    for topic in (repartition, changelog):
+        log.delete_topic(topic)
+        log.create_topic(topic, 3, {"cleanup.policy": "delete" if topic == repartition else "compact"})
+        with pytest.raises((TopologyError, IncompatibleStateError)) as refused:
+            prepare(application, log)
+        says(refused.value, repr(topic), "3 partitions")
+        log.delete_topic(topic)
+        log.create_topic(topic, 2, {"cleanup.policy": "delete" if topic == repartition else "compact"})
+    prepare(application, log)
+    log.close()
+
+
+def test_more_replicas_than_brokers(broker: KafkaBroker, tmp_path: Path) -> None:
+    application = make(broker, tmp_path, replication_factor=2)
+    log = KafkaLog(broker.bootstrap, {"replication.factor": "2"})
+    make_topic(broker.bootstrap, f"{application.id}.in")
+    with pytest.raises(LogError) as caught:
+        prepare(application, log)
+    says(caught.value, "-repartition", "replication_factor", "number of brokers")
+    log.close()
+
+
+def test_any_time_goes_through_and_what_is_read_is_given_up(broker: KafkaBroker, tmp_path: Path) -> None:
+    application = make(broker, tmp_path)
+    partition = TopicPartition(f"{application.id}-by-key-repartition", 0)
+    log, host = KafkaLog(broker.bootstrap), Host(wait=lambda seconds: None)
+    log.create_topic(f"{application.id}.in", 1, {"message.timestamp.after.max.ms": str(2**63 - 1)})
+    now = time.time_ns() // 1_000_000
+    times = [1, now - 400 * TOMORROW, now + 30 * TOMORROW]
+    log.append(OutputBatch(f"{application.id}.in", [b"1", b"2", b"3"], [b"v"] * 3, times))
+    prepared = prepare(application, log)
+    workers = [
+        TaskWorker(application, task, inputs, log, host=host) for task, inputs in prepared.assignment.tasks.items()
+    ]
+    running = RunningApplication(prepared, log, None, None)  # type: ignore[arg-type]
+    deadline = time.monotonic() + 30
+    while log.end_offsets([partition])[partition] < 4 or log.start_offsets([partition])[partition] < 3:
+        running.purge([worker.run_batch(log.end_offsets(worker.partitions), 0) for worker in workers])
+        assert time.monotonic() < deadline
+    task = workers[1].task
+    assert task is not None
+    assert sorted(key for key, _ in task.stores["last"].all()) == ["1", "2", "3"]  # type: ignore[attr-defined]
+    for worker in workers:
+        worker.close()
+    host.close()
+    log.close()
