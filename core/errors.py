@@ -70,6 +70,10 @@ class LogError(PenstockError):
     """The log (topics, positions, commits) cannot be used."""
 
 
+class LeaseHeldError(LogError):
+    """Another driver holds the application's lease; it may have been killed, and then the lease ends soon."""
+
+
 class UnknownTopicError(LogError):
     """A topic that was named does not exist."""
 

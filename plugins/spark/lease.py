@@ -6,21 +6,26 @@ import logging
 import os
 import socket
 import threading
+import time
 
-from penstock.errors import FencedError, PenstockError
+from penstock.errors import FencedError, LeaseHeldError, PenstockError
 from penstock.log import Lease, Log
 
 _TTL_SECONDS = 15.0
+_SPARE_SECONDS = 2.0
 
 _log = logging.getLogger("penstock.spark")
 
 
 class LeaseKeeper:
-    """Takes the lease when made, and renews it from a thread. Raises LogError naming who holds it."""
+    """Takes the lease when made, and renews it from a thread. Raises LogError naming who holds it.
+
+    Where the log cannot tell a driver that was killed from one that runs, it waits until a lease of the former would be over.
+    """
 
     def __init__(self, log: Log, application_id: str) -> None:
         owner = f"{os.environ.get('USER') or os.getuid()}@{socket.gethostname()}, process {os.getpid()}"
-        self._lease: Lease = log.lease(application_id, owner, int(_TTL_SECONDS * 1000))
+        self._lease: Lease = _take(log, application_id, owner)
         self.lost: PenstockError | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="penstock-lease", daemon=True)
@@ -55,3 +60,18 @@ class LeaseKeeper:
         """Stop renewing and give the lease up; idempotent. A log that is away is not waited for: the lease ends by itself."""
         self._ended.set()
         self._thread.join(_TTL_SECONDS)
+
+
+def _take(log: Log, application_id: str, owner: str) -> Lease:
+    deadline = time.monotonic() + _TTL_SECONDS + _SPARE_SECONDS
+    said = False
+    while True:
+        try:
+            return log.lease(application_id, owner, int(_TTL_SECONDS * 1000))
+        except LeaseHeldError as error:
+            if time.monotonic() > deadline:
+                raise
+            if not said:
+                said = True
+                _log.warning("%s; if it was killed, its lease ends within %.0f s: waiting", error, _TTL_SECONDS)
+        time.sleep(0.5)

@@ -24,27 +24,30 @@ def main(arguments: list[str] | None = None) -> int:
         default="exactly_once",
         help="at_least_once, on Kafka only: nothing may be lost",
     )
+    parser.add_argument(
+        "--changelog", choices=("directory", "topic"), default="directory", help="where history is kept"
+    )
     given = parser.parse_args(arguments)
     if given.log == "local" and given.guarantee != "exactly_once":
         parser.error("the local log always commits exactly once")
     # A harness that is told to end takes the application with it.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
-    tally = run(given.rounds, maker(given.log, given.seed, given.guarantee))
+    tally = run(given.rounds, maker(given.log, given.seed, given.guarantee, given.changelog))
     for problem in tally.wrong[:20]:
         print(f"WRONG: {problem}")
     print(f"rounds {tally.rounds} lost {tally.lost} duplicated {tally.duplicated} wrong {len(tally.wrong)}")
     return 0 if tally.passed else 1
 
 
-def maker(log: str, seed: int, guarantee: str) -> Callable[[Path], Harness]:
+def maker(log: str, seed: int, guarantee: str, changelog: str = "directory") -> Callable[[Path], Harness]:
     """Return what makes a harness in a directory."""
 
     def say(line: str) -> None:
         print(line, flush=True)
 
     if log == "kafka":
-        return lambda directory: KafkaHarness(directory, seed, say, guarantee)
-    return lambda directory: Harness(directory, seed, say)
+        return lambda directory: KafkaHarness(directory, seed, say, guarantee, changelog)
+    return lambda directory: Harness(directory, seed, say, changelog=changelog)
 
 
 if __name__ == "__main__":

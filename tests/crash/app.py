@@ -41,7 +41,9 @@ class Count(Processor):
         self.context.forward(record.with_value(f"{count} {record.value}"))
 
 
-def make_application(data_dir: str, log: str = "local:log", guarantee: str = "exactly_once") -> Application:
+def make_application(
+    data_dir: str, log: str = "local:log", guarantee: str = "exactly_once", changelog: str = "directory"
+) -> Application:
     topology = (
         Topology()
         .add_source("requests", INPUT)
@@ -57,6 +59,7 @@ def make_application(data_dir: str, log: str = "local:log", guarantee: str = "ex
         data_dir=data_dir,
         log=log,
         processing_guarantee=guarantee,
+        changelog=f"{changelog}:changelog",
         # Several commits a batch, so that a kill meets more than the end of one.
         commit_interval="50ms",
         fetch_bytes=4_000,
@@ -67,4 +70,6 @@ def make_application(data_dir: str, log: str = "local:log", guarantee: str = "ex
 
 def application() -> Application:
     """Return the application that the harness names."""
-    return make_application(*(os.environ[name] for name in ("CRASH_DIRECTORY", "CRASH_LOG", "CRASH_GUARANTEE")))
+    return make_application(
+        *(os.environ[name] for name in ("CRASH_DIRECTORY", "CRASH_LOG", "CRASH_GUARANTEE", "CRASH_CHANGELOG"))
+    )

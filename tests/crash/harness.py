@@ -63,12 +63,14 @@ class Harness:
         say: Callable[[str], None],
         log: str = "local:log",
         guarantee: str = "exactly_once",
+        changelog: str = "directory",
     ) -> None:
         self.random = random.Random(seed)
         self.say = say
         self.directory = directory
         self.guarantee = guarantee
-        self.application = make_application(str(directory / "data"), log, guarantee)
+        self.changelog = changelog
+        self.application = make_application(str(directory / "data"), log, guarantee, changelog)
         self.log: Log = open_log(self.application.settings)
         for topic in (INPUT, ANSWERS, COUNTS):
             self.log.create_topic(topic, PARTITIONS)
@@ -87,6 +89,7 @@ class Harness:
                 "CRASH_DIRECTORY": self.application.settings.data_dir,
                 "CRASH_LOG": self.application.settings.log,
                 "CRASH_GUARANTEE": self.guarantee,
+                "CRASH_CHANGELOG": self.changelog,
             },
             stdout=self.output,
             stderr=subprocess.STDOUT,

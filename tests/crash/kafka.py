@@ -24,14 +24,21 @@ class KafkaHarness(Harness):
     poll_seconds = 0.05
     per_round = 8_000
 
-    def __init__(self, directory: Path, seed: int, say: Callable[[str], None], guarantee: str = "exactly_once") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        seed: int,
+        say: Callable[[str], None],
+        guarantee: str = "exactly_once",
+        changelog: str = "directory",
+    ) -> None:
         # That the broker is away is no news.
         logging.getLogger("penstock.kafka").setLevel(logging.CRITICAL)
         self.broker = KafkaBroker(directory / "kafka")
         self.broker.start()
         self._deck: list[str] = []
         try:
-            super().__init__(directory, seed, say, f"kafka:{self.broker.bootstrap}", guarantee)
+            super().__init__(directory, seed, say, f"kafka:{self.broker.bootstrap}", guarantee, changelog)
         except BaseException:
             self.broker.kill()
             raise

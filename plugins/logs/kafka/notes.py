@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
-from penstock.errors import LogError
+from penstock.errors import LeaseHeldError, LogError
 from penstock.log import Lease
-from penstock.plugins.logs.messages import lease_lost
 from penstock.record import OutputBatch, RecordBatch, TopicPartition
 
+from ..messages import lease_lost
 from .clients import Clients
 from .producing import Outbox
 from .reading import PartitionReader, read_whole
@@ -79,7 +79,7 @@ class Notes:
         holder = lease.claim()
         if holder is None or holder.token != lease.token:
             lease.withdraw()
-            raise LogError(
+            raise LeaseHeldError(
                 f"application {application_id!r} is already run by {holder.owner if holder else '?'}, which holds its lease in "
                 f"{self._clients.where} for at most {ttl_ms / 1000:.1f} s after its end: stop it first"
             )
