@@ -17,17 +17,20 @@ settings.load_profile("penstock")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep all tests that start Spark in one process: two sessions on two cores only slow each other down.
+    """Divide the tests that start JVMs among two processes, for two cores.
 
-    Likewise those that need a Kafka broker and no Spark.
+    One has the session that tests share, the other all drivers in processes of their own and the Kafka brokers: more JVMs at a time only
+    slow each other down.
     """
     for item in items:
+        names = getattr(item, "fixturenames", ())
         for name in ("spark", "broker"):
-            if name in getattr(item, "fixturenames", ()):
+            if name in names:
                 item.add_marker(name)
-        group = next((name for name in ("spark", "broker") if item.get_closest_marker(name)), None)
-        if group is not None:
-            item.add_marker(pytest.mark.xdist_group(group))
+        if "spark" in names:
+            item.add_marker(pytest.mark.xdist_group("spark"))
+        elif any(item.get_closest_marker(name) for name in ("spark", "broker")):
+            item.add_marker(pytest.mark.xdist_group("processes"))
 
 
 @pytest.fixture(scope="session")
