@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -46,6 +46,7 @@ class Shop:
         partitions: int = 1,
         create: bool = True,
         sink: Any = None,
+        config: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> None:
         self.id = fresh_name("shop")
@@ -60,14 +61,19 @@ class Shop:
             .add_processor("add", Add, "orders", stores=[key_value_store("totals", backend="memory")])
             .add_sink("totals-out", sink or self.totals, "add")
         )
-        self.application = Application(
-            self.id, topology, log=f"kafka:{bootstrap}", data_dir=str(directory / self.id), changelog=f"memory:{self.id}",
-            key_serde="str", value_serde="str", **{"task_timeout": "30s", **settings},
-        )  # fmt: skip
+        self._settings: dict[str, Any] = {
+            "log": f"kafka:{bootstrap}", "data_dir": str(directory / self.id), "changelog": f"memory:{self.id}",
+            "key_serde": "str", "value_serde": "str", "task_timeout": "30s", **settings,
+        }  # fmt: skip
+        self.use(topology)
         if create:
             with self.log() as log:
-                for topic in (self.orders, self.totals):
-                    log.create_topic(topic, partitions)
+                log.create_topic(self.orders, partitions)
+                log.create_topic(self.totals, partitions, config)
+
+    def use(self, topology: Topology) -> None:
+        """Have the next run use another program."""
+        self.application = Application(self.id, topology, **self._settings)
 
     @contextmanager
     def log(self, **settings: Any) -> Iterator[KafkaLog]:

@@ -48,12 +48,12 @@ _CONSUMER = {
     "queued.max.messages.kbytes": 8 * 1024,
     "queued.min.messages": 100_000,
 }
+_BATCH_BYTES = 1_000_000
 _PRODUCER = {
     "enable.idempotence": True,
     "partitioner": "murmur2_random",
     "sticky.partitioning.linger.ms": 0,
     "linger.ms": 5,
-    "batch.size": 1_000_000,
     "batch.num.messages": 10_000,
     "queue.buffering.max.messages": 1_000_000,
     "queue.buffering.max.kbytes": 1_048_576,
@@ -77,6 +77,7 @@ class Clients:
         self.guarantee = settings.get("processing.guarantee", "exactly_once")
         self.replication = int(settings.get("replication.factor", "-1"))
         self.patience = Patience(self.where, float(settings.get("task.timeout.ms", "300000")) / 1000)
+        self._most_batch_bytes = _BATCH_BYTES
         self._common: dict[str, Any] = {}
         self._own: dict[str, dict[str, Any]] = {kind: {} for kind in PREFIXES}
         for name, value in settings.items():
@@ -103,6 +104,7 @@ class Clients:
     def producer(self, properties: Mapping[str, Any] | None = None) -> Producer:
         """Return an idempotent producer, or a transactional one when `transactional.id` is given."""
         chosen = {**_PRODUCER, **(properties or {})}
+        chosen["batch.size"] = self._most_batch_bytes
         if "transactional.id" not in chosen:
             chosen["message.timeout.ms"] = max(1000, int(self.patience.timeout_s * 1000))
         made: Producer = self._make(Producer, "producer", chosen)
@@ -113,6 +115,12 @@ class Clients:
         """How long a transaction may last before brokers give it up."""
         own = self._own["producer"].get("transaction.timeout.ms", self._common.get("transaction.timeout.ms"))
         return float(str(own or _PRODUCER["transaction.timeout.ms"])) / 1000
+
+    def limit_batches(self, most_bytes: int) -> bool:
+        """Let later producers send no larger batches, for a topic takes none; return whether they did before."""
+        did = most_bytes < self._most_batch_bytes
+        self._most_batch_bytes = min(self._most_batch_bytes, most_bytes)
+        return did
 
     def admin(self) -> AdminClient:
         """Return an admin client."""

@@ -14,9 +14,9 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from penstock.errors import FencedError, LogError, PenstockError, ProductionError
 from penstock.log import Commit, TaskCommitter
-from penstock.plugins.logs.messages import fenced
 from penstock.record import OutputBatch, TopicPartition
 
+from ..messages import fenced
 from .clients import Clients
 from .failures import FOREIGN_MEMBERS, describe, error_of, has_members, is_fenced, is_retriable
 from .positions import from_kafka, plain, to_kafka

@@ -12,15 +12,16 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from penstock.errors import ConfigError, LogError
 from penstock.log import Lease, Log, TaskCommitter, TopicInfo
-from penstock.plugins.logs.messages import out_of_range as out_of_range_error
 from penstock.record import OutputBatch, RecordBatch, TopicPartition
 
+from ..messages import out_of_range as out_of_range_error
+from ..messages import too_large
 from .clients import Clients
 from .committers import AtLeastOnce, ExactlyOnce, transactional_id
 from .failures import describe, error_of, is_unknown_topic
 from .notes import Notes
 from .positions import nothing, plain, position_of, seeds, task_of
-from .producing import Outbox
+from .producing import Outbox, largest_message
 from .reading import PartitionReader, Readers, out_of_range
 from .topics import Topics
 
@@ -52,6 +53,7 @@ class KafkaLog(Log):
         self._readers = Readers(partial(PartitionReader, self._clients, _READER_GROUP))
         self._lock = threading.Lock()
         self._outbox: Outbox | None = None
+        self._measured: dict[str, int | None] = {}
         self._positions: dict[str, Consumer] = {}
 
     # -- topics
@@ -69,6 +71,7 @@ class KafkaLog(Log):
     def delete_topic(self, name: str) -> None:
         """Delete a topic, its records and every position in it."""
         self._readers.forget(name)
+        self._measured.pop(name, None)
         self._topics.delete(name)
 
     def start_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
@@ -120,6 +123,7 @@ class KafkaLog(Log):
         """Produce outside any task; durable when it returns."""
         self._topics.count(batch.topic)
         with self._lock:
+            self._check_sizes(batch)
             if self._outbox is None:
                 self._outbox = Outbox(self._clients, self._topics.count)
             try:
@@ -221,6 +225,22 @@ class KafkaLog(Log):
             consumer.close()
 
     # -- inside
+
+    def _check_sizes(self, batch: OutputBatch) -> None:
+        """Raise RecordRefusedError for a record that is too large, and see to it that the producer's batches are not: there is no commit to undo."""
+        topic = batch.topic
+        if topic not in self._measured:
+            self._measured[topic] = most = largest_message(self._clients, topic)
+            if most is not None and self._clients.limit_batches(most) and self._outbox is not None:
+                self._outbox.close()
+                self._outbox = None
+        most = self._measured[topic]
+        if most is None:
+            return
+        for key, value in zip(batch.keys, batch.values, strict=True):
+            size = len(key or b"") + len(value or b"")
+            if size > most:
+                raise too_large(topic, size, most)
 
     def _end(self, partition: TopicPartition) -> int:
         return self._topics.end_offsets([partition], stable=True)[partition]

@@ -12,9 +12,9 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from penstock.errors import ProductionError, RecordRefusedError, UnknownTopicError
-from penstock.plugins.logs.messages import unknown_topics_as_production_errors
 from penstock.record import OutputBatch
 
+from ..messages import unknown_topics_as_production_errors
 from .clients import Clients
 from .failures import describe, is_unknown_topic
 
@@ -25,8 +25,7 @@ _MOST_IN_FLIGHT = 400_000
 _SAMPLED = 32
 _LOOK_SECONDS = 1.0
 """How long nothing is delivered until it is asked whether the topics are still there."""
-_OVERHEAD_BYTES = 512
-"""What Kafka may count for a record beside its key and value."""
+_TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
 
 
 class Outbox:
@@ -39,11 +38,13 @@ class Outbox:
         self._partitions = partitions
         self._checked: dict[str, int] = {}
         self.failed: tuple[str, KafkaError] | None = None
+        self._refused_bytes: int | None = None
         self.producer: Producer = clients.producer({"on_delivery": self._delivered, **(properties or {})})
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and self.failed is None:
             self.failed = message.topic() or "?", error
+            self._refused_bytes = len(message.key() or b"") + len(message.value() or b"")
 
     def send(self, batch: OutputBatch) -> None:
         """Queue a batch. Raises ProductionError for a record that cannot be produced, and for a topic that is not there."""
@@ -146,13 +147,15 @@ class Outbox:
         """Return the error for a record that a topic did not take."""
         self._checked.pop(topic, None)
         what = f"topic {topic!r}: cannot produce to {self._clients.where}: {describe(error)}"
-        if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
-            limit = self._largest_message(topic)
+        if error.code() in _TOO_LARGE:
+            limit = largest_message(self._clients, topic)
+            # A batch of many records that is refused says nothing about one of them: the next producer makes smaller ones.
+            is_alone = limit is None or not self._clients.limit_batches(limit)
             return RecordRefusedError(
                 f"{what}: make records smaller, or raise the topic's 'max.message.bytes'"
                 + (f" ({limit})" if limit is not None else ""),
                 topic,
-                above=None if limit is None else max(0, limit - _OVERHEAD_BYTES),
+                above=self._refused_bytes - 1 if is_alone and self._refused_bytes is not None else limit,
             )
         if error.code() == KafkaError.INVALID_RECORD:
             return RecordRefusedError(
@@ -164,16 +167,6 @@ class Outbox:
             ": was it deleted? Create it (`penstock topics create`) and start again" if is_unknown_topic(error) else ""
         )
         return ProductionError(f"{what}{hint}")
-
-    def _largest_message(self, topic: str) -> int | None:
-        """Return the topic's `max.message.bytes`; None when the broker does not say."""
-        resource = ConfigResource(ResourceType.TOPIC, topic)
-        admin = self._clients.admin()
-        try:
-            config = admin.describe_configs([resource], request_timeout=10.0)[resource].result()
-            return int(config["max.message.bytes"].value)
-        except (KafkaException, KeyError, ValueError):
-            return None
 
     def _refused(self, topic: str, exception: Exception) -> Exception:
         error = exception.args[0] if exception.args else None
@@ -192,6 +185,17 @@ class Outbox:
             pass  # one that was shut out says so here, too
         # Its callback leads back here: without this its threads and sockets would live until a collection of such cycles.
         del self.producer
+
+
+def largest_message(clients: Clients, topic: str) -> int | None:
+    """Return a topic's `max.message.bytes`; None when the broker does not say."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    admin = clients.admin()
+    try:
+        config = admin.describe_configs([resource], request_timeout=10.0)[resource].result()
+        return int(config["max.message.bytes"].value)
+    except (KafkaException, KeyError, ValueError):
+        return None
 
 
 def _one_partition(partitions: Sequence[Sequence[int] | None]) -> int | None:

@@ -22,10 +22,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from penstock.errors import LogError
 from penstock.log import TopicInfo
-from penstock.plugins.logs.messages import check_partition, unknown_topic
-from penstock.plugins.logs.topics import CONFIG_DEFAULTS, CONFIG_IGNORED, check_name
 from penstock.record import TopicPartition
 
+from ..messages import check_partition, unknown_topic
+from ..topics import CONFIG_DEFAULTS, CONFIG_IGNORED, check_name
 from .clients import Clients
 from .failures import describe, error_of, has_members, is_unknown_topic
 

@@ -1,0 +1,105 @@
+"""Records that a topic does not take: the error names the topic and what to do, nothing of the commit counts, handlers are asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Processor, ProductionError, Record, Topology
+from penstock.errors import RecordRefusedError
+from penstock.handlers import skip
+from penstock.plugins.logs.kafka import KafkaLog
+from penstock.plugins.testing.kafka_broker import KafkaBroker
+from penstock.record import OutputBatch
+
+from ..bad_input.world import says
+from .names import fresh_name
+from .shop import Shop, contents, drain
+
+LONG = "b" * 400
+
+
+def test_too_large(broker: KafkaBroker, tmp_path: Path) -> None:
+    shop = Shop(broker.bootstrap, tmp_path, config={"max.message.bytes": "300"})
+    shop.sell(("ann", 1), (LONG, 7), ("ann", 2))
+    with shop.worker() as (log, worker):
+        for _ in range(2):
+            with pytest.raises(ProductionError) as caught:
+                drain(log, worker)
+            says(caught.value, f"topic '{shop.totals}'", "make records smaller", "'max.message.bytes' (300)")
+            assert shop.position(log) == 0
+            assert shop.sold(log) == []
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+def test_skipped_when_too_large(broker: KafkaBroker, tmp_path: Path, guarantee: str) -> None:
+    """Small records beside it go through, though together they are larger than the topic takes at once."""
+    shop = Shop(
+        broker.bootstrap,
+        tmp_path,
+        config={"max.message.bytes": "300"},
+        production_handler=skip,
+        processing_guarantee=guarantee,
+    )
+    shop.sell(*[("ann", 1)] * 30, (LONG, 7), *[("cat", 2)] * 30)
+    reports = shop.run()
+    assert sum(report.dropped for report in reports) == 1
+    shop.expected = [each for each in shop.expected if each[0] != LONG]
+    # What was sent before the refusal may be there twice, at least once.
+    found = shop.sold()
+    assert (sorted(found) if guarantee == "exactly_once" else sorted(set(found))) == sorted(shop.expected)
+
+
+def test_many_small_ones_at_once(broker: KafkaBroker) -> None:
+    log, topic = KafkaLog(broker.bootstrap), fresh_name("small")
+    log.create_topic(topic, 1, {"max.message.bytes": "300"})
+    values = [b"%d" % number for number in range(200)]
+    log.append(OutputBatch(topic, [b"k"] * 200, list(values), [1] * 200))
+    assert [value for _, value in contents(log, topic)] == values
+    with pytest.raises(RecordRefusedError, match=f"topic '{topic}'.*max.message.bytes"):
+        log.append(OutputBatch(topic, [b"k"], [b"x" * 400], [1]))
+    log.append(OutputBatch(topic, [b"k"], [b"afterwards"], [1]))
+    assert contents(log, topic)[-1] == (b"k", b"afterwards")
+    log.close()
+
+
+class WithoutKey(Processor):
+    def process(self, record: Record) -> None:
+        self.context.forward(record.with_key(None) if record.value == "2" else record)
+
+
+def elsewhere(topic: str, record: Record, count: int) -> int:
+    return 7
+
+
+@pytest.mark.parametrize(
+    ("config", "sink", "message"),
+    [
+        ({"cleanup.policy": "compact"}, {}, "cleanup.policy=compact) takes no record without a key"),
+        ({}, {"partitioner": elsewhere}, "its partitioner chose 7"),
+    ],
+    ids=["no key", "wrong partition"],
+)
+def test_refused(
+    broker: KafkaBroker, tmp_path: Path, config: dict[str, str], sink: dict[str, Any], message: str
+) -> None:
+    shop = Shop(broker.bootstrap, tmp_path, config=config)
+    topology = (
+        Topology()
+        .add_source("orders", shop.orders)
+        .add_processor("drop-key", WithoutKey, "orders")
+        .add_sink("out", shop.totals, "drop-key", **sink)
+    )
+    shop.use(topology)
+    shop.sell(("ann", 1), ("ann", 2), ("ann", 3))
+    with shop.worker() as (log, worker):
+        with pytest.raises(ProductionError) as caught:
+            drain(log, worker)
+        says(caught.value, f"topic '{shop.totals}'", message)
+        assert shop.position(log) == 0
+        assert shop.sold(log) == []
+    if not sink:
+        shop.run(production_handler=skip)
+        assert shop.sold() == [("ann", "1"), ("ann", "3")]
