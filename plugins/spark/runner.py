@@ -13,7 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from penstock.clock import Clock, SystemClock, duration_ms
-from penstock.config import Application
+from penstock.config import Application, Settings
 from penstock.errors import ConfigError, RuntimeUnavailableError
 from penstock.log import Log
 from penstock.plugins.runtime.locations import open_log
@@ -84,6 +84,17 @@ def spark_trigger(trigger: str) -> dict[str, Any]:
         ) from None
 
 
+def local_changelog(settings: Settings, master: str) -> str | None:
+    """Return what is wrong with a changelog in a plain directory when tasks run on several hosts; None where nothing is."""
+    name, _, location = settings.changelog.partition(":")
+    if master.startswith("local") or name != "directory" or "://" in location or settings.log.startswith("local:"):
+        return None
+    return (
+        f"changelog={settings.changelog!r} is a directory of each host by itself, and Spark runs on {master}: unless all executors share it, "
+        'a task that moves does not find its state. Use changelog="topic:", or a location that all reach (s3://, hdfs://, a shared mount)'
+    )
+
+
 class RunningApplication:
     """An application with its log, lease and session open; what `run` and the stepping driver share."""
 
@@ -112,6 +123,9 @@ class RunningApplication:
             if session is None:
                 session = make_session(master)
                 stack.callback(_stop_quietly, session)
+            warning = local_changelog(application.settings, session.sparkContext.master or "local")
+            if warning is not None:
+                _log.warning("application %r: %s", application.id, warning)
             yield cls(prepared, log, lease, session)
 
     def query(self, **options: Any) -> ApplicationQuery:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from penstock import ConfigError, RuntimeUnavailableError
+from penstock import ConfigError, RuntimeUnavailableError, Settings
 from penstock.plugins.spark import run
 from penstock.plugins.spark.query import explain
-from penstock.plugins.spark.runner import spark_trigger
+from penstock.plugins.spark.runner import local_changelog, spark_trigger
 from penstock.plugins.spark.session import check_java
 
 from . import apps
@@ -89,3 +89,21 @@ def test_importing_the_runtime_imports_no_spark(monkeypatch: pytest.MonkeyPatch)
 
     program = "import sys, penstock.plugins.spark; sys.exit('pyspark' in sys.modules or 'pandas' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("changelog", "log", "master", "warned"),
+    [
+        ("directory:changelog", "kafka:h:1", "spark://h:7077", True),
+        ("directory:changelog", "kafka:h:1", "local[2]", False),
+        ("directory:s3://bucket/changelog", "kafka:h:1", "spark://h:7077", False),
+        ("topic:", "kafka:h:1", "yarn", False),
+        ("directory:changelog", "local:log", "spark://h:7077", False),
+    ],
+)
+def test_a_changelog_that_other_hosts_do_not_see_is_warned_of(
+    changelog: str, log: str, master: str, warned: bool
+) -> None:
+    found = local_changelog(Settings(changelog=changelog, log=log), master)
+    assert (found is not None) == warned
+    assert found is None or ('changelog="topic:"' in found and master in found)
