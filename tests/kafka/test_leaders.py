@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from penstock import TopicPartition
-from penstock.errors import LogError, UnknownTopicError
+from penstock.errors import FencedError, LogError, UnknownTopicError
 from penstock.plugins.logs.kafka import KafkaLog
 from penstock.plugins.testing.kafka_broker import KafkaCluster
 from tests.kafka.clients import leader, make_topic, produce, read_all
 from tests.kafka.names import fresh_name
+from tests.kafka.shop import Shop, drain
 
 pytestmark = pytest.mark.broker
 
@@ -77,3 +79,34 @@ def test_the_log_waits_for_a_leader(cluster: KafkaCluster) -> None:
         patient.end_offsets([partition])
     for log in (impatient, patient, other):
         log.close()
+
+
+def test_an_application_goes_on(cluster: KafkaCluster, tmp_path: Path) -> None:
+    """What leads moves, and who coordinates the group and the transactions; a task that is told so begins again from its last commit."""
+    shop = Shop(cluster.bootstrap, tmp_path, partitions=4, task_timeout="60s")
+    customers = [f"customer {number}" for number in range(20)]
+    shop.sell(*[(customer, 1) for customer in customers])
+    with shop.workers() as (log, workers):
+        for worker in workers:
+            drain(log, worker)
+        shop.sell(*[(customer, 2) for customer in customers])
+        ends = [log.end_offsets(worker.partitions) for worker in workers]
+        cluster.brokers[1].kill()
+        for worker, end in zip(workers, ends, strict=True):
+            again(lambda worker=worker, end=end: worker.run_batch(end, 0))  # type: ignore[misc]
+        shop.sell(*[(customer, 3) for customer in customers])
+        for worker in workers:
+            again(lambda worker=worker: drain(log, worker))  # type: ignore[misc]
+        assert sorted(shop.sold(log)) == sorted(shop.expected)
+    cluster.start()
+    shop.is_exact()
+
+
+def again(doing: Callable[[], object]) -> None:
+    """Do what the runner does with a task that was fenced."""
+    while True:
+        try:
+            doing()
+        except FencedError:
+            continue
+        return
