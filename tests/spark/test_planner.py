@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -98,6 +100,56 @@ def test_a_tick_that_is_due_makes_a_batch_and_not_more_often_than_the_interval(s
     stage.control.write(Control(next_tick=10_000))
     stage.clock.advance("5s")
     assert stage.planner.next(second, None) is second
+
+
+class MarkersOnTheirWay(MemoryLog):
+    """Like Kafka just after a commit: for a while the ends that can be read are before it."""
+
+    held_back: int = 0
+    """How many times somebody may still ask for stable ends before they are up to date."""
+
+    def end_offsets(self, partitions: Sequence[TopicPartition], *, stable: bool = True) -> Mapping[TopicPartition, int]:
+        ends = super().end_offsets(partitions)
+        if not stable:
+            return ends
+        if not self.held_back:
+            return ends
+        self.held_back -= 1
+        return {each: end - 3 if each == INTERNAL and end >= 3 else end for each, end in ends.items()}
+
+
+@pytest.mark.parametrize("held_back", [1, 2, 5])
+def test_records_on_their_way_are_waited_for(stage: Stage, held_back: int) -> None:
+    """A drain must not end before what was committed to an internal topic can be read, whenever the marker lands."""
+    stage.log.__class__ = MarkersOnTheirWay
+    offset = stage.planner.next(stage.planner.first(), None)
+    stage.planner.drain_only()
+    stage.put("app-r", 3)
+    stage.log.held_back = held_back  # type: ignore[attr-defined]
+    following = stage.planner.next(offset, None)
+    assert following is not offset
+    assert following["ends"]["app-r"] == {"0": 3}
+
+
+def test_records_that_never_come_make_a_batch(stage: Stage) -> None:
+    """It opens the tasks, which ends the transactions of those that crashed."""
+    stage.log.__class__ = MarkersOnTheirWay
+    offset = stage.planner.next(stage.planner.first(), None)
+    stage.put("app-r", 3)
+    stage.log.held_back = 1_000_000  # type: ignore[attr-defined]
+    assert stage.planner.next(offset, None)["seq"] == 2
+    assert sum(stage.waits) >= 1.0
+
+
+def test_a_quiet_application_renews_its_commits_now_and_then(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    offset = stage.started()
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 5 * 3600)
+    assert stage.planner.next(offset, None) is offset
+    monkeypatch.setattr(time, "monotonic", lambda: now + 7 * 3600)
+    offset = stage.planner.next(offset, None)
+    assert offset["seq"] == 2
+    assert stage.planner.next(offset, None) is offset
 
 
 def test_stopping_plans_nothing_and_a_runner_that_is_gone_is_one_that_stops(stage: Stage, tmp_path: Path) -> None:
