@@ -324,6 +324,11 @@ def _decode(batch: RecordBatch, stamped: bool) -> Iterator[tuple[bytes, bytes | 
             expiry: int | None = None
             kept: list[tuple[str, bytes | None]] = []
             for name, content in extra:
+                if name in (_KIND, _EXPIRY) and content is not None and len(content) != _LONG.size:
+                    raise ChangelogError(
+                        f"changelog topic {batch.topic!r}, partition {batch.partition}: the entry of key {key!r} has a header {name!r} that no "
+                        "penstock wrote, or that was damaged. Only the application may write there; `penstock reset` starts it afresh"
+                    )
                 if name == _KIND:
                     at = None if content is None else _LONG.unpack(content)[0]
                 elif name == _EXPIRY and content is not None:

@@ -259,3 +259,20 @@ def test_a_reset_that_was_killed_leaves_no_state(log: Log, tmp_path: Path) -> No
     elsewhere.run_batch({}, 0)
     assert contents(elsewhere)["plain"] == {"b": "2"}
     elsewhere.close()
+
+
+def test_a_damaged_entry_is_named(log: Log, tmp_path: Path) -> None:
+    log.create_topic("in", 1)
+    application = make(tmp_path)
+    prepare(application, log)
+    first = worker(application, log)
+    feed(log, [("a", "1")], 10)
+    run_to_end(first, log)
+    first.close()
+    topic = changelog_topic("app", "stamped")
+    header = ("__penstock.timestamped", b"short")
+    log.append(OutputBatch(topic, [b"somebody"], [b"else"], [1], [(header,)]))
+    second = worker(make(tmp_path / "two"), log)
+    with pytest.raises(ChangelogError, match=f"'{topic}', partition 0: the entry of key b'somebody'.*penstock reset"):
+        second.run_batch({}, 0)
+    second.close()

@@ -108,7 +108,10 @@ class Topics:
                 entries = future.result()
             except KafkaException as exception:
                 error = error_of(exception)
-                if error is not None and is_unknown_topic(error):
+                if error is not None and (
+                    is_unknown_topic(error) or error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+                ):
+                    # Of somebody else's topic, that is no reason to stop.
                     continue
                 raise self._failed(f"reading the settings of topic {resource.name!r}", exception) from exception
             # Source 1 is what was given to this topic; others are defaults of the broker.
