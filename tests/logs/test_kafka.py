@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +13,13 @@ from confluent_kafka.admin import AdminClient
 
 from penstock.clock import ManualClock
 from penstock.errors import FencedError, LogError
-from penstock.log import Lease, Log
+from penstock.log import Commit, Lease, Log
 from penstock.plugins.logs.kafka import KafkaLog
 from penstock.plugins.testing.contracts.log import LogContract
 from penstock.plugins.testing.kafka_broker import KafkaBroker
+from penstock.record import TopicPartition
+
+from ..kafka.names import fresh_name
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +86,27 @@ def wait_for_lease(log: Log, owner: str) -> Lease:
             return log.lease("application", owner, 10_000)
         except LogError:
             assert time.monotonic() < deadline
+
+
+@pytest.mark.broker
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts native threads where Linux lists them")
+def test_a_closed_committer_leaves_no_threads(broker: KafkaBroker) -> None:
+    """Tasks are opened and closed as long as an application lives, and each has some of librdkafka's threads."""
+    log = KafkaLog(broker.bootstrap)
+    topic = fresh_name("in")
+    log.create_topic(topic, 1)
+    partition = TopicPartition(topic, 0)
+
+    def open_and_close() -> int:
+        committer = log.open_committer(topic, "0_0", [partition])
+        committer.commit(Commit({partition: 0}, "v1"), [])
+        committer.close()
+        return len(list(Path("/proc/self/task").iterdir()))
+
+    first = [open_and_close() for _ in range(2)][-1]
+    gc.disable()
+    try:
+        assert max(open_and_close() for _ in range(4)) <= first + 2
+    finally:
+        gc.enable()
+    log.close()
