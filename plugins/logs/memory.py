@@ -77,9 +77,7 @@ class MemoryLog(Log):
         with self._lock:
             return {each: self._partition(each).start for each in partitions}
 
-    def end_offsets(
-        self, partitions: Sequence[TopicPartition], *, stable: bool = True
-    ) -> Mapping[TopicPartition, int]:
+    def end_offsets(self, partitions: Sequence[TopicPartition], *, stable: bool = True) -> Mapping[TopicPartition, int]:
         """Return the offset after the last committed record, for each."""
         with self._lock:
             return {each: self._partition(each).end for each in partitions}

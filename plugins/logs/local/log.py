@@ -76,9 +76,7 @@ class LocalLog(Log):
         """Return the first offset that can still be read, for each."""
         return {each: found.start for each, found in self._extents(partitions).items()}
 
-    def end_offsets(
-        self, partitions: Sequence[TopicPartition], *, stable: bool = True
-    ) -> Mapping[TopicPartition, int]:
+    def end_offsets(self, partitions: Sequence[TopicPartition], *, stable: bool = True) -> Mapping[TopicPartition, int]:
         """Return the offset after the last committed record, for each; waits for no writer and costs microseconds."""
         return {each: found.end for each, found in self._extents(partitions).items()}
 
