@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import Application, Processor, Record, TopicPartition, Topology, key_value_store
+from penstock.errors import FencedError
 from penstock.plugins.logs.kafka import KafkaLog
 from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.locations import open_log
@@ -154,6 +155,16 @@ def drain(log: KafkaLog, worker: TaskWorker) -> list[TaskReport]:
         if reports[-1].positions == log.end_offsets(worker.partitions):
             return reports
         assert time.monotonic() < deadline
+
+
+def again(doing: Callable[[], object]) -> None:
+    """Do what the runner does with a task that was fenced."""
+    while True:
+        try:
+            doing()
+        except FencedError:
+            continue
+        return
 
 
 def contents(log: KafkaLog, topic: str) -> list[tuple[bytes, bytes]]:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from penstock import TopicPartition
-from penstock.errors import FencedError, LogError, UnknownTopicError
+from penstock.errors import LogError, UnknownTopicError
 from penstock.plugins.logs.kafka import KafkaLog
 from penstock.plugins.testing.kafka_broker import KafkaCluster
 from tests.kafka.clients import leader, make_topic, produce, read_all
 from tests.kafka.names import fresh_name
-from tests.kafka.shop import Shop, drain
+from tests.kafka.shop import Shop, again, drain
 
 pytestmark = pytest.mark.broker
 
@@ -100,13 +100,3 @@ def test_an_application_goes_on(cluster: KafkaCluster, tmp_path: Path) -> None:
         assert sorted(shop.sold(log)) == sorted(shop.expected)
     cluster.start()
     shop.is_exact()
-
-
-def again(doing: Callable[[], object]) -> None:
-    """Do what the runner does with a task that was fenced."""
-    while True:
-        try:
-            doing()
-        except FencedError:
-            continue
-        return

@@ -21,6 +21,7 @@ from penstock.plugins.testing.contracts.log_history import read
 from penstock.record import OutputBatch, TopicPartition
 
 from ..kafka.names import fresh_name
+from ..kafka.shop import wait_until
 
 
 @pytest.fixture(params=["memory", "local", pytest.param("kafka", marks=pytest.mark.broker)])
@@ -96,7 +97,7 @@ def test_fail(log: Log, tmp_path: Path) -> None:
             "offset_out_of_range",
         ):
             assert part in message
-        assert world.position() == 4
+        wait_until(lambda: world.position() == 4)
     assert world.copied() == [b"1", b"2", b"3", b"4"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from threading import Thread
 from typing import Any
 
@@ -307,15 +307,18 @@ class ExactlyOnce(KafkaCommitter):
                 done.set_result(None)
 
         Thread(target=send, name="penstock-offsets", daemon=True).start()
-        try:
-            done.result(seconds + _STUCK_SECONDS)
-        except TimeoutError:
-            # Nobody may touch the producer any more.
-            self._outbox, self._in_transaction = None, False
-            raise FencedError(
-                f"{self._what}: its transaction in {self._clients.where} was given up (the group's coordinator has left the cluster): "
-                "nothing since the last commit counts; open it again"
-            ) from None
+        if not wait([done], seconds + _STUCK_SECONDS).done:
+            # Nobody may touch the producer while it is in there.
+            outbox, self._outbox, self._in_transaction = self._outbox, None, False
+            admin = self._clients.admin()
+            self._patience.call(f"committing {self._what}", lambda left: admin.list_topics(timeout=left), admin)
+            if not wait([done], _STUCK_SECONDS).done:
+                raise FencedError(
+                    f"{self._what}: its transaction in {self._clients.where} was given up (the group's coordinator has left the cluster): "
+                    "nothing since the last commit counts; open it again"
+                )
+            self._outbox, self._in_transaction = outbox, True
+        done.result()
 
     def _give_up(self, outbox: Outbox) -> None:
         if not self._in_transaction:
