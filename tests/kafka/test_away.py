@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import LogError
-from penstock.plugins.logs.kafka import KafkaLog
+from penstock.plugins.logs.kafka import KafkaLog, committers
 from penstock.plugins.spark.control import Control, ControlFile
 from penstock.plugins.spark.planner import BatchPlanner
 from penstock.plugins.spark.preparation import prepare
@@ -124,7 +124,8 @@ class Running:
         return self.shop.position(self.log) == self.ends[self.worker.partitions[0]]
 
 
-def test_away(running: KafkaBroker, tmp_path: Path) -> None:
+def test_away(running: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committers, "_STUCK_SECONDS", 1.0)
     with ExitStack() as stack:
         hasty, patient = Running(running, tmp_path, stack), Running(running, tmp_path, stack)
         # As if task_timeout were "1s", which may be too short to get here on a busy machine.
