@@ -15,22 +15,20 @@ settings.register_profile("penstock", deadline=None, suppress_health_check=[Heal
 settings.load_profile("penstock")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """Divide the tests that start JVMs among two processes, for two cores.
 
     One has the session that tests share, the other all drivers in processes of their own and the Kafka brokers: more JVMs at a time only
     slow each other down.
     """
-    for item in items:
-        names = getattr(item, "fixturenames", ())
-        for name in ("spark", "broker"):
-            if name in names:
-                item.add_marker(name)
-        if "spark" in names:
-            item.add_marker(pytest.mark.xdist_group("spark"))
-        elif any(item.get_closest_marker(name) for name in ("spark", "broker")):
-            item.add_marker(pytest.mark.xdist_group("processes"))
+    names = getattr(item, "fixturenames", ())
+    for name in ("spark", "broker"):
+        if name in names:
+            item.add_marker(name)
+    if "spark" in names:
+        item.add_marker(pytest.mark.xdist_group("spark"))
+    elif any(item.get_closest_marker(name) for name in ("spark", "broker")):
+        item.add_marker(pytest.mark.xdist_group("processes"))
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ from .app import ANSWERS, COUNTS, INPUT, PARTITIONS, make_application
 PER_ROUND = 4_000
 KEYS = 50
 COLOURS = ("red", "green", "blue", "black", "white", "grey", "pink")
-PATIENCE = 120.0
+PATIENCE = 240.0
 """Seconds after which waiting for a condition is a failure."""
 
 

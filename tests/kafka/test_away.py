@@ -152,7 +152,7 @@ def test_away(running: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert hasty.shop.sold(hasty.log) == [("ann", "1")]
         hasty.log._clients.patience.timeout_s = 60.0
         hasty.lease.renew()
-        hasty.worker.run_batch(hasty.ends, 0)
+        again(lambda: hasty.worker.run_batch(hasty.ends, 0))
         wait_until(hasty.is_done)
         for each in (hasty, patient):
             assert sorted(each.shop.sold(each.log)) == sorted(each.shop.expected)
