@@ -14,11 +14,12 @@ from penstock.changelog import TaskChangelog
 from penstock.config import Settings
 from penstock.errors import IncompatibleStateError, StaleStoreError, StoreLockedError
 from penstock.hooks import registry
+from penstock.nodes import ProcessorNode, Subtopology
 from penstock.record import OutputBatch
 from penstock.serde import Serde
 from penstock.store import Changes, StateStore, StoreBackend, StoreBackendFactory, StoreBuilder
 from penstock.stores.layers.commit_buffer import CommitBuffer
-from penstock.task import resolve_serde
+from penstock.task import Task, resolve_serde
 
 from .directories import DirectoryUse
 from .locations import making_state_directory
@@ -159,6 +160,18 @@ class TaskState:
         if at != version:
             backend.write({}, at, version)
         return backend
+
+    def serve(self, task: Task, subtopology: Subtopology) -> None:
+        """Have the stores know the task's stream time, and the task's nodes what the stores drop."""
+        # A store does not know who called it; what it drops counts for the first node that is connected to it.
+        owners = {
+            store: node.name
+            for node in reversed(subtopology.nodes)
+            if isinstance(node, ProcessorNode)
+            for store in node.stores
+        }
+        self.stream_time = lambda: task.stream_time
+        self.dropped = lambda store, reason, count: task.node_metrics[owners[store]].drop(reason, count)
 
     # ------------------------------------------------------------------ a commit
 

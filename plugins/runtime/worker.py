@@ -13,12 +13,13 @@ from penstock.clock import duration_ms
 from penstock.config import Application
 from penstock.errors import IncompatibleStateError, OffsetOutOfRangeError, RecordRefusedError, TopologyError
 from penstock.log import Commit, Log, TaskCommitter
-from penstock.nodes import ProcessorNode, SourceNode, Subtopology, TaskId, decorate
+from penstock.nodes import SourceNode, Subtopology, TaskId, decorate
 from penstock.record import RecordBatch, TopicPartition
 from penstock.task import RetryRequested, Task, partitions_read
 
 from .host import Host
 from .locations import open_changelog
+from .retries import Retries, close_parts
 from .state import TaskState, version_counter
 
 _log = logging.getLogger("penstock.worker")
@@ -86,7 +87,7 @@ class TaskWorker:
         self._state: TaskState | None = None
         self.task: Task | None = None
         self._commit: Commit | None = None
-        self._attempts: dict[tuple[Any, ...], int] = {}
+        self._retries = Retries(task_id, host)
         self._refusals: dict[str, RecordRefusedError] = {}
         self._commit_interval = duration_ms(self._settings.commit_interval) / 1000
         self._grace = duration_ms(self._settings.changelog_grace)
@@ -113,14 +114,7 @@ class TaskWorker:
                 return self._run_batch(ends, wall_clock_ms, known)
             except RetryRequested as retry:
                 self.abandon()
-                failure = retry.failure
-                self._attempts[retry.key] = failure.attempt
-                _log.warning(
-                    "task %s, node %r: attempt %d failed at %s-%s offset %s (%s: %s); again in %d ms",
-                    self.id, failure.node, failure.attempt, failure.topic, failure.partition, failure.offset,
-                    type(failure.error).__name__, failure.error, retry.delay_ms,
-                )  # fmt: skip
-                self._host.wait_ms(retry.delay_ms)
+                self._retries.wait(retry)
             except RecordRefusedError as refusal:
                 self.abandon()
                 if not self._note_refusal(refusal):
@@ -209,7 +203,7 @@ class TaskWorker:
         phases.add("snapshot", since)
         self._state.release()
         self._host.clean_up(self._application)
-        self._attempts.clear()
+        self._retries.clear()
         return self._report(phases, task.records_in - records_before, produced)
 
     def _fetch(self, task: Task, partition: TopicPartition, fetched_to: dict[TopicPartition, int], end: int) -> None:
@@ -306,19 +300,11 @@ class TaskWorker:
             partition_counts=self._partition_count,
             saved=commit.engine_state,
             wall_clock_ms=wall_clock_ms,
-            attempt=lambda failed: self._attempts.get(failed, 0) + 1,
+            attempt=self._retries.attempt,
             refusals=self._refusals,
             stopwatch=perf_counter,
         )
-        state.stream_time = lambda: task.stream_time
-        # A store does not know who called it; what it drops counts for the first node that is connected to it.
-        owners = {
-            store: node.name
-            for node in reversed(self._subtopology.nodes)
-            if isinstance(node, ProcessorNode)
-            for store in node.stores
-        }
-        state.dropped = lambda store, reason, count: task.node_metrics[owners[store]].drop(reason, count)
+        state.serve(task, self._subtopology)
         self._counted = {}
 
     def _first_commit(self, state: TaskState, committer: TaskCommitter) -> Commit:
@@ -440,12 +426,7 @@ class TaskWorker:
         task, state, committer = self.task, self._state, self._committer
         self._has_sent, self._sent_at = False, inf
         self.task = self._state = self._committer = self._commit = None
-        for part in (task, state, committer):
-            if part is not None:
-                try:
-                    part.close()
-                except Exception as error:
-                    _log.warning("task %s: closing after an error raised %s: %s", self.id, type(error).__name__, error)
+        close_parts(self.id, task, state, committer)
 
     def close(self) -> None:
         """Close the task; what is committed stays. Idempotent."""

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import pickle
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.config import Application
 from penstock.nodes import TaskId
-from penstock.plugins.runtime.host import Host, tune_garbage_collector
+from penstock.plugins.runtime.host import tune_garbage_collector
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.record import TopicPartition
 
 from .reports import TaskFailure, WorkerMessage, positions_from_list, positions_to_list
 from .worker_logs import WorkerLogHandler
-from .worker_process import IDLE_SECONDS, WorkerProcess
+from .worker_process import Opened, WorkerProcess
 
 if TYPE_CHECKING:
     import pandas
@@ -89,41 +88,21 @@ def run_batch(
     return message
 
 
-class _OpenApplication:
-    """An application that this process has unpacked: its log, host, and open tasks."""
+class _OpenApplication(Opened[str, TaskWorker]):
+    """An application that this process has unpacked, and its log."""
 
     def __init__(self, function: BatchFunction) -> None:
+        super().__init__()
         self.digest = function.digest
         self.cargo: Cargo = pickle.loads(function.cargo)
         self.application = self.cargo.application
         self.log = open_log(self.application.settings)
-        self.host = Host()
-        self.workers: dict[str, TaskWorker] = {}
-        self.last_used: dict[str, float] = {}
 
-    def worker(self, task: str) -> TaskWorker:
-        found = self.workers.get(task)
-        if found is None:
-            found = self.workers[task] = TaskWorker(
-                self.application, TaskId.parse(task), self.cargo.tasks[task], self.log, host=self.host
-            )
-        self.last_used[task] = time.monotonic()
-        return found
-
-    def close_idle(self) -> None:
-        """Close tasks that this process has not run for a while: they have moved, or there is no work."""
-        limit = time.monotonic() - IDLE_SECONDS
-        for task, used in list(self.last_used.items()):
-            if used < limit:
-                del self.last_used[task]
-                self.workers.pop(task).close()
+    def open_task(self, name: str) -> TaskWorker:
+        return TaskWorker(self.application, TaskId.parse(name), self.cargo.tasks[name], self.log, host=self.host)
 
     def close(self) -> None:
-        for worker in self.workers.values():
-            worker.close()
-        self.workers.clear()
-        self.last_used.clear()
-        self.host.close()
+        super().close()
         self.log.close()
 
 
@@ -149,7 +128,7 @@ class _Process(WorkerProcess[tuple[str, str, str], _OpenApplication]):
         try:
             opened = self._open(function)
             application_id = opened.application.id
-            report = opened.worker(task).run_batch(ends, clock_ms, known)
+            report = opened.task(task).run_batch(ends, clock_ms, known)
             opened.close_idle()
             return WorkerMessage(report=report, lines=self.logs.take(), process=os.getpid())
         except Exception as error:

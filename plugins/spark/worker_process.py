@@ -5,10 +5,14 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
+
+from penstock.plugins.runtime.host import Host
 
 IDLE_SECONDS = 30.0
 """How long a task stays open unused. Less than Spark's minute for idle workers, whom it ends without a word."""
@@ -16,22 +20,59 @@ IDLE_SECONDS = 30.0
 _log = logging.getLogger("penstock.spark")
 
 
-class Held(Protocol):
-    """What is kept open."""
-
-    def close_idle(self) -> None:
-        """Close tasks that this process has not run for a while: they have moved, or there is no work."""
+class Closeable(Protocol):
+    """A task."""
 
     def close(self) -> None:
-        """Close everything."""
+        """Close it."""
 
 
 Result = TypeVar("Result")
 Name = TypeVar("Name", bound=Hashable)
-Opened = TypeVar("Opened", bound=Held)
+OpenTask = TypeVar("OpenTask", bound=Closeable)
 
 
-class WorkerProcess(Generic[Name, Opened]):
+class Opened(ABC, Generic[Name, OpenTask]):
+    """What one program has open in this process: a host, and tasks from their first use until they are idle."""
+
+    def __init__(self) -> None:
+        self.host = Host()
+        self._tasks: dict[Name, OpenTask] = {}
+        self._last_used: dict[Name, float] = {}
+
+    @abstractmethod
+    def open_task(self, name: Name) -> OpenTask:
+        """Make a task."""
+
+    def task(self, name: Name) -> OpenTask:
+        """Return a task, made if it is not open."""
+        found = self._tasks.get(name)
+        if found is None:
+            found = self._tasks[name] = self.open_task(name)
+        self._last_used[name] = time.monotonic()
+        return found
+
+    def close_idle(self) -> None:
+        """Close tasks that this process has not run for a while: they have moved, or there is no work."""
+        limit = time.monotonic() - IDLE_SECONDS
+        for name, used in list(self._last_used.items()):
+            if used < limit:
+                del self._last_used[name]
+                self._tasks.pop(name).close()
+
+    def close(self) -> None:
+        """Close everything."""
+        for task in self._tasks.values():
+            task.close()
+        self._tasks.clear()
+        self._last_used.clear()
+        self.host.close()
+
+
+Held = TypeVar("Held", bound=Opened[Any, Any])
+
+
+class WorkerProcess(Generic[Name, Held]):
     """Runs calls in one thread.
 
     Spark's own thread hands each batch over. So everything of a task happens in one thread, as processors and stores
@@ -39,7 +80,7 @@ class WorkerProcess(Generic[Name, Opened]):
     """
 
     def __init__(self) -> None:
-        self.held: dict[Name, Opened] = {}
+        self.held: dict[Name, Held] = {}
         self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="penstock-tasks", daemon=True)
         self._thread.start()

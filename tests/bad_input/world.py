@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -13,11 +13,11 @@ from typing import Any
 
 from penstock import Application, Log, OutputBatch, Processor, Record, TopicPartition, Topology, key_value_store
 from penstock.nodes import SinkNode
-from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.worker import TaskReport, TaskWorker
-from penstock.plugins.spark.preparation import prepare
 from penstock.plugins.testing.contracts.child import answer, forked
+
+from ..processes import opened_workers
 
 Given = tuple[Any, ...]
 """(key, value) or (key, value, timestamp) of a record; key and value as text or bytes."""
@@ -118,13 +118,7 @@ class World:
     @contextmanager
     def workers(self) -> Iterator[tuple[Log, list[TaskWorker]]]:
         """Start the application as a runner would, and close everything at the end."""
-        with self.open() as log, ExitStack() as stack:
-            tasks = prepare(self.application, log).assignment.tasks
-            host = Host(wait=lambda seconds: None)
-            stack.callback(host.close)
-            workers = [TaskWorker(self.application, task, inputs, log, host=host) for task, inputs in tasks.items()]
-            for worker in workers:
-                stack.callback(worker.close)
+        with self.open() as log, opened_workers(self.application, log) as workers:
             yield log, workers
 
     def run(self, *, wall_clock_ms: int = 0) -> list[TaskReport]:

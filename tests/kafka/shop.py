@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,12 @@ from typing import Any
 from penstock import Application, Processor, Record, TopicPartition, Topology, key_value_store
 from penstock.errors import FencedError
 from penstock.plugins.logs.kafka import KafkaLog
-from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.worker import TaskReport, TaskWorker
-from penstock.plugins.spark.preparation import prepare
 from penstock.record import OutputBatch
 
+from ..processes import opened_workers
+from ..waiting import wait_until
 from .names import fresh_name
 
 PATIENCE_SECONDS = 30.0
@@ -105,13 +105,7 @@ class Shop:
     def workers(self, **settings: Any) -> Iterator[tuple[KafkaLog, list[TaskWorker]]]:
         """Start the application as a runner would, and close everything at the end."""
         application = self.application.with_settings(**settings)
-        with self.log(**settings) as log, ExitStack() as stack:
-            tasks = prepare(application, log).assignment.tasks
-            host = Host(wait=lambda seconds: None)
-            stack.callback(host.close)
-            workers = [TaskWorker(application, task, inputs, log, host=host) for task, inputs in tasks.items()]
-            for worker in workers:
-                stack.callback(worker.close)
+        with self.log(**settings) as log, opened_workers(application, log) as workers:
             yield log, workers
 
     @contextmanager
@@ -183,10 +177,3 @@ def contents(log: KafkaLog, topic: str) -> list[tuple[bytes, bytes]]:
 
 def _is_stable(log: KafkaLog, partition: TopicPartition) -> bool:
     return log.end_offsets([partition]) == log.end_offsets([partition], stable=False)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -18,9 +18,10 @@ from penstock.plugins.spark.preparation import prepare
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from ..bad_input.world import says
-from .shop import Shop, again, drain, wait_until
+from ..waiting import wait_until
+from .shop import Shop, again, drain
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("test_away")]
 
 NOBODY = "127.0.0.1:1"
 """Nothing listens at port 1."""

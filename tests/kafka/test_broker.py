@@ -6,8 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,9 @@ from penstock.plugins.testing.kafka.process import brokers_known_at, free_ports,
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from tests.kafka.clients import QUIET, make_topic, produce, read_all
 from tests.kafka.names import fresh_name
+from tests.waiting import wait_until
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("test_broker")]
 CREDENTIALS = ("anna", 'a "quoted" \\ one')
 
 
@@ -31,13 +31,6 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     """A broker that a test may kill."""
     with KafkaBroker(tmp_path_factory.mktemp("own") / "kafka", credentials=CREDENTIALS) as broker:
         yield broker
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def is_alive(pid: int) -> bool:

@@ -20,9 +20,9 @@ from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import OutputBatch, TopicPartition
 
 from ..bad_input.world import says
+from ..waiting import wait_until
 from .clients import make_topic
 from .names import fresh_name
-from .shop import wait_until
 
 TOMORROW = 86_400_000
 

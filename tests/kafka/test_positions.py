@@ -16,8 +16,9 @@ from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import TopicPartition
 
 from ..bad_input.world import says
+from ..waiting import wait_until
 from .clients import QUIET
-from .shop import Shop, wait_until
+from .shop import Shop
 
 
 @pytest.fixture

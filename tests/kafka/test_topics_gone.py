@@ -12,7 +12,8 @@ from penstock.errors import IncompatibleStateError, ProductionError, TopologyErr
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from ..bad_input.world import says
-from .shop import Shop, drain, wait_until
+from ..waiting import wait_until
+from .shop import Shop, drain
 
 
 def grow(broker: KafkaBroker, topic: str, partitions: int) -> None:

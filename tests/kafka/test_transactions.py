@@ -15,9 +15,10 @@ from penstock.plugins.logs.kafka import KafkaLog
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import TopicPartition
 
+from ..waiting import wait_until
 from .clients import make_topic
 from .names import fresh_name
-from .shop import Add, Shop, contents, drain, wait_until
+from .shop import Add, Shop, contents, drain
 
 KILLED = """
 import os, sys

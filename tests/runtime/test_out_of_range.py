@@ -21,7 +21,7 @@ from penstock.plugins.testing.contracts.log_history import read
 from penstock.record import OutputBatch, TopicPartition
 
 from ..kafka.names import fresh_name
-from ..kafka.shop import wait_until
+from ..waiting import wait_until
 
 
 @pytest.fixture(params=["memory", "local", pytest.param("kafka", marks=pytest.mark.broker)])

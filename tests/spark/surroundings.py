@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -86,15 +85,6 @@ class Surroundings:
             {topic: self.read(topic) for topic in topics},
             {topic: self.log.committed(application_id, self.partitions(topic)) for topic in topics},
         )
-
-
-def wait_until(condition: Callable[[], Any], what: str, seconds: float = 120.0) -> Any:
-    """Return what `condition` answers once it is true."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"waited {seconds:g} s until {what}"
-        time.sleep(0.02)
-    return found
 
 
 def _text(data: bytes | None) -> str | None:

@@ -6,10 +6,6 @@ import importlib
 import json
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -27,9 +23,10 @@ from penstock.plugins.spark.session import tune
 from penstock.plugins.spark.shipping import pack
 from penstock.record import TopicPartition
 
+from ..processes import python
+from ..waiting import wait_until
 from . import apps
 from .dataframe_driver import SCHEMA, Number, application, files, number, rate, start
-from .surroundings import wait_until
 
 Rows = list[tuple[str, str]]
 
@@ -97,29 +94,13 @@ def undisturbed(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[R
     return rows, kept
 
 
-@contextmanager
-def driver(directory: Path, kind: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.spark.dataframe_driver", str(directory), kind],
-        cwd=Path(__file__).parent.parent.parent, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    try:
-        yield process
-    finally:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        process.communicate()
-
-
 def batches(directory: Path) -> int:
     return len([each for each in (directory / "checkpoint" / "commits").glob("*") if each.name.isdigit()])
 
 
 def kill_after(directory: Path, kind: str, count: int) -> None:
     """Run a driver, and kill it and all its processes once the checkpoint has so many batches."""
-    with driver(directory, kind) as process:
+    with python("tests.spark.dataframe_driver", directory, kind) as process:
         wait_until(lambda: batches(directory) >= count or process.poll() is not None, f"{count} batches")
         if process.poll() is not None:
             raise AssertionError(f"the driver ended: {process.communicate()[1][-3000:]}")

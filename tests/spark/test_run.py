@@ -14,8 +14,9 @@ import pytest
 from penstock import Application, IncompatibleStateError, LogError, ProcessingError, Topology, TopologyError
 from penstock.plugins.spark import RunProgress, RunSummary, run
 
+from ..waiting import wait_until
 from . import apps
-from .surroundings import Surroundings, wait_until
+from .surroundings import Surroundings
 
 pytestmark = pytest.mark.spark
 

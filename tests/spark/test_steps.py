@@ -10,8 +10,9 @@ import pytest
 
 from penstock.plugins.spark.stepping import SteppingDriver
 
+from ..waiting import wait_until
 from . import apps
-from .surroundings import Surroundings, wait_until
+from .surroundings import Surroundings
 
 pytestmark = pytest.mark.spark
 

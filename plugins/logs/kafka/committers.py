@@ -41,14 +41,12 @@ class KafkaCommitter(TaskCommitter):
         application_id: str,
         task_id: str,
         partitions: Sequence[TopicPartition],
-        count_partitions: Callable[[str], int],
     ) -> None:
         self._clients = clients
         self._patience = clients.patience
         self._application_id = application_id
         self._task_id = task_id
         self._partitions = tuple(partitions)
-        self._count_partitions = count_partitions
         self._what = f"task {task_id} of application {application_id!r}"
         self._committed: Commit | None = None
         self._committed_at = 0.0
@@ -120,6 +118,10 @@ class KafkaCommitter(TaskCommitter):
     # ------------------------------------------------------------------ for each guarantee
 
     @abstractmethod
+    def _take_fence(self) -> None:
+        """Shut out whoever held the task before, where that can be done."""
+
+    @abstractmethod
     def _begin(self) -> None:
         """Get ready to produce."""
 
@@ -136,6 +138,19 @@ class KafkaCommitter(TaskCommitter):
         """Undo before closing; raises nothing."""
 
     # ------------------------------------------------------------------ inside
+
+    def _open(self) -> None:
+        """Take the fence and read the last commit; close everything when that fails."""
+        try:
+            self._take_fence()
+            self._committed = self._read()
+        except KafkaException as exception:
+            failed = self._failed(f"opening {self._what}", exception)
+            self.close()
+            raise failed from exception
+        except BaseException:
+            self.close()
+            raise
 
     def _open_outbox(self) -> Outbox:
         if self._outbox is None:
@@ -170,19 +185,24 @@ class KafkaCommitter(TaskCommitter):
             return fenced(self._application_id, self._task_id)
         if error.code() in FOREIGN_MEMBERS:
             return has_members(self._clients.where, self._application_id)
+        error = self._lost_producer() or error
         outbox = self._outbox
-        if outbox is not None:
-            # What a record failed with says more than what the transaction did because of it.
-            try:
-                outbox.producer.poll(0)
-            except KafkaException as fatal:
-                error = error_of(fatal) or error
         if outbox is not None and outbox.failed is not None:
+            # What a record failed with says more than what the transaction did because of it.
             topic, delivery = outbox.failed
             return self._lost(delivery) if self._is_lost(delivery) else outbox.error(topic, delivery)
         if self._is_lost(error):
             return self._lost(error)
         return LogError(f"{self._clients.where}: {doing}: {describe(error)}. Nothing since the last commit counts")
+
+    def _lost_producer(self) -> KafkaError | None:
+        """Have the producer tell which records failed, and return what it was lost by; None if it can go on."""
+        try:
+            if self._outbox is not None:
+                self._outbox.producer.poll(0)
+        except KafkaException as fatal:
+            return error_of(fatal)
+        return None
 
     def _is_lost(self, error: KafkaError) -> bool:
         """Return whether the producer can do nothing any more, and another has to be opened."""
@@ -198,11 +218,7 @@ class KafkaCommitter(TaskCommitter):
 
     def _lost_by(self, exception: ProductionError) -> FencedError | None:
         """Return the error for a record that was not taken because the producer is lost; None if it is the record's own."""
-        if self._outbox is not None:
-            try:
-                self._outbox.producer.poll(0)
-            except KafkaException:
-                pass  # what is asked here is what it was lost by
+        self._lost_producer()
         failed = self._outbox.failed if self._outbox is not None else None
         cause = exception.__cause__
         error = failed[1] if failed is not None else error_of(cause) if cause is not None else None
@@ -220,23 +236,18 @@ class ExactlyOnce(KafkaCommitter):
         partitions: Sequence[TopicPartition],
         count_partitions: Callable[[str], int],
     ) -> None:
-        super().__init__(clients, application_id, task_id, partitions, count_partitions)
+        super().__init__(clients, application_id, task_id, partitions)
         self._in_transaction = False
-        outbox = self._outbox = Outbox(
+        self._outbox = Outbox(
             clients, count_partitions, {"transactional.id": transactional_id(application_id, task_id)}
         )
-        # Its answer waits until the predecessor's transaction is over, so what is read here is final.
         self._consumer = clients.consumer(application_id, {"isolation.level": "read_committed"})
-        try:
-            self._patience.call(f"taking the fence of {self._what}", outbox.producer.init_transactions, outbox.producer)
-            self._committed = self._read()
-        except KafkaException as exception:
-            failed = self._failed(f"opening {self._what}", exception)
-            self.close()
-            raise failed from exception
-        except BaseException:
-            self.close()
-            raise
+        self._open()
+
+    def _take_fence(self) -> None:
+        # Its answer waits until the predecessor's transaction is over, so what is read after it is final.
+        producer = self._open_outbox().producer
+        self._patience.call(f"taking the fence of {self._what}", producer.init_transactions, producer)
 
     def _begin(self) -> None:
         if self._in_transaction:
@@ -342,18 +353,13 @@ class AtLeastOnce(KafkaCommitter):
         partitions: Sequence[TopicPartition],
         count_partitions: Callable[[str], int],
     ) -> None:
-        super().__init__(clients, application_id, task_id, partitions, count_partitions)
+        super().__init__(clients, application_id, task_id, partitions)
         self._consumer = clients.consumer(application_id)
         self._outbox = Outbox(clients, count_partitions)
-        try:
-            self._committed = self._read()
-        except KafkaException as exception:
-            failed = self._failed(f"opening {self._what}", exception)
-            self.close()
-            raise failed from exception
-        except BaseException:
-            self.close()
-            raise
+        self._open()
+
+    def _take_fence(self) -> None:
+        pass
 
     def _begin(self) -> None:
         self._open_outbox()

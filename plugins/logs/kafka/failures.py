@@ -194,9 +194,10 @@ class Patience:
             + ". Is it running, and are the address and security.protocol right? Nothing since the last commit counts, and nothing is lost: start again when it is back"
         )
 
-    def failed(self, doing: str, error: KafkaError) -> LogError:
+    def failed(self, doing: str, cause: KafkaError | KafkaException) -> LogError:
         """Return the LogError for an error that will not pass."""
-        return LogError(f"{self.where}: {doing}: {describe(error)}{_hint(error)}")
+        error = error_of(cause) if isinstance(cause, KafkaException) else cause
+        return LogError(f"{self.where}: {doing}: {cause if error is None else describe(error) + _hint(error)}")
 
 
 def _hint(error: KafkaError) -> str:

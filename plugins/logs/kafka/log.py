@@ -18,10 +18,10 @@ from ..messages import out_of_range as out_of_range_error
 from ..messages import too_large
 from .clients import Clients
 from .committers import AtLeastOnce, ExactlyOnce, transactional_id
-from .failures import describe, error_of, is_unknown_topic
+from .failures import error_of, is_unknown_topic
 from .notes import Notes
 from .positions import nothing, plain, position_of, seeds, task_of
-from .producing import Outbox, largest_message
+from .producing import SharedOutbox, largest_message
 from .reading import PartitionReader, Readers, out_of_range
 from .topics import Topics
 
@@ -52,7 +52,7 @@ class KafkaLog(Log):
         self._notes = Notes(self._clients, self._topics)
         self._readers = Readers(partial(PartitionReader, self._clients, _READER_GROUP))
         self._lock = threading.Lock()
-        self._outbox: Outbox | None = None
+        self._outbox = SharedOutbox(self._clients, self._topics.count)
         self._measured: dict[str, int | None] = {}
         self._positions: dict[str, Consumer] = {}
 
@@ -113,26 +113,13 @@ class KafkaLog(Log):
             if error is not None and is_unknown_topic(error):
                 self._topics.counts(fresh=True)
                 self._topics.check([partition])
-            raise (
-                LogError(f"{self._clients.where}: {doing}: {exception}")
-                if error is None
-                else self._patience.failed(doing, error)
-            ) from exception
+            raise self._patience.failed(doing, exception) from exception
 
     def append(self, batch: OutputBatch) -> None:
         """Produce outside any task; durable when it returns."""
         self._topics.count(batch.topic)
-        with self._lock:
-            self._check_sizes(batch)
-            if self._outbox is None:
-                self._outbox = Outbox(self._clients, self._topics.count)
-            try:
-                self._outbox.send(batch)
-                self._outbox.flush()
-            except BaseException:
-                self._outbox.close()
-                self._outbox = None
-                raise
+        self._check_sizes(batch)
+        self._outbox.deliver(batch)
 
     def purge(self, partition: TopicPartition, before: int) -> None:
         """Delete records below offset `before`, about once a second."""
@@ -155,9 +142,7 @@ class KafkaLog(Log):
                 doing, lambda seconds: consumer.committed(plain(partitions), timeout=seconds), consumer
             )
         except KafkaException as exception:
-            error = error_of(exception)
-            assert error is not None
-            raise self._patience.failed(doing, error) from exception
+            raise self._patience.failed(doing, exception) from exception
         for each in found:
             if each.error is not None:
                 raise self._patience.failed(f"{doing} in {each.topic}-{each.partition}", each.error)
@@ -182,9 +167,7 @@ class KafkaLog(Log):
                     doing, lambda seconds: consumer.commit(offsets=offsets, asynchronous=False), consumer
                 )
             except KafkaException as exception:
-                error = error_of(exception)
-                assert error is not None
-                raise self._patience.failed(doing, error) from exception
+                raise self._patience.failed(doing, exception) from exception
         self._notes.delete(application_id)
 
     def open_committer(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> TaskCommitter:
@@ -214,10 +197,8 @@ class KafkaLog(Log):
     def close(self) -> None:
         """Release everything."""
         with self._lock:
-            outbox, self._outbox = self._outbox, None
             consumers, self._positions = list(self._positions.values()), {}
-        if outbox is not None:
-            outbox.close()
+        self._outbox.close()
         self._topics.flush_purges()
         self._notes.close()
         self._readers.close()
@@ -231,9 +212,8 @@ class KafkaLog(Log):
         topic = batch.topic
         if topic not in self._measured:
             self._measured[topic] = most = largest_message(self._clients, topic)
-            if most is not None and self._clients.limit_batches(most) and self._outbox is not None:
+            if most is not None and self._clients.limit_batches(most):
                 self._outbox.close()
-                self._outbox = None
         most = self._measured[topic]
         if most is None:
             return
@@ -273,5 +253,4 @@ class KafkaLog(Log):
         try:
             self._patience.call(doing, producer.init_transactions, producer)
         except KafkaException as exception:
-            error = error_of(exception)
-            raise LogError(f"{self._clients.where}: {doing}: {describe(error) if error else exception}") from exception
+            raise self._patience.failed(doing, exception) from exception

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from penstock.record import OutputBatch, RecordBatch, TopicPartition
 
 from ..messages import lease_lost
 from .clients import Clients
-from .producing import Outbox
+from .producing import SharedOutbox
 from .reading import PartitionReader, read_whole
 from .topics import NOTES_SUFFIX, Topics
 
@@ -46,8 +45,7 @@ class Notes:
     def __init__(self, clients: Clients, topics: Topics) -> None:
         self._clients = clients
         self._topics = topics
-        self._lock = threading.Lock()
-        self._outbox: Outbox | None = None
+        self._outbox = SharedOutbox(clients, topics.count)
 
     # ------------------------------------------------------------------ notes
 
@@ -108,30 +106,24 @@ class Notes:
         self._send(OutputBatch(application_id + NOTES_SUFFIX, [key.encode()], [value], [0], None, [[partition]]))
 
     def _send(self, batch: OutputBatch) -> None:
-        with self._lock:
-            if batch.topic not in self._topics.counts() and batch.topic not in self._topics.counts(fresh=True):
-                self._create(batch.topic)
-            if self._outbox is None:
-                self._outbox = Outbox(self._clients, self._topics.count)
-            try:
-                self._outbox.send(batch)
-                self._outbox.flush()
-            except BaseException:
-                self._outbox.close()
-                self._outbox = None
-                raise
+        if not self._is_there(batch.topic):
+            self._create(batch.topic)
+        self._outbox.deliver(batch)
+
+    def _is_there(self, topic: str) -> bool:
+        return topic in self._topics.counts() or topic in self._topics.counts(fresh=True)
 
     def _create(self, topic: str) -> None:
         try:
             self._topics.create(topic, 2, _CONFIG)
         except LogError:
             # Two drivers may start at once.
-            if topic not in self._topics.counts(fresh=True):
+            if not self._is_there(topic):
                 raise
 
     def _read(self, application_id: str, partition: int) -> Iterator[RecordBatch]:
         where = TopicPartition(application_id + NOTES_SUFFIX, partition)
-        if where.topic not in self._topics.counts() and where.topic not in self._topics.counts(fresh=True):
+        if not self._is_there(where.topic):
             return
         start = self._topics.start_offsets([where])[where]
         end = self._topics.end_offsets([where], stable=True)[where]
@@ -140,10 +132,7 @@ class Notes:
 
     def close(self) -> None:
         """Release everything."""
-        with self._lock:
-            if self._outbox is not None:
-                self._outbox.close()
-                self._outbox = None
+        self._outbox.close()
 
 
 class _KafkaLease(Lease):

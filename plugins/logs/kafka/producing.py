@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -185,6 +186,38 @@ class Outbox:
             pass  # one that was shut out says so here, too
         # Its callback leads back here: without this its threads and sockets would live until a collection of such cycles.
         del self.producer
+
+
+class SharedOutbox:
+    """An outbox for any thread, opened when first used. One that failed is closed, and the next call opens another."""
+
+    def __init__(self, clients: Clients, partitions: Callable[[str], int]) -> None:
+        self._clients = clients
+        self._partitions = partitions
+        self._lock = threading.Lock()
+        self._outbox: Outbox | None = None
+
+    def deliver(self, batch: OutputBatch) -> None:
+        """Produce a batch; durable when this returns. Raises as `Outbox.send` and `Outbox.flush`."""
+        with self._lock:
+            if self._outbox is None:
+                self._outbox = Outbox(self._clients, self._partitions)
+            try:
+                self._outbox.send(batch)
+                self._outbox.flush()
+            except BaseException:
+                self._close()
+                raise
+
+    def close(self) -> None:
+        """End the producer that is open, if one is."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        outbox, self._outbox = self._outbox, None
+        if outbox is not None:
+            outbox.close()
 
 
 def largest_message(clients: Clients, topic: str) -> int | None:

@@ -113,7 +113,9 @@ class Topics:
                 ):
                     # Of somebody else's topic, that is no reason to stop.
                     continue
-                raise self._failed(f"reading the settings of topic {resource.name!r}", exception) from exception
+                raise self._patience.failed(
+                    f"reading the settings of topic {resource.name!r}", exception
+                ) from exception
             # Source 1 is what was given to this topic; others are defaults of the broker.
             found[resource.name] = {
                 name: entry.value for name, entry in entries.items() if entry.source == 1 and entry.value is not None
@@ -147,7 +149,7 @@ class Topics:
                 lambda seconds: self._admin.delete_topics([name], request_timeout=seconds)[name],
             )
         except KafkaException as exception:
-            raise self._failed(f"deleting topic {name!r}", exception) from exception
+            raise self._patience.failed(f"deleting topic {name!r}", exception) from exception
         self._wait(f"topic {name!r} to go", lambda: name not in self.counts(fresh=True))
 
     def _is_ready(self, name: str, partitions: int) -> bool:
@@ -238,7 +240,7 @@ class Topics:
             if error is not None and is_unknown_topic(error):
                 self._counted_at = -_CACHE_SECONDS
                 self.check(partitions)
-            raise self._failed("asking for offsets", exception) from exception
+            raise self._patience.failed("asking for offsets", exception) from exception
         # In the order that was asked for.
         return {each: found[each] for each in partitions}
 
@@ -290,7 +292,7 @@ class Topics:
             error = error_of(exception)
             if error is not None and error.code() == KafkaError.GROUP_ID_NOT_FOUND:
                 return []
-            raise self._failed(doing, exception) from exception
+            raise self._patience.failed(doing, exception) from exception
         return [each for each in found.topic_partitions if each.offset >= 0]
 
     def check_members(self, group: str) -> None:
@@ -304,7 +306,7 @@ class Topics:
             error = error_of(exception)
             if error is not None and error.code() == KafkaError.GROUP_ID_NOT_FOUND:
                 return
-            raise self._failed(doing, exception) from exception
+            raise self._patience.failed(doing, exception) from exception
         if found.members:
             raise has_members(self._clients.where, group)
 
@@ -321,15 +323,11 @@ class Topics:
                 return
             if error is not None and error.code() == KafkaError.NON_EMPTY_GROUP:
                 raise has_members(self._clients.where, group) from exception
-            raise self._failed(f"deleting the positions of {group!r}", exception) from exception
+            raise self._patience.failed(f"deleting the positions of {group!r}", exception) from exception
 
     def _admin_call(self, doing: str, call: Callable[[float], Any]) -> Any:
         # What was done, and not answered in time, would be an error the second time.
         return self._patience.call(doing, lambda seconds: call(seconds).result(), self._admin, first=10.0)
-
-    def _failed(self, doing: str, exception: KafkaException) -> LogError:
-        error = error_of(exception)
-        return self._patience.failed(doing, error) if error is not None else LogError(f"{doing}: {exception}")
 
 
 class _Settings:

@@ -13,9 +13,10 @@ from penstock.clock import duration_ms
 from penstock.config import Application
 from penstock.errors import ConfigError, IncompatibleStateError, StaleStoreError
 from penstock.fingerprint import check_compatible
-from penstock.nodes import ProcessorNode, SourceNode, TaskId
+from penstock.nodes import SourceNode, TaskId
 from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.locations import open_changelog
+from penstock.plugins.runtime.retries import Retries, close_parts
 from penstock.plugins.runtime.state import TaskState, first_version, next_version
 from penstock.punctuation import PunctuationType
 from penstock.record import OutputBatch, TopicPartition
@@ -75,7 +76,7 @@ class StreamTask:
         self._task: Task | None = None
         self._commit: StreamCommit | None = None
         self._pending: Mapping[str, Any] = {}
-        self._attempts: dict[tuple[Any, ...], int] = {}
+        self._retries = Retries(task_id, host)
 
     def run(self, chunks: Mapping[str, Sequence[bytes]], clock_ms: int, known: StreamCommit | None) -> Outcome:
         """Process a batch: packed rows by topic, after `known`, which is what Spark's checkpoint says (None: a new task).
@@ -86,17 +87,11 @@ class StreamTask:
         while True:
             try:
                 outcome = self._run(chunks, clock_ms, known)
-                self._attempts.clear()
+                self._retries.clear()
                 return outcome
             except RetryRequested as retry:
                 self.abandon()
-                failure = retry.failure
-                self._attempts[retry.key] = failure.attempt
-                _log.warning(
-                    "task %s, node %r: attempt %d failed (%s: %s); again in %d ms",
-                    self.id, failure.node, failure.attempt, type(failure.error).__name__, failure.error, retry.delay_ms,
-                )  # fmt: skip
-                self._host.wait_ms(retry.delay_ms)
+                self._retries.wait(retry)
             except BaseException:
                 self.abandon()
                 raise
@@ -212,16 +207,9 @@ class StreamTask:
             {},
             saved=commit.engine_state.encode(),
             wall_clock_ms=clock_ms,
-            attempt=lambda failed: self._attempts.get(failed, 0) + 1,
+            attempt=self._retries.attempt,
         )
-        state.stream_time = lambda: task.stream_time
-        owners = {
-            store: node.name
-            for node in reversed(self._subtopology.nodes)
-            if isinstance(node, ProcessorNode)
-            for store in node.stores
-        }
-        state.dropped = lambda store, reason, count: task.node_metrics[owners[store]].drop(reason, count)
+        state.serve(task, self._subtopology)
 
     def _check_compatible(self, before: Mapping[str, Any]) -> None:
         reasons = check_compatible(before, self._fingerprint)
@@ -238,12 +226,7 @@ class StreamTask:
         task, state = self._task, self._state
         self._task = self._state = self._commit = None
         self._pending = {}
-        for part in (task, state):
-            if part is not None:
-                try:
-                    part.close()
-                except Exception as error:
-                    _log.warning("task %s: closing raised %s: %s", self.id, type(error).__name__, error)
+        close_parts(self.id, task, state)
 
     def close(self) -> None:
         """Close the task; idempotent."""

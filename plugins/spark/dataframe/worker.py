@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import pickle
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from penstock.nodes import TaskId
 from penstock.plugins.runtime.host import Host, tune_garbage_collector
 from penstock.record import OutputBatch, TopicPartition
 
-from ..worker_process import IDLE_SECONDS, WorkerProcess
+from ..worker_process import Opened, WorkerProcess
 from .commit import StreamCommit
 from .task import Outcome, StreamTask
 
@@ -145,48 +144,28 @@ def _stream() -> str:
     return found
 
 
-class _OpenOperator:
-    """A query's operator in this process: its host and open tasks."""
+class _OpenOperator(Opened[int, StreamTask]):
+    """A query's operator in this process; its tasks go by their groups' keys."""
 
     def __init__(self, function: StreamFunction, stream: str) -> None:
+        super().__init__()
         self.digest = function.digest
         self._cargo: Cargo = pickle.loads(function.cargo)
         self._stream = stream
-        self._host = Host()
-        self._tasks: dict[int, StreamTask] = {}
-        self._last_used: dict[int, float] = {}
 
-    def task(self, group: int) -> StreamTask:
-        found = self._tasks.get(group)
-        if found is None:
-            cargo = self._cargo
-            task_id, partitions = cargo.tasks[group]
-            found = self._tasks[group] = StreamTask(
-                cargo.application,
-                task_id,
-                partitions,
-                cargo.fingerprint,
-                self._host,
-                stream=self._stream,
-                kept=cargo.kept,
-                has_timeouts=cargo.has_timeouts,
-            )
-        self._last_used[group] = time.monotonic()
-        return found
-
-    def close_idle(self) -> None:
-        limit = time.monotonic() - IDLE_SECONDS
-        for group, used in list(self._last_used.items()):
-            if used < limit:
-                del self._last_used[group]
-                self._tasks.pop(group).close()
-
-    def close(self) -> None:
-        for task in self._tasks.values():
-            task.close()
-        self._tasks.clear()
-        self._last_used.clear()
-        self._host.close()
+    def open_task(self, name: int) -> StreamTask:
+        cargo = self._cargo
+        task_id, partitions = cargo.tasks[name]
+        return StreamTask(
+            cargo.application,
+            task_id,
+            partitions,
+            cargo.fingerprint,
+            self.host,
+            stream=self._stream,
+            kept=cargo.kept,
+            has_timeouts=cargo.has_timeouts,
+        )
 
 
 class _Process(WorkerProcess[str, _OpenOperator]):

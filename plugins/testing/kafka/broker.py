@@ -12,12 +12,11 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
 
 from penstock.errors import RuntimeUnavailableError
 
 from .jars import broker_jars, java
-from .process import BrokerProcess, brokers_known_at, free_ports, is_free
+from .process import BrokerProcess, Server, brokers_known_at, free_ports, is_free
 from .properties import HOST, asking_for, broker_properties, ports_in, write_properties
 
 _START_ATTEMPTS = 5
@@ -34,7 +33,7 @@ STARTS_FAST = ("-XX:TieredStopAtLevel=1",)
 """JVM options of a broker that starts in three seconds instead of four, and is slower under load later."""
 
 
-class KafkaBroker:
+class KafkaBroker(Server):
     """A real broker, which is its own controller, on free ports of 127.0.0.1: `with KafkaBroker() as broker: ...`.
 
     Needs Java 17 or later. The broker's jars are fetched once (see `jars.broker_jars`).
@@ -72,17 +71,6 @@ class KafkaBroker:
         self._ports = ports_in(self._properties)
         self._ports_are_known = False
         self._process: BrokerProcess | None = None
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     @property
     def bootstrap(self) -> str:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
 
 from penstock.errors import RuntimeUnavailableError
 
 from .broker import POLL_SECONDS, START_SECONDS, STARTS_FAST, KafkaBroker, temporary_directory
+from .process import Server
 from .properties import replicated
 
 
-class KafkaCluster:
+class KafkaCluster(Server):
     """Several brokers, each topic replicated to all of them: `with KafkaCluster(2) as cluster: ...`.
 
     The first broker is the only controller: kill another one. What a dead broker led moves after three seconds. A
@@ -39,17 +39,6 @@ class KafkaCluster:
         if directory is None:
             for broker in self.brokers:
                 broker.disposable = self.directory
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     @property
     def bootstrap(self) -> str:

@@ -7,8 +7,10 @@ import signal
 import socket
 import struct
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 _WATCH = """
 exec 3<&0
@@ -21,6 +23,29 @@ holds the other end is gone, by SIGKILL too. Then the directory "$1" goes as wel
 the *thread* that started the broker ends, and exists on Linux only.)"""
 
 _random = random.SystemRandom()
+
+
+class Server(ABC):
+    """Runs as long as a `with` block, and not at all when it cannot start."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start it, and return when it is ready."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End it, and remove what it needed."""
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
 
 class BrokerProcess:

@@ -1,0 +1,55 @@
+"""What every driver of a task does when a try of it ends: count failed attempts, and close what it had open."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Protocol
+
+from penstock.nodes import TaskId
+from penstock.task import RetryRequested
+
+from .host import Host
+
+_log = logging.getLogger("penstock.worker")
+
+
+class Retries:
+    """The failed attempts of a task's records since its last good batch, and the waits between them."""
+
+    def __init__(self, task_id: TaskId, host: Host) -> None:
+        self._task_id = task_id
+        self._host = host
+        self._attempts: dict[tuple[Any, ...], int] = {}
+
+    def attempt(self, failed: tuple[Any, ...]) -> int:
+        """Return which attempt at a record this one is, from 1."""
+        return self._attempts.get(failed, 0) + 1
+
+    def wait(self, retry: RetryRequested) -> None:
+        """Count an attempt that failed, and wait as the handler asks for."""
+        failure = retry.failure
+        self._attempts[retry.key] = failure.attempt
+        _log.warning(
+            "task %s, node %r: attempt %d failed at %s-%s offset %s (%s: %s); again in %d ms",
+            self._task_id, failure.node, failure.attempt, failure.topic, failure.partition, failure.offset,
+            type(failure.error).__name__, failure.error, retry.delay_ms,
+        )  # fmt: skip
+        self._host.wait_ms(retry.delay_ms)
+
+    def clear(self) -> None:
+        """Forget them: the batch is done."""
+        self._attempts.clear()
+
+
+class _Part(Protocol):
+    def close(self) -> None: ...
+
+
+def close_parts(task_id: TaskId, *parts: _Part | None) -> None:
+    """Close what a task had open; an error of one part keeps none of the others open."""
+    for part in parts:
+        if part is not None:
+            try:
+                part.close()
+            except Exception as error:
+                _log.warning("task %s: closing raised %s: %s", task_id, type(error).__name__, error)

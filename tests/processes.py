@@ -1,0 +1,56 @@
+"""Programs in processes of their own, and tasks in this one, that end with the block that started them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from penstock import Application, Log
+from penstock.plugins.runtime.host import Host
+from penstock.plugins.runtime.worker import TaskWorker
+from penstock.plugins.spark.preparation import prepare
+
+ROOT = Path(__file__).parents[1]
+
+
+@contextmanager
+def python(module: str, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """Run `python -m MODULE ARGUMENTS` in a process group of its own, which is killed at the end of the block."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
+        for stream in (process.stdout, process.stderr):
+            assert stream is not None
+            stream.close()
+
+
+@contextmanager
+def opened_workers(application: Application, log: Log) -> Iterator[list[TaskWorker]]:
+    """Start all of an application's tasks as a runner would, and close them at the end. Retries do not wait."""
+    with ExitStack() as stack:
+        tasks = prepare(application, log).assignment.tasks
+        host = Host(wait=lambda seconds: None)
+        stack.callback(host.close)
+        workers = [TaskWorker(application, task, inputs, log, host=host) for task, inputs in tasks.items()]
+        for worker in workers:
+            stack.callback(worker.close)
+        yield workers
