@@ -5,7 +5,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 BIN := .venv/bin
 STAMP := .venv/.installed
-JOBS ?= 2
+JOBS ?= 3
 GUARANTEE ?= exactly_once
 BENCHES ?= core-count spark-local-count spark-local-filter-map
 
@@ -52,8 +52,8 @@ types: $(STAMP) view  ## mypy --strict, the tests too
 	$(BIN)/mypy
 	$(BIN)/mypy $(wildcard tests bench examples)
 
-test: $(STAMP) java  ## all tests, on two processes; those that start Spark share one of them
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(PYTEST)
+test: $(STAMP) java  ## all tests, in JOBS processes: one more than two cores, for many of them wait
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(PYTEST)
 
 docs: $(STAMP)  ## docs/_build/html, warnings are errors
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html

@@ -14,21 +14,29 @@ from penstock.plugins.testing.kafka_broker import KafkaBroker
 settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("penstock")
 
+_SHARED = ("spark", "broker")
+"""Marks of tests that start JVMs, and names of the fixtures with the one that many of them share."""
+
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Divide the tests that start JVMs among two processes, for two cores.
-
-    One has the session that tests share, the other all drivers in processes of their own and the Kafka brokers: more JVMs at a time only
-    slow each other down.
-    """
+    """Keep the tests that share a JVM in one process; a module with a broker of its own names its group itself."""
     names = getattr(item, "fixturenames", ())
-    for name in ("spark", "broker"):
+    for name in _SHARED:
         if name in names:
             item.add_marker(name)
-    if "spark" in names:
-        item.add_marker(pytest.mark.xdist_group("spark"))
-    elif any(item.get_closest_marker(name) for name in ("spark", "broker")):
-        item.add_marker(pytest.mark.xdist_group("processes"))
+    group = next((name for name in _SHARED if name in names), None)
+    if group is not None and item.get_closest_marker("xdist_group") is None:
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the long ones, so that no process is left with one of them at the end: what shares the session first."""
+    items.sort(
+        key=lambda item: (
+            "spark" not in getattr(item, "fixturenames", ()),
+            not any(item.get_closest_marker(name) for name in _SHARED),
+        )
+    )
 
 
 @pytest.fixture(scope="session")

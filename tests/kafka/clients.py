@@ -50,5 +50,6 @@ def read_all(bootstrap: str, topic: str) -> list[bytes | None]:
 def leader(bootstrap: str, topic: str) -> int:
     """Return the node id of partition 0's leader; -1 while there is none."""
     admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
-    found: int = admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader
-    return found
+    partitions = admin.list_topics(topic, timeout=30).topics[topic].partitions
+    # A broker may hear of the topic before it hears of its partitions.
+    return int(partitions[0].leader) if 0 in partitions else -1

@@ -11,9 +11,10 @@ import pytest
 
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
-from ..spark.surroundings import Surroundings, wait_until
+from ..spark.surroundings import Surroundings
 from ..spark.test_processes import cluster, driver, summary_of
 from ..spark.test_run import counts, records
+from ..waiting import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -29,7 +30,8 @@ def test_a_speculative_attempt_shuts_out_the_one_that_lingers(surroundings: Surr
     surroundings.put("in", [*records(300), ("k6", "linger", 300), *records(400)[301:]])
     flag = tmp_path / "lingers"
     light = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-    with cluster(tmp_path, light) as master:
+    # Spark makes no second attempt on the host of the first.
+    with cluster(tmp_path, light, hosts=("127.0.0.1", "127.0.0.2")) as master:
         options = [
             f"master={master}", f"log={surroundings.log_name}", "spark.executor.memory=512m",
             "spark.driver.host=127.0.0.1", f"spark.executor.extraJavaOptions={light}",
@@ -46,6 +48,7 @@ def test_a_speculative_attempt_shuts_out_the_one_that_lingers(surroundings: Surr
                 240,
             )
             assert process.poll() is None or process.returncode == 0, process.communicate()[1]
+            assert not Path(f"{flag}.awake").exists()
             Path(f"{flag}.release").touch()
             summary_of(process)
     assert surroundings.values_by_key("out") == counts(400)

@@ -42,6 +42,7 @@ def empty(bootstrap: str) -> None:
 
 
 @pytest.mark.broker
+@pytest.mark.xdist_group("log_contract")
 class TestContract(LogContract):
     """All that any log must keep; a new directory stands for a broker without topics."""
 

@@ -140,7 +140,7 @@ class LingersOnce(Count):
     """Waits at a record with the value "linger", the first time, for a file that says to go on; says which process it is."""
 
     def __init__(self, flag: str) -> None:
-        self.flag, self.release = Path(flag), Path(flag + ".release")
+        self.flag, self.release, self.awake = Path(flag), Path(flag + ".release"), Path(flag + ".awake")
 
     def process(self, record: Record) -> None:
         if record.value == "linger" and not self.flag.exists():
@@ -148,4 +148,5 @@ class LingersOnce(Count):
             deadline = time.monotonic() + 120
             while not self.release.exists() and time.monotonic() < deadline:
                 time.sleep(0.01)
+            self.awake.touch()
         super().process(record)

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,10 @@ import pytest
 from penstock.hooks import registry
 from penstock.plugins.spark import run
 
+from ..processes import python
+from ..waiting import wait_until
 from . import apps
-from .surroundings import Surroundings, wait_until
+from .surroundings import Surroundings
 from .test_run import counts, records
 
 pytestmark = pytest.mark.spark
@@ -28,24 +30,9 @@ ROOT = Path(__file__).parents[2]
 
 @contextmanager
 def driver(surroundings: Surroundings, topology: str, trigger: str, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """Start `python -m tests.spark.driver` in a process group of its own, which ends with the block."""
-    command = [sys.executable, "-m", "tests.spark.driver", str(surroundings.directory), topology, trigger, *options]
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        start_new_session=True
-    )  # fmt: skip
-    try:
+    """Start a driver that ends with the block."""
+    with python("tests.spark.driver", surroundings.directory, topology, trigger, *options) as process:
         yield process
-    finally:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        process.wait()
-        for stream in (process.stdout, process.stderr):
-            assert stream is not None
-            stream.close()
 
 
 def summary_of(process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -152,14 +139,13 @@ def test_a_standalone_cluster_runs_an_application_that_is_shipped_to_it(
 
 
 @contextmanager
-def cluster(tmp_path: Path, java_options: str) -> Iterator[str]:
-    """Start a master and two workers of one core each on free ports of loopback; yield the master's URL."""
+def cluster(tmp_path: Path, java_options: str, hosts: Sequence[str] = ("127.0.0.1", "127.0.0.1")) -> Iterator[str]:
+    """Start a master and a worker of one core on each of the hosts, on free ports of loopback; yield the master's URL."""
     import pyspark
 
     launcher = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
     environment = {
         **os.environ,
-        "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": java_options,
         "PYSPARK_PYTHON": sys.executable,
@@ -167,7 +153,7 @@ def cluster(tmp_path: Path, java_options: str) -> Iterator[str]:
     environment.pop("SPARK_HOME", None)
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(name: str, role: str, *arguments: str) -> Path:
+    def start(name: str, role: str, host: str, *arguments: str) -> Path:
         output = tmp_path / f"{name}.log"
         package = "org.apache.spark.deploy"
         with output.open("w") as file:
@@ -175,7 +161,7 @@ def cluster(tmp_path: Path, java_options: str) -> Iterator[str]:
                 launcher,
                 f"{package}.{role}",
                 "--host",
-                "127.0.0.1",
+                host,
                 "--port",
                 "0",
                 "--webui-port",
@@ -184,7 +170,12 @@ def cluster(tmp_path: Path, java_options: str) -> Iterator[str]:
             ]
             started.append(
                 subprocess.Popen(
-                    command, env=environment, stdout=file, stderr=file, cwd=tmp_path, start_new_session=True
+                    command,
+                    env={**environment, "SPARK_LOCAL_IP": host},
+                    stdout=file,
+                    stderr=file,
+                    cwd=tmp_path,
+                    start_new_session=True,
                 )
             )
         return output
@@ -195,10 +186,10 @@ def cluster(tmp_path: Path, java_options: str) -> Iterator[str]:
         return text
 
     try:
-        master = said(start("master", "master.Master"), r"spark://127\.0\.0\.1:\d+")
+        master = said(start("master", "master.Master", "127.0.0.1"), r"spark://127\.0\.0\.1:\d+")
         workers = [
-            start(f"worker{number}", "worker.Worker", "--cores", "1", "--memory", "600m", "-d", str(tmp_path / f"w{number}"), master)
-            for number in range(2)
+            start(f"worker{number}", "worker.Worker", host, "--cores", "1", "--memory", "600m", "-d", str(tmp_path / f"w{number}"), master)
+            for number, host in enumerate(hosts)
         ]  # fmt: skip
         for worker in workers:
             said(worker, "Successfully registered with master")
