@@ -53,6 +53,7 @@ types: $(STAMP) view  ## mypy --strict, the tests too
 	$(BIN)/mypy $(wildcard tests bench examples)
 
 test: $(STAMP) java  ## all tests, in JOBS processes: one more than two cores, for many of them wait
+	@$(BIN)/penstock warmup --if-missing || echo "Spark will take longer to start"
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(PYTEST)
 
 docs: $(STAMP)  ## docs/_build/html, warnings are errors

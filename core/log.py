@@ -165,7 +165,10 @@ class Log(ABC):
     def committed(
         self, application_id: str, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, int | None]:
-        """Return the application's committed positions, without any fence; None where there is none."""
+        """Return the application's committed positions, without any fence; None where there is none.
+
+        A commit that has returned is among them, unless the next one is under way.
+        """
 
     @abstractmethod
     def open_committer(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> TaskCommitter:

@@ -13,7 +13,19 @@ def penstock_cli_commands() -> Components:
     """Return our own verbs, in the order of `penstock --help`; they come in by the same door as anybody's."""
     return {
         verb: f"penstock.plugins.cli.{verb}:{verb}"
-        for verb in ("run", "describe", "config", "lag", "reset", "dlq", "topics", "produce", "consume", "plugins")
+        for verb in (
+            "run",
+            "describe",
+            "config",
+            "lag",
+            "reset",
+            "dlq",
+            "topics",
+            "produce",
+            "consume",
+            "plugins",
+            "warmup",
+        )
     }
 
 

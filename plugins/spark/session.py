@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import importlib.util
 import os
 import re
 import shutil
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, RuntimeUnavailableError
+
+from .launching import JAVA_OPTIONS, archive_options, launch_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,7 +48,7 @@ def make_session(master: str | None = None, options: Mapping[str, str] | None = 
     plain `local[n]` fails a query at the first. `options` are Spark's own settings, and win over ours.
     Raises RuntimeUnavailableError when Java is missing or too old, with what to install.
     """
-    check_java()
+    java = check_java()
     master = _tolerant(master or "local[*]")
     is_local = master.startswith("local")
     # Not only `spark.pyspark.python`: planning runs in Python processes too, and those are started by this.
@@ -60,7 +61,7 @@ def make_session(master: str | None = None, options: Mapping[str, str] | None = 
         raise ConfigError(
             "this process has a SparkContext already: pass its SparkSession (session=...), or stop it first"
         )
-    chosen = {**_session_options(is_local), **(options or {})}
+    chosen = {**_session_options(is_local, java), **(options or {})}
     try:
         with _launching(is_local) as directory:
             # Without a configuration of its own Spark explains how to change its log level, and logs each lost worker
@@ -93,8 +94,8 @@ def check_session(session: SparkSession) -> None:
         )
 
 
-def check_java() -> None:
-    """Raise RuntimeUnavailableError, with what to do, unless Spark will find Java 17 or later."""
+def check_java() -> str:
+    """Return the command by which Spark will start Java. Raises RuntimeUnavailableError, with what to do, unless it is 17 or later."""
     home = os.environ.get("JAVA_HOME")
     if home and not (Path(home) / "bin" / "java").exists():
         raise RuntimeUnavailableError(
@@ -108,6 +109,7 @@ def check_java() -> None:
         raise RuntimeUnavailableError(
             f"Spark needs Java {_LEAST_JAVA} or later, and {java} is version {version}; {_INSTALL_JAVA}"
         )
+    return java
 
 
 def tune(session: SparkSession, checkpoint_is_local: bool, shuffle_partitions: int) -> SparkSession:
@@ -119,7 +121,7 @@ def tune(session: SparkSession, checkpoint_is_local: bool, shuffle_partitions: i
     return tuned
 
 
-def _session_options(is_local: bool) -> dict[str, str]:
+def _session_options(is_local: bool, java: str) -> dict[str, str]:
     options = {
         "spark.pyspark.python": sys.executable,
         "spark.pyspark.driver.python": sys.executable,
@@ -132,10 +134,7 @@ def _session_options(is_local: bool) -> dict[str, str]:
         options |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            # No record passes through the JVM. What it has to do is to start soon and to plan small batches, for which
-            # the compiler and the collector of large services are too much. A child process is a `chmod` of Hadoop's.
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
-            "-Djdk.lang.Process.launchMechanism=VFORK",
+            "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} {archive_options(java)}",
         }
     return options
 
@@ -206,23 +205,14 @@ def _keeping_ctrl_c() -> Iterator[None]:
 
 @contextmanager
 def _launching(is_local: bool) -> Iterator[Path]:
-    """Have the JVM start with a SPARK_HOME from which Python processes import the installed pyspark.
-
-    Spark puts its own archive of pyspark first on the path of every Python process it starts. Modules in an archive are
-    compiled anew by each of these: about a second of each one's start, of which an application makes five.
-    The block gets a directory that lives as long as this process.
-    """
+    """Have the JVM start from `launch_home`; the block gets a directory that lives as long as this process."""
     directory = Path(tempfile.mkdtemp(prefix="penstock-spark-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    package = importlib.util.find_spec("pyspark")
-    home = Path(package.origin).parent if package is not None and package.origin is not None else directory
-    if not is_local or "SPARK_HOME" in os.environ or not (home / "jars").is_dir():
+    home = launch_home() if is_local else None
+    if home is None:
         yield directory
         return
-    for each in home.iterdir():
-        if each.name in ("bin", "sbin", "jars"):
-            (directory / each.name).symlink_to(each)
-    os.environ["SPARK_HOME"] = str(directory)
+    os.environ["SPARK_HOME"] = str(home)
     try:
         yield directory
     finally:

@@ -18,7 +18,7 @@ from ..messages import out_of_range as out_of_range_error
 from ..messages import too_large
 from .clients import Clients
 from .committers import AtLeastOnce, ExactlyOnce, transactional_id
-from .failures import error_of, is_unknown_topic
+from .failures import error_of, is_retriable, is_unknown_topic
 from .notes import Notes
 from .positions import nothing, plain, position_of, seeds, task_of
 from .producing import SharedOutbox, largest_message
@@ -26,6 +26,8 @@ from .reading import PartitionReader, Readers, out_of_range
 from .topics import Topics
 
 _GUARANTEES = {"exactly_once": ExactlyOnce, "exactly_once_v2": ExactlyOnce, "at_least_once": AtLeastOnce}
+_SETTLE_SECONDS = 1.0
+"""How long a commit that has returned may take until its positions can be read; the answer takes a tenth of a second after most."""
 _READER_GROUP = "penstock"
 """The group of consumers that only read; they join and commit nothing, but librdkafka wants a name."""
 
@@ -54,7 +56,7 @@ class KafkaLog(Log):
         self._lock = threading.Lock()
         self._outbox = SharedOutbox(self._clients, self._topics.count)
         self._measured: dict[str, int | None] = {}
-        self._positions: dict[str, Consumer] = {}
+        self._positions: dict[tuple[str, str], Consumer] = {}
 
     # -- topics
 
@@ -135,12 +137,21 @@ class KafkaLog(Log):
         self._topics.check(partitions)
         if not partitions:
             return {}
-        consumer = self._group(application_id)
+        settled, consumer = self._group(application_id, "read_committed"), self._group(application_id)
         doing = f"reading the positions of {application_id!r}"
+
+        def read(seconds: float) -> list[KafkaPartition]:
+            try:
+                return settled.committed(plain(partitions), timeout=min(seconds, _SETTLE_SECONDS))
+            except KafkaException as exception:
+                error = error_of(exception)
+                if error is None or not is_retriable(error):
+                    raise
+            # A transaction is open, for a minute if who began it is dead: what was committed before counts until it is over.
+            return consumer.committed(plain(partitions), timeout=seconds)
+
         try:
-            found = self._patience.call(
-                doing, lambda seconds: consumer.committed(plain(partitions), timeout=seconds), consumer
-            )
+            found = self._patience.call(doing, read, consumer)
         except KafkaException as exception:
             raise self._patience.failed(doing, exception) from exception
         for each in found:
@@ -229,14 +240,13 @@ class KafkaLog(Log):
         start = self._topics.start_offsets([partition])[partition]
         return out_of_range_error(partition, offset, start, self._end(partition))
 
-    def _group(self, application_id: str) -> Consumer:
-        """Return a consumer that asks for a group's positions, whatever transactions are open."""
+    def _group(self, application_id: str, level: str = "read_uncommitted") -> Consumer:
+        """Return a consumer that asks for a group's positions; with "read_committed" one that waits for transactions to end."""
         with self._lock:
-            found = self._positions.get(application_id)
+            found = self._positions.get((application_id, level))
             if found is None:
-                found = self._positions[application_id] = self._clients.consumer(
-                    application_id, {"isolation.level": "read_uncommitted"}
-                )
+                found = self._clients.consumer(application_id, {"isolation.level": level})
+                self._positions[application_id, level] = found
             return found
 
     def _fence_all(self, application_id: str, positions: Sequence[KafkaPartition]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -88,8 +87,6 @@ def settled_ends(log: Log, partitions: Sequence[TopicPartition]) -> Mapping[Topi
 
 _TOPICS = {"one": 1, "three": 3}
 _PARTITIONS = [TopicPartition(topic, partition) for topic, count in _TOPICS.items() for partition in range(count)]
-_SETTLE_SECONDS = 30.0
-"""How long it may take at most until a log that settles after a commit shows its positions."""
 _MANY = 150
 """So many keys that a log may hash them together."""
 _TASKS = ["0_0", "0_1", "1_0"]
@@ -150,14 +147,6 @@ class History(RuleBasedStateMachine):
     def _partitions_of(self, task: str) -> list[TopicPartition]:
         index = _TASKS.index(task)
         return [each for place, each in enumerate(_PARTITIONS) if place % len(_TASKS) == index]
-
-    def _positions(self, expected: Mapping[TopicPartition, int | None]) -> Mapping[TopicPartition, int | None]:
-        """Return the positions that anybody sees: these, or a moment later if the log settles after a commit."""
-        deadline = time.monotonic() + _SETTLE_SECONDS
-        while True:
-            found = self._log.committed(APPLICATION, _PARTITIONS)
-            if found == expected or self._contract.ends_are_exact or time.monotonic() > deadline:
-                return found
 
     def _stamp(self, batches: Sequence[OutputBatch]) -> None:
         """Give every record a timestamp of its own, by which it is known again."""
@@ -288,7 +277,7 @@ class History(RuleBasedStateMachine):
         expected: dict[TopicPartition, int | None] = dict.fromkeys(_PARTITIONS)
         for commit in self._commits.values():
             expected.update(commit.positions)
-        assert self._positions(expected) == expected
+        assert self._log.committed(APPLICATION, _PARTITIONS) == expected
         for key in "ab":
             assert self._log.get_meta(APPLICATION, key) == self._meta.get(key)
         for task, committer in self._open.items():

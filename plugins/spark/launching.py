@@ -1,0 +1,108 @@
+"""Where Spark's JVM starts from on this host, and the archive of its classes, with which that takes a good third less time."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from penstock.errors import ConfigError, RuntimeUnavailableError
+
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djdk.lang.Process.launchMechanism=VFORK"
+"""No record passes through the JVM of a local session. What it has to do is to start soon and to plan small batches, for which the compiler and
+the collector of large services are too much. A child process is a `chmod` of Hadoop's."""
+
+_LINKED = ("bin", "sbin", "jars")
+
+
+def launch_home() -> Path | None:
+    """Return a SPARK_HOME from which Python processes import the installed pyspark; None where it cannot be made.
+
+    Spark puts its own archive of pyspark first on the path of every Python process it starts. Modules in an archive are
+    compiled anew by each of these: about a second of each one's start, of which an application makes five.
+    It is in the user's cache, for its path is part of what the archive of classes is valid for.
+    """
+    package = importlib.util.find_spec("pyspark")
+    if "SPARK_HOME" in os.environ or package is None or package.origin is None:
+        return None
+    origin = Path(package.origin).parent
+    if not (origin / "jars").is_dir():
+        return None
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute()
+    home = cache / "penstock" / f"spark-{_digest(str(origin))}"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        for name in _LINKED:
+            _link(home / name, origin / name)
+    except OSError:
+        return None
+    return home
+
+
+def class_archive(java: str) -> Path | None:
+    """Return where the archive for this Java and this pyspark is, or would be; None where there can be none."""
+    home = launch_home()
+    if home is None:
+        return None
+    launcher = Path(java).resolve()
+    release = launcher.parent.parent / "release"
+    version = release.read_bytes() if release.is_file() else b""
+    return home / f"classes-{_digest(str(launcher), version.decode(errors='replace'))}.jsa"
+
+
+def archive_options(java: str) -> str:
+    """Return the JVM's options for the archive, "" if there is none. One that does not fit any more is passed over by the JVM."""
+    archive = class_archive(java)
+    if archive is None or not archive.exists():
+        return ""
+    return f"-XX:SharedArchiveFile={archive} -Xshare:auto -Xlog:cds*=off"
+
+
+def make_class_archive(java: str) -> Path:
+    """Run a small application in a JVM that archives the classes it has loaded, at its end; return the archive.
+
+    That takes about a minute. Raises ConfigError or RuntimeUnavailableError when there can be no archive, with the reason.
+    """
+    archive = class_archive(java)
+    if archive is None:
+        raise ConfigError(
+            "there is nowhere to start Spark from but SPARK_HOME itself: unset SPARK_HOME, use the pyspark that pip installs, and let "
+            "the user's cache directory (XDG_CACHE_HOME, ~/.cache) be writable"
+        )
+    with tempfile.TemporaryDirectory(prefix="penstock-warmup-") as directory:
+        made = archive.with_name(f"{archive.name}.{os.getpid()}")
+        done = subprocess.run(
+            [sys.executable, "-m", "penstock.plugins.spark.warmup", directory, str(made)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        try:
+            if done.returncode != 0 or not made.exists():
+                said = "\n".join(line for line in done.stdout.splitlines() if "[cds" not in line)
+                raise RuntimeUnavailableError(
+                    f"{java} made no archive of Spark's classes; everything works without one. The end of what it said:\n{said.strip()[-1500:]}"
+                )
+            os.replace(made, archive)
+        finally:
+            made.unlink(missing_ok=True)
+    return archive
+
+
+def _link(link: Path, target: Path) -> None:
+    if not link.exists():
+        # Beside it and then moved: another process may do the same now, and one that starts may look.
+        new = link.with_name(f"{link.name}.{os.getpid()}")
+        new.symlink_to(target)
+        os.replace(new, link)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

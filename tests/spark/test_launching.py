@@ -1,0 +1,93 @@
+"""Where Spark's JVM starts from, and the archive of its classes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from penstock.plugins.cli.group import penstock
+from penstock.plugins.spark.launching import archive_options, class_archive, launch_home
+from penstock.plugins.spark.session import check_java
+
+SESSION = """
+from penstock.plugins.spark.session import make_session
+session = make_session("local[1]")
+print(session.sparkContext.master)
+session.stop()
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    return tmp_path / "cache"
+
+
+def start_session(**environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", SESSION], env={**os.environ, **environment}, text=True, capture_output=True, check=False
+    )
+
+
+@pytest.mark.spark
+def test_a_session_takes_its_classes_from_the_archive(tmp_path: Path) -> None:
+    # The one of this host, which `make test` has made; making one takes a minute.
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock.plugins.cli", "warmup", "--if-missing"],
+        text=True, capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    archive = class_archive(check_java())
+    assert archive is not None and str(archive) in done.stderr
+    listed = tmp_path / "classes"
+    done = start_session(JDK_JAVA_OPTIONS=f"-Xlog:class+load:file={listed}-%p")
+    assert done.stdout.split() == ["local[1,4]"]
+    text = "".join(each.read_text() for each in tmp_path.glob("classes-*"))
+    (line,) = [each for each in text.splitlines() if " org.apache.spark.SparkContext source: " in each]
+    assert line.endswith("shared objects file (top)")
+
+
+@pytest.mark.spark
+def test_an_archive_that_does_not_fit_is_passed_over_without_a_word(cache: Path) -> None:
+    archive = class_archive(check_java())
+    assert archive is not None
+    archive.write_bytes(b"of another Java" * 1000)
+    assert str(archive) in archive_options(check_java())
+    done = start_session()
+    assert done.stdout.split() == ["local[1,4]"]
+    assert str(archive) not in done.stderr and "shared" not in done.stderr
+
+
+def test_the_place_to_start_from_stays(cache: Path) -> None:
+    home = launch_home()
+    assert home is not None and home == launch_home() and home.is_relative_to(cache)
+    assert sorted(each.name for each in home.iterdir()) == ["bin", "jars", "sbin"]
+    assert all(each.is_dir() for each in home.iterdir())
+    assert archive_options(check_java()) == ""
+
+
+def test_a_link_to_what_is_gone_is_made_again(cache: Path, tmp_path: Path) -> None:
+    home = launch_home()
+    assert home is not None
+    (home / "jars").unlink()
+    (home / "jars").symlink_to(tmp_path / "gone")
+    assert launch_home() == home and (home / "jars").is_dir()
+
+
+def test_without_a_cache_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert launch_home() is None and archive_options(check_java()) == ""
+
+
+def test_a_spark_of_the_users_own_is_left_alone(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    assert launch_home() is None
+    result = CliRunner().invoke(penstock, ["warmup"])
+    assert result.exit_code != 0 and "unset SPARK_HOME" in result.output
