@@ -94,7 +94,7 @@ def test_a_directory_is_gone_on_with_and_used_once(own: KafkaBroker) -> None:
     make_topic(own.bootstrap, topic)
     assert produce(own.bootstrap, topic, b"1") == []
     other = KafkaBroker(own.directory, credentials=CREDENTIALS)
-    with pytest.raises(RuntimeUnavailableError, match="Another broker runs on it: stop that one"):
+    with pytest.raises(RuntimeUnavailableError, match="another broker runs there; stop that one"):
         other.start()
     own.stop()
     try:

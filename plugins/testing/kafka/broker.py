@@ -12,11 +12,12 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from penstock.errors import RuntimeUnavailableError
 
 from .jars import broker_jars, java
-from .process import BrokerProcess, Server, brokers_known_at, free_ports, is_free
+from .process import BrokerProcess, Server, brokers_known_at, free_ports, is_free, locked
 from .properties import HOST, asking_for, broker_properties, ports_in, write_properties
 
 _START_ATTEMPTS = 5
@@ -71,6 +72,7 @@ class KafkaBroker(Server):
         self._ports = ports_in(self._properties)
         self._ports_are_known = False
         self._process: BrokerProcess | None = None
+        self._lock: IO[str] | None = None
 
     @property
     def bootstrap(self) -> str:
@@ -103,16 +105,16 @@ class KafkaBroker(Server):
         self.kill()
         jars = broker_jars()
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for _ in range(_START_ATTEMPTS):
-            self._choose_ports()
-            self._write_properties()
-            self._format(jars)
-            if self._started(jars):
-                self._ports_are_known = True
-                return
-        raise RuntimeUnavailableError(
-            f"the Kafka broker in {self.directory} found its ports taken {_START_ATTEMPTS} times in a row; see {self.log}"
-        )
+        self._lock = locked(self.directory)
+        if self._lock is None:
+            raise RuntimeUnavailableError(
+                f"the Kafka broker in {self.directory} cannot start: another broker runs there; stop that one"
+            )
+        try:
+            self._start(jars)
+        except BaseException:
+            self.kill()
+            raise
 
     def stop(self) -> None:
         """End the broker in order; its data and ports stay for `start`."""
@@ -167,7 +169,25 @@ class KafkaBroker(Server):
             )
         return self._ports[listener]
 
+    def _start(self, jars: Path) -> None:
+        for _ in range(_START_ATTEMPTS):
+            self._choose_ports()
+            self._write_properties()
+            self._format(jars)
+            if self._started(jars):
+                self._ports_are_known = True
+                return
+        raise RuntimeUnavailableError(
+            f"the Kafka broker in {self.directory} found its ports taken {_START_ATTEMPTS} times in a row; see {self.log}"
+        )
+
     def _end(self, number: signal.Signals) -> None:
+        self._end_process(number)
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _end_process(self, number: signal.Signals) -> None:
         if self._process is not None:
             self._process.end(number, _STOP_SECONDS)
             self._process = None
@@ -228,13 +248,13 @@ class KafkaBroker(Server):
         deadline = time.monotonic() + START_SECONDS
         while self.node_id not in self.known_brokers():
             if not process.is_running():
-                self._end(signal.SIGKILL)
+                self._end_process(signal.SIGKILL)
                 said = process.log_of_this_start()
                 if re.search("BindException|failed to bind", said):
                     return False
                 raise self._failed("ended at its start", said)
             if time.monotonic() > deadline:
-                self._end(signal.SIGKILL)
+                self._end_process(signal.SIGKILL)
                 raise self._failed(f"was not ready after {START_SECONDS:.0f} s", process.log_of_this_start())
             time.sleep(POLL_SECONDS)
         return True

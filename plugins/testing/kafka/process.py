@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import random
 import signal
 import socket
@@ -10,7 +11,7 @@ import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 _WATCH = """
 exec 3<&0
@@ -102,6 +103,20 @@ class BrokerProcess:
         with self._log.open("rb") as file:
             file.seek(self._log_start)
             return file.read().decode(errors="replace")
+
+
+def locked(directory: Path) -> IO[str] | None:
+    """Return an open file that keeps others from locking a broker's directory; None if somebody has it.
+
+    Kafka locks its data, too, but only when a second broker's controller has already written among the first one's.
+    """
+    file = (directory / "lock").open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file
 
 
 def free_ports(number: int) -> list[int]:
