@@ -1,4 +1,4 @@
-"""Two of the same at work on Kafka: Spark's speculative attempts on a cluster, and two drivers."""
+"""Two drivers of one application on Kafka."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from ..spark.surroundings import Surroundings
-from ..spark.test_processes import cluster, driver, summary_of
+from ..spark.test_processes import driver, summary_of
 from ..spark.test_run import counts, records
 from ..waiting import wait_until
 
@@ -23,35 +23,6 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 def surroundings(tmp_path: Path) -> Iterator[Surroundings]:
     with KafkaBroker() as broker, Surroundings(tmp_path / "data", f"kafka:{broker.bootstrap}") as made:
         yield made
-
-
-def test_a_speculative_attempt_shuts_out_the_one_that_lingers(surroundings: Surroundings, tmp_path: Path) -> None:
-    surroundings.create(**{"in": 4, "out": 4})
-    surroundings.put("in", [*records(300), ("k6", "linger", 300), *records(400)[301:]])
-    flag = tmp_path / "lingers"
-    light = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-    # Spark makes no second attempt on the host of the first.
-    with cluster(tmp_path, light, hosts=("127.0.0.1", "127.0.0.2")) as master:
-        options = [
-            f"master={master}", f"log={surroundings.log_name}", "spark.executor.memory=512m",
-            "spark.driver.host=127.0.0.1", f"spark.executor.extraJavaOptions={light}",
-            "spark.speculation=true", "spark.speculation.quantile=0.5", "spark.speculation.multiplier=1.1",
-            "spark.speculation.interval=100ms", "spark.speculation.minTaskRuntime=500ms",
-        ]  # fmt: skip
-        topology = f"count(LingersOnce, flag={str(flag)!r})"
-        with driver(surroundings, topology, "available_now", *options) as process:
-            wait_until(lambda: flag.exists() or process.poll() is not None, "a task lingers", 240)
-            # Only another attempt can bring its records to an end: the first one still waits.
-            wait_until(
-                lambda: sum(map(len, surroundings.values_by_key("out").values())) == 400 or process.poll() is not None,
-                "another attempt did its work",
-                240,
-            )
-            assert process.poll() is None or process.returncode == 0, process.communicate()[1]
-            assert not Path(f"{flag}.awake").exists()
-            Path(f"{flag}.release").touch()
-            summary_of(process)
-    assert surroundings.values_by_key("out") == counts(400)
 
 
 def test_a_driver_that_froze_is_shut_out_by_the_next(surroundings: Surroundings) -> None:

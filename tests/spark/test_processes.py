@@ -1,14 +1,12 @@
-"""Drivers in processes of their own: a clean stop, a zombie that wakes up, and a standalone cluster."""
+"""Drivers in processes of their own: a clean stop, and a zombie that wakes up."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -99,102 +97,3 @@ def rows_of_store(surroundings: Surroundings) -> Any:
         return backend.version(), list(backend.range("counts"))
     finally:
         backend.close()
-
-
-SHIPPED = """
-import logging
-import os
-from penstock import Processor, Topology
-
-class Where(Processor):
-    def process(self, record):
-        logging.getLogger("shipped").warning("here")
-        self.context.forward(record.with_value(str(os.getppid())))
-
-def topology():
-    return Topology().add_source("in", "in").add_processor("where", Where, "in").add_sink("out", "out", "where")
-"""
-
-
-def test_a_standalone_cluster_runs_an_application_that_is_shipped_to_it(
-    surroundings: Surroundings, tmp_path: Path
-) -> None:
-    surroundings.create(**{"in": 4, "out": 4})
-    surroundings.put("in", records(40))
-    (tmp_path / "only_here").mkdir()
-    (tmp_path / "only_here" / "shipped.py").write_text(SHIPPED)
-    light = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-    with cluster(tmp_path, light) as master:
-        options = [
-            f"master={master}", f"path={tmp_path / 'only_here'}", "module=shipped", "spark.executor.memory=512m",
-            "spark.driver.host=127.0.0.1", f"spark.executor.extraJavaOptions={light}",
-        ]  # fmt: skip
-        with driver(surroundings, "topology()", "available_now", *options) as process:
-            out, err = process.communicate(timeout=240)
-    assert process.returncode == 0, err
-    assert json.loads(out.splitlines()[-1])["records_in"] == 40
-    workers = {value for values in surroundings.values_by_key("out").values() for value in values}
-    assert len(workers) == 2, "both executors ran tasks"
-    assert err.count("node 'where': here") == 40
-
-
-@contextmanager
-def cluster(tmp_path: Path, java_options: str, hosts: Sequence[str] = ("127.0.0.1", "127.0.0.1")) -> Iterator[str]:
-    """Start a master and a worker of one core on each of the hosts, on free ports of loopback; yield the master's URL."""
-    import pyspark
-
-    launcher = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
-    environment = {
-        **os.environ,
-        "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": java_options,
-        "PYSPARK_PYTHON": sys.executable,
-    }
-    environment.pop("SPARK_HOME", None)
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(name: str, role: str, host: str, *arguments: str) -> Path:
-        output = tmp_path / f"{name}.log"
-        package = "org.apache.spark.deploy"
-        with output.open("w") as file:
-            command = [
-                launcher,
-                f"{package}.{role}",
-                "--host",
-                host,
-                "--port",
-                "0",
-                "--webui-port",
-                "0",
-                *arguments,
-            ]
-            started.append(
-                subprocess.Popen(
-                    command,
-                    env={**environment, "SPARK_LOCAL_IP": host},
-                    stdout=file,
-                    stderr=file,
-                    cwd=tmp_path,
-                    start_new_session=True,
-                )
-            )
-        return output
-
-    def said(output: Path, pattern: str) -> str:
-        found = wait_until(lambda: re.search(pattern, output.read_text()), f"{output.name} says {pattern}", 120)
-        text: str = found[0]
-        return text
-
-    try:
-        master = said(start("master", "master.Master", "127.0.0.1"), r"spark://127\.0\.0\.1:\d+")
-        workers = [
-            start(f"worker{number}", "worker.Worker", host, "--cores", "1", "--memory", "600m", "-d", str(tmp_path / f"w{number}"), master)
-            for number, host in enumerate(hosts)
-        ]  # fmt: skip
-        for worker in workers:
-            said(worker, "Successfully registered with master")
-        yield master
-    finally:
-        for process in started:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
