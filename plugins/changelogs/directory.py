@@ -108,7 +108,7 @@ class DirectoryChangelog(TaskChangelog):
         name = _snapshot_name(_checked(version))
         parts = write_snapshot(version, changes, chunk_bytes=self._chunk_bytes, compress=self._compress)
         try:
-            self._storage.write(name, parts)
+            self._storage.write(name, parts, may_exist=True)
         except OSError as error:
             raise self._storage.explain(f"write snapshot {name}", error) from error
         self._weight = None

@@ -39,8 +39,11 @@ class Storage(ABC):
         """Return all files, in one request; none for a folder that does not exist."""
 
     @abstractmethod
-    def write(self, name: str, parts: Iterable[bytes]) -> int:
-        """Write a file durably and return its size; after an error it is not there, or whole but not surely durable."""
+    def write(self, name: str, parts: Iterable[bytes], *, may_exist: bool = False) -> int:
+        """Write a file durably and return its size; after an error it is not there, or whole but not surely durable.
+
+        With `may_exist`, one of that name that is there already stays as it is until the new one is whole.
+        """
 
     @abstractmethod
     def open(self, name: str) -> BinaryIO:
@@ -121,7 +124,7 @@ class LocalStorage(Storage):
             pass
         return files
 
-    def write(self, name: str, parts: Iterable[bytes]) -> int:
+    def write(self, name: str, parts: Iterable[bytes], *, may_exist: bool = False) -> int:
         """Write aside, fsync, rename, fsync the directory."""
         if not self._made:
             _make_directory(self._directory)
@@ -190,21 +193,22 @@ class ArrowStorage(Storage):
             if each.type == fs.FileType.File
         ]
 
-    def write(self, name: str, parts: Iterable[bytes]) -> int:
-        """Write aside and rename; directly in an object store, where a file appears complete and a rename copies."""
+    def write(self, name: str, parts: Iterable[bytes], *, may_exist: bool = False) -> int:
+        """Write aside and rename; directly in an object store, where a file appears complete and a rename copies, if none is there."""
         objects = self._is_object_store()
         if not self._made and not objects:
             self._file_system.create_dir(self._folder, recursive=True)
             self._made = True
         path = f"{self._folder}/{name}"
-        written = path if objects else f"{path}.{secrets.token_hex(4)}{TEMPORARY}"
+        directly = objects and not (may_exist and self._exists(path))
+        written = path if directly else f"{path}.{secrets.token_hex(4)}{TEMPORARY}"
         size = 0
         try:
             with self._file_system.open_output_stream(written) as stream:
                 for part in parts:
                     stream.write(part)
                     size += len(part)
-            if not objects:
+            if not directly:
                 self._file_system.move(written, path)
         except BaseException:
             # pyarrow has no way to abandon an upload: closing it makes a short file, which must not stay.
@@ -244,6 +248,11 @@ class ArrowStorage(Storage):
             self._file_system.delete_dir(self._folder)
         except FileNotFoundError:
             pass
+
+    def _exists(self, path: str) -> bool:
+        from pyarrow import fs
+
+        return bool(self._file_system.get_file_info(path).type == fs.FileType.File)
 
     def _is_object_store(self) -> bool:
         return self._file_system.type_name in ("s3", "gcs", "abfs")

@@ -29,6 +29,7 @@ class CommitBuffer:
         self._read = backend.get
         self._changes: dict[bytes, bytes | None] = {}
         self._size_bytes = 0
+        self._clears = 0
         # The first `len(_order)` keys of `_changes` in order: keys leave `_changes` only by `clear`,
         # so those that came later are the last ones of the dict, and `put` need not note them.
         self._order = SortedKeys()
@@ -98,6 +99,7 @@ class CommitBuffer:
     def clear(self) -> None:
         """Forget the pending changes: the backend has them, or the commit failed."""
         self._changes.clear()
+        self._clears += 1
         self._order = SortedKeys()
         self._in_backend.clear()
         self._size_bytes = 0
@@ -110,8 +112,8 @@ class CommitBuffer:
     def _merge(
         self, pending: Iterator[bytes], stored: Iterator[tuple[bytes, bytes]], reverse: bool
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield from both in order. Values come from `_changes` as it is when they are yielded."""
-        changes = self._changes
+        """Yield from both in order. Values are those of the moment in which they are yielded."""
+        changes, clears = self._changes, self._clears
         key = next(pending, None)
         entry = next(stored, None)
         while key is not None or entry is not None:
@@ -125,8 +127,7 @@ class CommitBuffer:
                     value = entry[1]
                     entry = next(stored, None)
                 key = next(pending, None)
-            current = changes.get(which, value)
-            if current is _MISSING:  # it was pending when the scan came to it, and a commit wrote it since
-                current = self._read(self.name, which)
+            # What was pending when the scan began has been written or given up since, if there was a commit: `stored` shows neither.
+            current = changes.get(which, value) if self._clears == clears else self.get(which)
             if current is not None:
                 yield which, current

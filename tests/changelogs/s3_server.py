@@ -43,7 +43,9 @@ class S3Server:
         self._server.server_close()
         self._thread.join()
 
-    def answer(self, method: str, path: str, query: dict[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
+    def answer(
+        self, method: str, path: str, query: dict[str, str], body: bytes, copied: str | None = None
+    ) -> tuple[int, dict[str, str], bytes]:
         bucket, _, key = path.partition("/")
         if method == "GET" and not key:
             self.requests["LIST"] += 1
@@ -63,6 +65,9 @@ class S3Server:
         if method == "PUT" and "partNumber" in query:
             self._uploads[query["uploadId"]][int(query["partNumber"])] = body
             return 200, {"ETag": '"x"'}, b""
+        if method == "PUT" and copied is not None:
+            self.objects[path] = self.objects[copied.lstrip("/")][0], now
+            return 200, {}, b"<CopyObjectResult><ETag>x</ETag></CopyObjectResult>"
         if method == "PUT":
             self.objects[path] = body, now
             return 200, {"ETag": '"x"'}, b""
@@ -118,7 +123,14 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         url = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
-        status, headers, data = self.s3.answer(self.command, unquote(url.path).lstrip("/"), query, self._body())
+        copied = self.headers.get("x-amz-copy-source")
+        status, headers, data = self.s3.answer(
+            self.command,
+            unquote(url.path).lstrip("/"),
+            query,
+            self._body(),
+            None if copied is None else unquote(copied),
+        )
         wanted = self.headers.get("Range")
         if status == 200 and wanted:
             first, _, last = wanted.removeprefix("bytes=").partition("-")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
@@ -115,6 +116,22 @@ class Buffered(RuleBasedStateMachine):
 
 TestBuffered = Buffered.TestCase
 TestBuffered.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_commit_in_the_middle_of_a_scan(written: bool) -> None:
+    """What it deletes does not come back, and what it gives up does."""
+    backend = MemoryBackend.ephemeral(["s"])
+    backend.write({"s": [(b"a", b"1"), (b"b", b"2")]}, backend.version(), "v1")
+    buffer = CommitBuffer(backend, "s")
+    buffer.put(b"b", None)
+    buffer.put(b"c", b"3")
+    scan = buffer.range()
+    assert next(scan) == (b"a", b"1")
+    if written:
+        backend.write({"s": buffer.changes()}, "v1", "v2")
+    buffer.clear()
+    assert list(scan) == ([(b"c", b"3")] if written else [(b"b", b"2")])
 
 
 def test_the_size_follows_what_is_held(tmp_path: Path) -> None:

@@ -133,6 +133,26 @@ class ChangelogContract:
         for reader in (log, self._open(tmp_path)):
             assert restored(reader, "v0", None, {}) == {"s": {b"key": b"1"}}
 
+    def test_a_snapshot_that_failed_leaves_the_one_before(self, tmp_path: Path) -> None:
+        """Of the same version: the deltas that led there may be gone."""
+        log = self._open(tmp_path)
+        log.append({}, None, "v0")
+        log.append({"s": [(b"key", b"1")]}, "v0", "v1")
+        log.snapshot("v1", iter([("s", b"key", b"1")]))
+        now_ms = SystemClock().now_ms()
+        for days in (1, 2):
+            log.clean("v1", 60_000, now_ms + days * _DAY_MS)
+
+        def entries() -> Iterator[tuple[str, bytes, bytes]]:
+            raise RuntimeError("the store went away")
+            yield
+
+        with pytest.raises(RuntimeError, match="the store went away"):
+            log.snapshot("v1", entries())
+        assert restored(self._open(tmp_path), "v1", None, {}) == {"s": {b"key": b"1"}}
+        log.snapshot("v1", iter([("s", b"key", b"1")]))
+        assert restored(self._open(tmp_path), "v1", None, {}) == {"s": {b"key": b"1"}}
+
     def test_a_version_that_nobody_appended_is_an_error(self, tmp_path: Path) -> None:
         """An empty state in its place would be a silent loss."""
         log = self._open(tmp_path)
