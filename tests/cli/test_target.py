@@ -59,7 +59,7 @@ def test_applications_and_functions_that_return_one_are_found(pipe: Console, tar
 
 
 def test_an_absolute_path_outside_the_directory_is_found(pipe: Console) -> None:
-    path = pipe.write("elsewhere/01_pipe.py", PIPE)
+    path = pipe.write("elsewhere/01_elsewhere.py", PIPE)
     assert load_application(f"{path}:application").id == "pipe"
 
 
