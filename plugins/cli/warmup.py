@@ -12,7 +12,7 @@ from .output import note
 @click.option("--if-missing", is_flag=True, help="Do nothing when it has been done for this Java and this PySpark.")
 @verbose_option
 def warmup(if_missing: bool) -> None:
-    """Have Spark start in a good third less time on this host from now on.
+    """Have Spark start in a third less time on this host from now on.
 
     Runs a small application, and keeps what the JVM made of Spark's classes in the user's cache directory (170 MB, Java's class data sharing).
     It takes about a minute, and is used by every `penstock run` on local cores. It is never needed.

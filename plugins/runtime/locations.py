@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,11 @@ from penstock.hooks import registry
 from penstock.log import Log, LogFactory
 from penstock.secret import ClientSettings
 from penstock.store import StoreBuilder
+
+
+def user_cache() -> Path:
+    """Return where things are kept for all applications of this user: `$XDG_CACHE_HOME/penstock`, or `~/.cache/penstock`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "penstock"
 
 
 def open_log(settings: Settings) -> Log:

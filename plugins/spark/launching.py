@@ -1,4 +1,4 @@
-"""Where Spark's JVM starts from on this host, and the archive of its classes, with which that takes a good third less time."""
+"""Where Spark's JVM starts from on this host, and the archive of its classes, with which that takes a third less time."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from penstock.errors import ConfigError, RuntimeUnavailableError
+from penstock.plugins.runtime.locations import user_cache
 
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djdk.lang.Process.launchMechanism=VFORK"
 """No record passes through the JVM of a local session. What it has to do is to start soon and to plan small batches, for which the compiler and
@@ -32,8 +33,7 @@ def launch_home() -> Path | None:
     origin = Path(package.origin).parent
     if not (origin / "jars").is_dir():
         return None
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute()
-    home = cache / "penstock" / f"spark-{_digest(str(origin))}"
+    home = user_cache() / f"spark-{_digest(str(origin))}"
     try:
         home.mkdir(parents=True, exist_ok=True)
         for name in _LINKED:
@@ -50,8 +50,8 @@ def class_archive(java: str) -> Path | None:
         return None
     launcher = Path(java).resolve()
     release = launcher.parent.parent / "release"
-    version = release.read_bytes() if release.is_file() else b""
-    return home / f"classes-{_digest(str(launcher), version.decode(errors='replace'))}.jsa"
+    version = release.read_text(errors="replace") if release.is_file() else ""
+    return home / f"classes-{_digest(str(launcher), version)}.jsa"
 
 
 def archive_options(java: str) -> str:

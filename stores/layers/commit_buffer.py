@@ -29,7 +29,6 @@ class CommitBuffer:
         self._read = backend.get
         self._changes: dict[bytes, bytes | None] = {}
         self._size_bytes = 0
-        self._clears = 0
         # The first `len(_order)` keys of `_changes` in order: keys leave `_changes` only by `clear`,
         # so those that came later are the last ones of the dict, and `put` need not note them.
         self._order = SortedKeys()
@@ -68,7 +67,7 @@ class CommitBuffer:
         if not self._changes:
             return stored
         self._sort()
-        return self._merge(self._order.range(start, end, reverse=reverse), stored, reverse)
+        return self._merge(self._order, self._order.range(start, end, reverse=reverse), stored, reverse)
 
     def approximate_count(self) -> int:
         """Return how many keys there are; as exact as the backend's count."""
@@ -99,7 +98,6 @@ class CommitBuffer:
     def clear(self) -> None:
         """Forget the pending changes: the backend has them, or the commit failed."""
         self._changes.clear()
-        self._clears += 1
         self._order = SortedKeys()
         self._in_backend.clear()
         self._size_bytes = 0
@@ -110,10 +108,10 @@ class CommitBuffer:
             self._order.update(list(islice(reversed(self._changes), new)))
 
     def _merge(
-        self, pending: Iterator[bytes], stored: Iterator[tuple[bytes, bytes]], reverse: bool
+        self, order: SortedKeys, pending: Iterator[bytes], stored: Iterator[tuple[bytes, bytes]], reverse: bool
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield from both in order. Values are those of the moment in which they are yielded."""
-        changes, clears = self._changes, self._clears
+        changes = self._changes
         key = next(pending, None)
         entry = next(stored, None)
         while key is not None or entry is not None:
@@ -127,7 +125,7 @@ class CommitBuffer:
                     value = entry[1]
                     entry = next(stored, None)
                 key = next(pending, None)
-            # What was pending when the scan began has been written or given up since, if there was a commit: `stored` shows neither.
-            current = changes.get(which, value) if self._clears == clears else self.get(which)
+            # A commit since the scan began (its `order` is gone) has written or given up what was pending: `stored` shows neither.
+            current = changes.get(which, value) if self._order is order else self.get(which)
             if current is not None:
                 yield which, current

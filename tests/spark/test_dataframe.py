@@ -101,7 +101,7 @@ def batches(directory: Path) -> int:
 def kill_after(directory: Path, kind: str, count: int) -> None:
     """Run a driver, and kill it and all its processes once the checkpoint has so many batches."""
     with python("tests.spark.dataframe_driver", directory, kind) as process:
-        wait_until(lambda: batches(directory) >= count or process.poll() is not None, f"{count} batches")
+        wait_until(lambda: batches(directory) >= count or process.poll() is not None, f"{count} batches", 120)
         if process.poll() is not None:
             raise AssertionError(f"the driver ended: {process.communicate()[1][-3000:]}")
 
@@ -123,7 +123,7 @@ def test_files_are_processed_once_through_a_kill_of_the_driver(
 def test_the_rate_source_is_processed_once_through_a_kill(session: Any, tmp_path: Path) -> None:
     kill_after(tmp_path, "rate", 3)
     query = start(session, rate(session), tmp_path, processingTime="0 seconds")
-    wait_until(lambda: batches(tmp_path) >= 6 or not query.isActive, "three more batches")
+    wait_until(lambda: batches(tmp_path) >= 6 or not query.isActive, "three more batches", 120)
     query.stop()
     assert query.exception() is None
     rows = written(session, tmp_path)
@@ -297,7 +297,7 @@ def test_the_wall_clock_ticks_by_spark_timeouts(session: Any, tmp_path: Path) ->
         .start()
     )
     try:
-        wait_until(lambda: len([rows for rows in seen if rows]) >= 3 or not query.isActive, "three ticks")
+        wait_until(lambda: len([rows for rows in seen if rows]) >= 3 or not query.isActive, "three ticks", 120)
         assert query.exception() is None
     finally:
         query.stop()

@@ -6,8 +6,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,13 @@ from .surroundings import Surroundings
 from .test_run import counts, records
 
 pytestmark = pytest.mark.spark
-ROOT = Path(__file__).parents[2]
 
 
-@contextmanager
-def driver(surroundings: Surroundings, topology: str, trigger: str, *options: str) -> Iterator[subprocess.Popen[str]]:
+def driver(
+    surroundings: Surroundings, topology: str, trigger: str, *options: str
+) -> AbstractContextManager[subprocess.Popen[str]]:
     """Start a driver that ends with the block."""
-    with python("tests.spark.driver", surroundings.directory, topology, trigger, *options) as process:
-        yield process
+    return python("tests.spark.driver", surroundings.directory, topology, trigger, *options)
 
 
 def summary_of(process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -71,7 +69,7 @@ def test_a_worker_that_froze_and_wakes_after_its_successor_changes_nothing(
         wait_until(lambda: (flag.exists() and flag.read_text()) or process.poll() is not None, "a record froze it", 240)
         assert process.poll() is None, process.communicate()
         zombie = int(flag.read_text())
-        wait_until(lambda: state_of(zombie) == "T", "the worker stands still")
+        wait_until(lambda: state_of(zombie) == "T", "the worker stands still", 120)
     try:
         summary = run(surroundings.application("app", apps.count(apps.FreezesOnce, flag=str(flag))), session=spark)
         assert summary.records_in == 80
@@ -79,7 +77,7 @@ def test_a_worker_that_froze_and_wakes_after_its_successor_changes_nothing(
         deltas = set(changelog_files(surroundings))
     finally:
         os.kill(zombie, signal.SIGCONT)
-    wait_until(lambda: state_of(zombie) == "Z", "the zombie has found out")
+    wait_until(lambda: state_of(zombie) == "Z", "the zombie has found out", 120)
     assert set(changelog_files(surroundings)) > deltas, "it tried: its delta is there, and nothing names it"
     assert (surroundings.everything("app", "in", "out"), rows_of_store(surroundings)) == before
     assert surroundings.values_by_key("out") == counts(80)

@@ -45,7 +45,7 @@ def run_until(application: Application, spark: Any, enough: Callable[[], Any]) -
     thread = threading.Thread(target=lambda: done.append(run(application, "0s", session=spark, stop=stop)))
     thread.start()
     try:
-        wait_until(lambda: enough() or not thread.is_alive(), "the application has done enough")
+        wait_until(lambda: enough() or not thread.is_alive(), "the application has done enough", 120)
     finally:
         stop.set()
         thread.join()

@@ -36,7 +36,7 @@ def test_a_task_keeps_stream_time_and_schedules_when_its_worker_has_ended(
         for process in driver.processes.values():
             used.append(process)
             os.kill(process, signal.SIGKILL)
-            wait_until(lambda process=process: gone(process), "the worker has ended")  # type: ignore[misc]
+            wait_until(lambda process=process: gone(process), "the worker has ended", 120)  # type: ignore[misc]
 
     with SteppingDriver.open(surroundings.application("app", apps.ticks()), spark) as driver:
         surroundings.put("in", [("k", "v", 5_000)])

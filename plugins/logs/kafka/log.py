@@ -137,18 +137,18 @@ class KafkaLog(Log):
         self._topics.check(partitions)
         if not partitions:
             return {}
-        settled, consumer = self._group(application_id, "read_committed"), self._group(application_id)
+        consumer = self._group(application_id, "read_committed")
         doing = f"reading the positions of {application_id!r}"
 
         def read(seconds: float) -> list[KafkaPartition]:
             try:
-                return settled.committed(plain(partitions), timeout=min(seconds, _SETTLE_SECONDS))
+                return consumer.committed(plain(partitions), timeout=min(seconds, _SETTLE_SECONDS))
             except KafkaException as exception:
                 error = error_of(exception)
                 if error is None or not is_retriable(error):
                     raise
             # A transaction is open, for a minute if who began it is dead: what was committed before counts until it is over.
-            return consumer.committed(plain(partitions), timeout=seconds)
+            return self._group(application_id).committed(plain(partitions), timeout=seconds)
 
         try:
             found = self._patience.call(doing, read, consumer)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.errors import RuntimeUnavailableError
+from penstock.plugins.runtime.locations import user_cache
 
 KAFKA_VERSION = "4.4.0"
 JARS_VARIABLE = "PENSTOCK_KAFKA_JARS"
@@ -41,8 +42,7 @@ def jars_directory() -> Path:
     chosen = os.environ.get(JARS_VARIABLE)
     if chosen:
         return Path(chosen).absolute()
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache).absolute() / "penstock" / f"kafka-{KAFKA_VERSION}"
+    return user_cache() / f"kafka-{KAFKA_VERSION}"
 
 
 def broker_jars() -> Path:
