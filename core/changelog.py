@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from .log import Commit
 from .record import OutputBatch
 from .store import Changes
+
+
+def version_counter(version: str) -> int:
+    """Return the counter that a version's name begins with: how many versions came before it in its chain."""
+    return int(version.partition("-")[0])
 
 
 @dataclass(frozen=True)
@@ -32,15 +38,18 @@ class TaskChangelog(ABC):
     """The changelog of one task. Called from one thread.
 
     Versions form a chain: every delta names the version it follows, and the first one (usually without changes)
-    follows None. A version's name is never written twice, so a delta of an attempt that failed is an orphan that no
-    chain contains. `penstock.plugins.testing.contracts.changelog` holds the tests that any implementation must pass.
+    follows None. A version's name is its counter (`version_counter`: one more than that of the version it follows), "-",
+    and something random. A name is never written twice, so a delta of an attempt that failed is an orphan that no chain
+    contains. `penstock.plugins.testing.contracts.changelog` holds the tests that any implementation must pass.
     """
 
     @abstractmethod
-    def append(self, changes: Changes, previous: str | None, version: str) -> None:
+    def append(self, changes: Changes, previous: str | None, version: str, commit: Commit | None = None) -> None:
         """Make one delta durable; it counts only once the log's commit names `version`.
 
         `version` and `previous` are letters, digits, '-' and '_'; `previous` is None for the first version of all.
+        `commit` is kept beside the changes, for `kept`: the task's last commit, whose version is `previous`; for the first
+        version of all the commit that will name it.
 
         Raises ChangelogError, naming the location, when it cannot; then nothing was committed.
         """
@@ -65,22 +74,48 @@ class TaskChangelog(ABC):
         """
 
     @abstractmethod
-    def snapshot(self, version: str, changes: Iterable[tuple[str, bytes, bytes]]) -> None:
-        """Write the whole state at `version`, so that restore starts there.
+    def snapshot(self, version: str, changes: Iterable[tuple[str, bytes, bytes]], commit: Commit | None = None) -> None:
+        """Write the whole state at `version`, so that restore starts there; no delta need lead to `version`.
 
         `changes` are (store, key, value) in store and key order, read once and as they are written. When that
-        raises, no snapshot was written and the error comes out.
+        raises, no snapshot was written and the error comes out. `commit`, the last one that named `version`, is kept beside them.
         """
+
+    def begin(self, stores: Collection[str], entries: Iterable[tuple[str, bytes, bytes]]) -> list[OutputBatch]:
+        """Return records of the log after which the history of `stores` holds `entries`, their content, and nothing from before.
+
+        For a changelog that lives in the log itself, which may have entries of an earlier store of the same name. The others return none:
+        their history of a store begins with a snapshot, or with nothing.
+        """
+        return []
+
+    def proven(self) -> set[str]:
+        """Return the versions that a commit is known to have named: those that a delta follows, and those with a snapshot.
+
+        The newest delta is no proof: its commit may have failed. Empty for a changelog that lives in the log.
+        """
+        return set()
+
+    def beginnings(self) -> set[str]:
+        """Return the versions that follow None; more than one where first commits failed."""
+        return set()
+
+    def kept(self, version: str) -> Commit | None:
+        """Return the latest commit of `version` that `append` or `snapshot` kept; None if there is none."""
+        return None
 
     @abstractmethod
     def wants_snapshot(self) -> bool:
         """Return whether the deltas since the last snapshot have outgrown it, or one would mend a gap in the chain."""
 
     @abstractmethod
-    def clean(self, version: str, grace_ms: int, now_ms: int) -> None:
-        """Delete what is not needed to reach `version` and is older than `grace_ms`.
+    def clean(self, version: str, grace_ms: int, now_ms: int, is_current: Callable[[], bool]) -> None:
+        """Delete deltas and snapshots with a lower counter than `version` that it does not need, once older than `grace_ms`.
 
-        Nothing that came after `version` is touched: who cleans may have slept through its successor's commits.
+        The process may freeze at any point of this call, also after `is_current` answered, while a successor commits,
+        snapshots and cleans. So a delta or a snapshot whose counter is not lower stays, however old it is. Look at what
+        there is, then call `is_current` (it may ask the log, and raises what that raises), then delete only what the
+        look showed; nothing if it returns False.
         """
 
     @abstractmethod
@@ -100,7 +135,7 @@ class Changelog(Protocol):
     """What the name of a changelog stands for: opens the changelog of a task at a location.
 
     One with an attribute `in_log` that is true is also given `log`, the application's log, and `stores`: the task's
-    logged stores, and whether their entries have timestamps.
+    logged stores, as a `penstock.layout.Layout`.
     """
 
     def __call__(self, location: str, application_id: str, task_id: str) -> TaskChangelog:

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
 from .errors import PluginError, TopologyError
 from .hooks import registry
+from .names import is_topic_name
 from .nodes import Node, ProcessorNode, SinkNode, SourceNode
 from .processor import Processor, ValueTransformer
 from .serde import Serde
-from .store import StoreBuilder
-
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+from .store import BAD_NAME, StoreBuilder
 
 
 def kind_of(node: Node) -> str:
@@ -45,7 +43,7 @@ def check_name(kind: str, name: object) -> None:
 
 def check_topic(where: str, topic: object) -> None:
     """Refuse what Kafka would not take as the name of a topic."""
-    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+    if not is_topic_name(topic):
         raise TopologyError(f"{where}: a topic's name is 1 to 249 letters, digits, '.', '_' or '-', found {topic!r}")
 
 
@@ -56,8 +54,8 @@ def check_builder(builder: object) -> None:
             f"expected a declared store, found {builder!r}; write for instance key_value_store(NAME), or name one that "
             "is in the topology"
         )
-    if not isinstance(builder.name, str) or not _TOPIC.fullmatch(builder.name):
-        raise TopologyError(f"store {builder.name!r}: a store's name is 1 to 249 letters, digits, '.', '_' or '-'")
+    if not is_topic_name(builder.name):
+        raise TopologyError(f"store {builder.name!r}: {BAD_NAME}")
     if builder.backend is not None:
         check_installed(f"store {builder.name!r}", "store backend", builder.backend)
     check_serdes(f"store {builder.name!r}", getattr(builder, "key_serde", None), getattr(builder, "value_serde", None))

@@ -57,14 +57,34 @@ class ValueTransformerContext(Protocol):
         ...
 
     def schedule(
-        self, interval: Duration, punctuator: Punctuator, clock: PunctuationType, *, start: int | None = None
+        self,
+        interval: Duration,
+        punctuator: Punctuator,
+        clock: PunctuationType,
+        *,
+        start: int | None = None,
+        name: str | None = None,
     ) -> Cancellable:
         """Call `punctuator` with the time each time `interval` of `clock` has passed.
 
         Firing times are aligned to `start` (ms since the epoch; default 0 for stream time, now for the
-        wall clock). A clock that is late fires once, not once for each interval missed. Call it in
-        the same order at every `init`: a re-opened task gives the n-th schedule its saved due time.
+        wall clock). A clock that is late fires once, not once for each interval missed. A punctuator that
+        schedules itself again is not called again at the same time.
         Semantics: KIP-138 and KIP-1146.
+
+        Schedules are saved with each commit: a task that is opened again goes on with them. It finds the
+        callback by `name`, or by the name of the processor's method. So what is scheduled outside `init`
+        is a method of the processor, or gets a name to which `init` gives a callback (with `schedule`), and that one is called.
+        In `init` any function will do; several with the same method, or without one, are told apart by their order.
+
+        A `name` is one schedule of the node: scheduling it again replaces it. Without a name each call makes another
+        schedule, but for one: a schedule that `init` made and that was cancelled is made anew by the next call with the same method, and
+        the handle that `init` got holds for it.
+
+        When a re-opened task calls `init`, what `init` schedules are the schedules of before, however they were left: cancelled ones stay so.
+
+        Raises ConfigError for a wrong value, for a callback that could not be found again, and when the task has more schedules than a commit has
+        room for: about 40 that were made outside `init`.
         """
         ...
 

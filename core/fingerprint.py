@@ -2,59 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .describe import serde_name
-from .nodes import Subtopology
+from .errors import PenstockError
+from .hooks import registry
+from .nodes import SerdeLike, Subtopology
+from .task import resolve_serde
 
 if TYPE_CHECKING:
     from .assignment import Assignment
+    from .config import Settings
     from .program import Program
+    from .store import StoreBuilder
 
-FORMAT = 1
+FORMAT = 2
+"""In format 1 serdes had the names that the program gave them, null for a default, and stores had less in them."""
 
 
-def fingerprint(program: Program, assignment: Assignment | None = None) -> dict[str, Any]:
+def fingerprint(program: Program, assignment: Assignment | None, settings: Settings) -> dict[str, Any]:
     """Return what saved positions and state of `program` depend on, as data for JSON.
 
-    Topics go by their names in the program, patterns by their text in `patterns`. `tasks` and `partitions` are null
-    without an assignment.
+    Topics go by their names in the program, patterns by their text in `patterns`. Serdes and backends are those in force under
+    `settings`. `tasks` and `partitions` are null without an assignment.
     """
     return {
         "format": FORMAT,
-        "subtopologies": {str(each.id): _subtopology(each, assignment) for each in program.subtopologies},
+        "subtopologies": {
+            str(each.id): _subtopology(program, each, assignment, settings) for each in program.subtopologies
+        },
         "internal_topics": sorted(program.internal_topics),
+        "internal_serdes": {
+            topic: {
+                "key_serde": _form(source.key_serde, settings.key_serde, f"source {source.name!r}"),
+                "value_serde": _form(source.value_serde, settings.value_serde, f"source {source.name!r}"),
+            }
+            for each in program.subtopologies
+            for source in each.sources
+            for topic in source.topics
+            if topic in program.internal_topics
+        },
         "global_stores": {each.store.name: each.source.topics[0] for each in program.global_stores},
         "partitions": None if assignment is None else dict(sorted(assignment.partitions().items())),
     }
 
 
-def _subtopology(subtopology: Subtopology, assignment: Assignment | None) -> dict[str, Any]:
+def _subtopology(
+    program: Program, subtopology: Subtopology, assignment: Assignment | None, settings: Settings
+) -> dict[str, Any]:
     return {
         "topics": sorted(topic for source in subtopology.sources for topic in source.topics),
         "patterns": sorted(source.pattern.pattern for source in subtopology.sources if source.pattern is not None),
+        "writes": sorted({node.topic for node in subtopology.sinks if node.topic in program.internal_topics}),
         "stores": {
-            store.name: {
-                "kind": type(store).__name__,
-                "key_serde": serde_name(getattr(store, "key_serde", None)),
-                "value_serde": serde_name(getattr(store, "value_serde", None)),
-            }
-            for store in sorted(subtopology.stores, key=lambda store: store.name)
+            store.name: _store(store, settings) for store in sorted(subtopology.stores, key=lambda store: store.name)
         },
         "tasks": None if assignment is None else sum(task.subtopology == subtopology.id for task in assignment.tasks),
     }
 
 
-def check_compatible(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+def _store(store: StoreBuilder, settings: Settings) -> dict[str, Any]:
+    """Return what is in force for a store; a kind of store that has no serdes or no TTL has null there."""
+    serdes = {
+        name: _form(getattr(store, name), settings.state_serde, f"store {store.name!r}")
+        for name in ("key_serde", "value_serde")
+        if hasattr(store, name)
+    }
+    return {
+        "kind": type(store).__name__,
+        "key_serde": serdes.get("key_serde"),
+        "value_serde": serdes.get("value_serde"),
+        "backend": store.backend or settings.store_backend,
+        "logged": store.logged,
+        "timestamped": bool(getattr(store, "timestamped", False)),
+        "ttl_ms": getattr(store, "ttl_ms", None),
+    }
+
+
+def _form(given: SerdeLike, default: SerdeLike, what: str) -> str:
+    return resolve_serde(given, default, what).written_form()
+
+
+def check_compatible(old: Mapping[str, Any], new: Mapping[str, Any], drained: Collection[str] = ()) -> list[str]:
     """Return the reasons, in words, why positions and state saved under `old` do not fit `new`; none: they fit.
 
-    Both are fingerprints. Positions and state are kept by task, so what a task id stands for must stay: a sub-topology
+    Both are fingerprints; `drained` are internal topics in which no record waits. Positions and state are kept by task, so what a task id stands for must stay: a sub-topology
     keeps its number, its stores and, if it has any, its number of tasks. What fits: new sub-topologies behind the old
     ones, new stores (they start empty), topics that come or go within a sub-topology, more partitions where there is no
-    store, other processors and edges.
+    store, other processors and edges; and for a store another backend, another TTL or none, with timestamps or without, in the changelog
+    or not.
     """
-    if old.get("format") != FORMAT:
+    if old.get("format") not in (1, FORMAT):
         return [
             f"the saved state was written by another release (format {old.get('format')!r}, this one knows {FORMAT})"
         ]
@@ -65,7 +103,7 @@ def check_compatible(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str
         *_changed_stores(old, new),
         *_replaced(old, new),
         *_repartitioned(old, new),
-        *_drained(old, new),
+        *_waiting(old, new, drained),
         *_refilled(old, new),
     ]
 
@@ -91,14 +129,29 @@ def _changed_stores(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[
                     "lost: put it back"
                 )
                 continue
-            for field, before in store.items():
-                after = now[name][field]
-                # A default is not known here: what it stands for may be what is now named.
-                if before != after and before is not None and after is not None:
+            for field in ("kind", "key_serde", "value_serde"):
+                before, after = store[field], now[name][field]
+                if not _same_form(old["format"], before, after):
                     yield (
                         f"store {name!r} was written with {field} {before} and now has {after}: its content cannot be "
                         "read"
                     )
+
+
+def _same_form(saved_format: int, before: str | None, after: str | None) -> bool:
+    """Return whether two serdes write the same; yes where one of them is not known, as a default in format 1 and what a kind of store lacks.
+
+    Format 1 has a class's name, or the name by which a plugin brings it.
+    """
+    if before is None or after is None or before == after:
+        return True
+    if saved_format != 1:
+        return False
+    try:
+        form: str = registry().load("serde", before)().written_form()
+    except (PenstockError, TypeError):
+        return before == after.partition("(")[0]
+    return form == after
 
 
 def _replaced(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[str]:
@@ -118,7 +171,8 @@ def _replaced(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[str]:
 def _repartitioned(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[str]:
     for number, before in old["subtopologies"].items():
         after = new["subtopologies"].get(number)
-        if after is None or not before["stores"] or None in (before["tasks"], after["tasks"]):
+        stores = [*before["stores"], *before.get("parked", ())]
+        if after is None or not stores or None in (before["tasks"], after["tasks"]):
             continue
         if before["tasks"] != after["tasks"]:
             was, now = old["partitions"] or {}, new["partitions"] or {}
@@ -130,14 +184,27 @@ def _repartitioned(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[s
             yield (
                 f"sub-topology {number} had {before['tasks']} tasks and now has {after['tasks']}"
                 + (f" ({', '.join(changes)})" if changes else "")
-                + f": the content of {_listed(before['stores'])} is divided by the old number"
+                + f": the content of {_listed(stores)} is divided by the old number"
             )
 
 
-def _drained(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[str]:
+def _waiting(old: Mapping[str, Any], new: Mapping[str, Any], drained: Collection[str]) -> Iterable[str]:
+    read = new["internal_serdes"]
     for topic in old["internal_topics"]:
+        if topic in drained:
+            continue
         if topic not in new["internal_topics"]:
-            yield f"internal topic {topic!r} is no longer in the program, and records that wait in it would be lost"
+            yield (
+                f"internal topic {topic!r} is no longer in the program, and records that wait in it would be lost: let the program that ran "
+                "last process them first"
+            )
+        for field, before in old.get("internal_serdes", {}).get(topic, {}).items():
+            after = read.get(topic, {}).get(field)
+            if before != after and after is not None:
+                yield (
+                    f"internal topic {topic!r} was written for {field} {before} and its source now has {after}: records that wait in it cannot "
+                    "be read. Let the program that ran last process them first"
+                )
 
 
 def _refilled(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[str]:

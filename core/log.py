@@ -8,17 +8,26 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import ClassVar, Protocol
 
+from .errors import UnknownTopicError
 from .record import OutputBatch, RecordBatch, TopicPartition
+
+ENGINE_STATE_BYTES = 2_000
+"""What a task has to remember takes about so much at most, and every log keeps it with the positions (Kafka: in their metadata)."""
 
 
 @dataclass(frozen=True)
 class TopicInfo:
-    """A topic: its partitions and settings (Kafka's names, e.g. `cleanup.policy`, `retention.ms`)."""
+    """A topic: its partitions and settings (Kafka's names, e.g. `cleanup.policy`, `retention.ms`).
+
+    `id` differs between topics of one name: one that is deleted and made again has another. It is empty where the log has no such id,
+    and may be empty in what `Log.topics` returns.
+    """
 
     name: str
     partitions: int
     config: Mapping[str, str] = field(default_factory=dict)
     internal: bool = False
+    id: str = ""
 
 
 @dataclass(frozen=True)
@@ -26,7 +35,7 @@ class Commit:
     """What one commit of a task makes true, in one step.
 
     `positions`: the next offset to read of every input partition of the task. `version`: the state's
-    version (see core/changelog.py). `engine_state`: what the task itself must remember, under 2,000 bytes.
+    version (see core/changelog.py). `engine_state`: what the task itself must remember, about `ENGINE_STATE_BYTES` at most.
     """
 
     positions: Mapping[TopicPartition, int]
@@ -70,7 +79,8 @@ class TaskCommitter(ABC):
     def send(self, outputs: Sequence[OutputBatch]) -> None:
         """Hand over outputs of the next commit ahead of it, so that they need not wait here; raises as `commit`.
 
-        Nobody reads them before the commit, and `close` gives them up. Only where `streams_outputs`.
+        `commit` returns when they are durable, and before what is passed to it. Exactly once, nobody reads them before the
+        commit, and `close` gives them up; a log that guarantees at least once may show them at once. Only where `streams_outputs`.
         """
         raise NotImplementedError(f"{type(self).__name__} takes outputs with the commit")
 
@@ -98,19 +108,38 @@ class Lease(ABC):
 class Log(ABC):
     """Topics with partitions, and commits. One object per process and location; thread-safe.
 
-    `fences` says whether a committer that was replaced is refused; where it is not, its late commit takes positions back.
+    Every log fences: a committer that was replaced is refused, whatever the guarantee for outputs. A log that cannot do
+    that cannot be used: a late commit would take the state back while the records that follow on it are deleted already.
 
     Every method that names a topic raises UnknownTopicError when it does not exist, and LogError
     naming the location when the log cannot be reached.
     """
 
-    fences: bool = True
+    commit_markers: ClassVar[int] = 0
+    """How many offsets a task's commit takes in each partition that it writes to, beside those of its records."""
+
+    def open_files(self, tasks: int) -> int:
+        """Return how many file descriptors this process needs at least for this log when it keeps `tasks` tasks open.
+
+        A runner refuses to start where the limit is lower, so a log rather says too little. 0: this log needs next to none.
+        """
+        return 0
 
     # -- topics
 
     @abstractmethod
     def topics(self) -> Mapping[str, TopicInfo]:
         """Return all topics by name."""
+
+    def topic(self, name: str) -> TopicInfo:
+        """Return one topic, with its `id` if the log has ids, as it is now; a planner asks before every batch.
+
+        A log overrides this where `topics` is expensive.
+        """
+        info = self.topics().get(name)
+        if info is None:
+            raise UnknownTopicError(f"topic {name!r} does not exist; create it: penstock topics create {name}")
+        return info
 
     @abstractmethod
     def create_topic(
@@ -197,7 +226,11 @@ class Log(ABC):
 
     @abstractmethod
     def lease(self, application_id: str, owner: str, ttl_ms: int) -> Lease:
-        """Take the application's driver lease. Raises LogError naming the owner that holds it."""
+        """Take the application's driver lease.
+
+        Raises LogError naming the owner that holds it; LeaseHeldError, for which a caller waits, where the log does not know whether
+        that owner's process still runs.
+        """
 
     def maintain(self, now_ms: int) -> None:  # noqa: B027 (a broker does it by itself)
         """Apply the topics' retention and compaction as of `now_ms`; a runner calls it now and then."""

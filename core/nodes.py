@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .extractors import TimestampExtractor
+from .layout import Layouts
 from .processor import ProcessorSupplier
 from .record import Record, RecordMetadata
 from .serde import Serde
@@ -111,13 +112,15 @@ class Subtopology:
     """Nodes that are connected by edges or stores: a task runs one of these for one partition number.
 
     `nodes` has every parent before its children, and otherwise the order in which they were added.
-    `children` gives each node's children in the order of adding. `id` counts global stores too, as Kafka's does.
+    `children` gives each node's children in the order of adding. `id` counts global stores too, as Kafka's does. `layouts` says how its tasks
+    keep their stores, now and before; None where nothing is known of programs before.
     """
 
     id: int
     nodes: tuple[Node, ...]
     children: Mapping[str, tuple[str, ...]]
     stores: tuple[StoreBuilder, ...]
+    layouts: Layouts | None = None
 
     @property
     def sources(self) -> tuple[SourceNode, ...]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .assignment import Assignment, Resolution
+from .config import Settings
 from .describe import to_data, to_text
 from .drawing import to_dot, to_mermaid
 from .errors import TopologyError
@@ -75,12 +76,13 @@ class Program:
         """Return every declared store, the global ones last."""
         return (*self.stores.values(), *(each.store for each in self.global_stores))
 
-    def fingerprint(self, assignment: Assignment | None = None) -> dict[str, Any]:
+    def fingerprint(self, assignment: Assignment | None = None, settings: Settings | None = None) -> dict[str, Any]:
         """Return what saved positions and state depend on, as data for JSON; see `check_compatible`.
 
-        With an `assignment` it also holds the numbers of partitions and tasks.
+        With an `assignment` it also holds the numbers of partitions and tasks. Serdes are those in force under `settings` (None: the
+        defaults). Raises ConfigError or PluginError for a serde that is none.
         """
-        return fingerprint(self, assignment)
+        return fingerprint(self, assignment, settings or Settings())
 
     def describe(self) -> str:
         """Return the program as text, byte for byte as Kafka Streams' `Topology.describe()` prints it."""

@@ -6,6 +6,7 @@ import reprlib
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from typing import Any, Generic, TypeVar
 
 from .errors import SerdeError
@@ -64,9 +65,9 @@ class Serde(ABC, Generic[T]):
         return self.serialize
 
     def deserialize_column(self, column: Sequence[bytes | None]) -> list[T | None]:
-        """Return what `deserialize` returns for each of `column`, None for None; override it where that is faster.
+        """Return a list of what `deserialize` returns for each of `column`, None for None; override it where that is faster.
 
-        It may raise anything: the engine then goes through the column with `deserialize`.
+        It may raise anything: the engine then goes through the column with `deserialize`. A list of another length is an error that stops the task.
         """
         deserialize = self.deserialize
         return [None if data is None else deserialize(data) for data in column]
@@ -74,6 +75,72 @@ class Serde(ABC, Generic[T]):
     def bind(self, topic: str, *, is_key: bool) -> Serde[T]:
         """Return the serde to use for keys or values of one topic; registries look schemas up here."""
         return self
+
+    def written_form(self) -> str:
+        """Return a name for the bytes that this serde writes: a serde with another name is refused what was saved under this one.
+
+        The default is the class's full name, and a check sum of the instance's attributes that are plain data, if it has any.
+        Override it where that is too much (an attribute that changes no bytes, such as a password) or too little.
+
+        >>> StrSerde().written_form()
+        'penstock.serde.StrSerde'
+        """
+        plain = {name: value for name, value in getattr(self, "__dict__", {}).items() if _is_plain(value)}
+        name = f"{type(self).__module__}.{type(self).__qualname__}"
+        return f"{name}({sha256(_plain_text(plain).encode()).hexdigest()[:8]})" if plain else name
+
+
+def checked(serde: Serde[T]) -> Serde[T]:
+    """Return `serde`, with a look at what it writes if it is of another package: what is not bytes would be produced or stored as something else."""
+    return serde if type(serde).__module__.partition(".")[0] == "penstock" else _CheckedSerde(serde)
+
+
+class _CheckedSerde(Serde[T]):
+    """A serde, and a SerdeError where that writes something other than bytes."""
+
+    def __init__(self, serde: Serde[T]) -> None:
+        self._serde = serde
+        self.immutable_types = serde.immutable_types
+        self.checked_types = serde.checked_types
+        # Reading needs no look: so it costs no call either.
+        self.deserialize = serde.deserialize  # type: ignore[method-assign]
+        self.deserialize_column = serde.deserialize_column  # type: ignore[method-assign]
+        self.serialize = self._bytes_of(serde.serialize)  # type: ignore[method-assign, assignment]
+
+    def serialize(self, value: T) -> bytes:
+        """Return `value` as bytes."""
+        raise NotImplementedError
+
+    def deserialize(self, data: bytes) -> T:
+        """Return the value that `data` stands for."""
+        raise NotImplementedError
+
+    def serializer(self) -> Callable[[T], bytes]:
+        """Return the serde's own fast function, with the same look at what it returns."""
+        return self._bytes_of(self._serde.serializer())
+
+    def bind(self, topic: str, *, is_key: bool) -> Serde[T]:
+        """Return what the serde's own `bind` returns, checked."""
+        return checked(self._serde.bind(topic, is_key=is_key))
+
+    def written_form(self) -> str:
+        """Return the serde's own."""
+        return self._serde.written_form()
+
+    def _bytes_of(self, write: Callable[[T], bytes]) -> Callable[[T], bytes]:
+        name = f"{type(self._serde).__module__}.{type(self._serde).__qualname__}"
+
+        def write_bytes(value: T) -> bytes:
+            data = write(value)
+            if type(data) is bytes:
+                return data
+            if isinstance(data, (bytes, bytearray, memoryview)):
+                return bytes(data)
+            raise SerdeError(
+                f"serde {name} is wrong: for {reprlib.repr(value)} it wrote {type(data).__name__} {reprlib.repr(data)}, expected bytes"
+            )
+
+        return write_bytes
 
 
 class BytesSerde(Serde[bytes]):
@@ -216,6 +283,25 @@ class BoolSerde(_StructSerde):
         if data == b"\x00":
             return False
         raise self._unreadable(data)
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(_is_plain(key) and _is_plain(each) for key, each in value.items())
+    return value is None or isinstance(value, (str, bytes, int, float, bool))
+
+
+def _plain_text(value: object) -> str:
+    """Return a text that is the same for equal plain data in every process: sets and dicts have no order of their own."""
+    if isinstance(value, dict):
+        return repr(sorted((_plain_text(key), _plain_text(each)) for key, each in value.items()))
+    if isinstance(value, (set, frozenset)):
+        return repr(sorted(map(_plain_text, value)))
+    if isinstance(value, (list, tuple)):
+        return repr(list(map(_plain_text, value)))
+    return repr(value)
 
 
 def _wrong(serde: str, expected: str, value: object) -> SerdeError:

@@ -10,6 +10,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkabl
 
 from .clock import Duration, duration_ms
 from .errors import ConfigError, StoreError
+from .names import is_topic_name
 from .serde import Serde
 
 K = TypeVar("K")
@@ -23,6 +24,9 @@ Change = tuple[bytes, bytes | None]
 Changes = Mapping[str, Sequence[Change]]
 """For each store by name: what changed, sorted by key, each key once."""
 
+BAD_NAME = "a store's name is 1 to 249 letters, digits, '.', '_' or '-', and not '.' or '..'"
+"""What to say of a store's name for which `is_topic_name` returns False: Kafka Streams' rule, as the name becomes part of a topic's."""
+
 
 # ---------------------------------------------------------------- what a backend author writes
 
@@ -31,7 +35,8 @@ class StoreBackend(ABC):
     """Bytes on this host: all stores of one task that name this backend, in one directory.
 
     The engine calls every method from one thread; other processes on the host may hold the same
-    directory open and read. Keys are any bytes, the empty key included, up to at least 10 kB;
+    directory open and read. A store's name is 1 to 249 letters, digits, '.', '_' or '-', and not '.' or '..'; names that
+    differ in case only are different stores, and no such name is reserved. Keys are any bytes, the empty key included, up to at least 10 kB;
     values are any bytes, the empty one included. Keys are ordered as bytes are in Python.
     `penstock.plugins.testing.contracts` holds the tests that any implementation must pass.
     """
@@ -63,7 +68,8 @@ class StoreBackend(ABC):
         """Apply all `changes` and record `version`, in one atomic step.
 
         Raises StaleStoreError, and changes nothing, unless the store is at `previous`.
-        After a crash the store is at `previous` or at `version`, never between.
+        After a crash the store is at `previous` or at `version`, never between. Both may be the same: then the
+        content changes, and the version stays.
         """
 
     @abstractmethod
@@ -87,7 +93,11 @@ class StoreBackend(ABC):
 
 
 class StoreBackendFactory(Protocol):
-    """What the name of a store backend stands for: a class or function that opens one."""
+    """What the name of a store backend stands for: a class or function that opens one.
+
+    A factory may have an attribute `open_files`: how many file descriptors one open backend needs at least. A runner refuses to start
+    where the limit of open files is too low for its tasks.
+    """
 
     def __call__(self, directory: Path, stores: Sequence[str], *, read_only: bool = False) -> StoreBackend:
         """Open the stores named `stores` under `directory` (which exists), making what is missing.
@@ -327,13 +337,14 @@ def key_value_store(
     Serdes are those of the state (None: the application's `state_serde`). A `timestamped` store holds
     `ValueAndTimestamp`. `ttl` is a duration of stream time after which an entry is gone, counted from when it was put.
     `backend` names an installed store backend (None: the application's). A store that is not `logged` is lost with this
-    host. Raises StoreError for a name that is none, and ConfigError for a `ttl` that is not a duration above 0.
+    host. `name` is 1 to 249 letters, digits, '.', '_' or '-'; names that differ in case only are different stores.
+    Raises StoreError for another name, and ConfigError for a `ttl` that is not a duration above 0.
 
     >>> key_value_store("visits", ttl="1h").ttl_ms
     3600000
     """
-    if not isinstance(name, str) or not name:
-        raise StoreError(f"key_value_store: expected a name, found {name!r}")
+    if not is_topic_name(name):
+        raise StoreError(f"key_value_store: {BAD_NAME}, found {name!r}")
     ttl_ms = None if ttl is None else duration_ms(ttl, f"ttl of store {name!r}")
     if ttl_ms is not None and ttl_ms < 1:
         raise ConfigError(

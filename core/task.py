@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any, NoReturn
 
-from .clock import duration_ms
+from .clock import Duration, duration_ms
 from .config import Settings
 from .dead_letter import failure_headers
+from .describe import serde_name
 from .errors import (
     ConfigError,
     PenstockError,
@@ -25,18 +26,21 @@ from .errors import (
 from .extractors import TimestampExtractor, fail_on_invalid_timestamp, skip_on_invalid_timestamp
 from .handlers import Fail, Failure, RetryAfter, SendToDeadLetter, Skip, Stage
 from .hooks import registry
+from .log import ENGINE_STATE_BYTES
 from .metrics import NodeMetrics
 from .nodes import Node, ProcessorNode, SinkNode, SourceNode, Subtopology, TaskId
 from .processor import Processor, ValueTransformer
 from .punctuation import PunctuationType, Punctuator
 from .record import Headers, OutputBatch, Record, RecordBatch, RecordMetadata, TopicPartition
-from .serde import Serde
+from .schedules import NEVER, Schedule, Schedules
+from .serde import Serde, checked
 from .store import StateStore
 from .task_context import NodeContext, ReadOnlyView, TransformerContext
 
 _log = logging.getLogger("penstock.task")
 _record = tuple.__new__
-_NEVER = 1 << 62
+_LEAST_ROOM = 200
+"""So many bytes schedules may take, however many partitions the task reads."""
 _ERRORS = (Exception, SystemExit)
 """What fails a record. `sys.exit` in a library would end a worker without a word, and Spark would start another, for ever."""
 _EXPECTED = "expected a Record, for instance record.with_value(...)"
@@ -54,27 +58,6 @@ class RetryRequested(PenstockError):
         self.delay_ms = delay_ms
         self.key = failure.stage, failure.node, failure.topic, failure.partition, failure.offset
         """What the task asks `attempt` with."""
-
-
-class Schedule:
-    """One call of `schedule`: when it fires next, and whether it still does."""
-
-    __slots__ = ("context", "due", "interval", "punctuator", "order", "cancelled", "from_init")
-
-    def __init__(
-        self, context: TransformerContext, due: int, interval: int, punctuator: Punctuator, order: int, from_init: bool
-    ) -> None:
-        self.context = context
-        self.due = due
-        self.interval = interval
-        self.punctuator = punctuator
-        self.order = order
-        self.cancelled = False
-        self.from_init = from_init
-
-    def cancel(self) -> None:
-        """Never fire again."""
-        self.cancelled = True
 
 
 class _Queue:
@@ -166,11 +149,11 @@ class Task:
         self._current: _Queue | None = None
         self._remaining: Any = iter(())
         self._last = -1
-        self._schedules: dict[PunctuationType, list[Schedule]] = {kind: [] for kind in PunctuationType}
-        self._stream_due = _NEVER
-        self._initialising = False
+        self._stream_due = NEVER
+        self._firing: Schedule | None = None
         self._closed = False
         self._saved: dict[str, Any] = json.loads(saved) if saved else {}
+        self._schedules = Schedules(self._saved, self._note_change)
         self._idle_since: int | None = None
         self._has_idled = False
         self._max_idle = None if settings.max_task_idle is None else duration_ms(settings.max_task_idle)
@@ -211,11 +194,10 @@ class Task:
                 queue.child = below[0] if len(below) == 1 else source
                 queue.run = runs[queue.child]
                 queue.counts = self._edges[source][0] if len(below) == 1 else [0]
-            self._initialising = True
             for node in subtopology.nodes:
                 if isinstance(node, ProcessorNode):
                     self._init_node(node.name)
-            self._initialising = False
+            self._schedules.end_all()
         except BaseException:
             self.close()
             raise
@@ -249,6 +231,7 @@ class Task:
 
     def _init_node(self, name: str) -> None:
         processor = next(made for node, made in self._processors if node == name)
+        self._schedules.begin(name, processor)
         try:
             processor.init(self._contexts[name])  # type: ignore[arg-type]
         except PenstockError:
@@ -257,6 +240,7 @@ class Task:
             raise ProcessingError(
                 f"node {name!r} in task {self.id}: init raised {type(error).__name__}: {error}"
             ) from error
+        self._schedules.end(name)
 
     def _compile_forward(self, name: str, children: list[tuple[str, Run]]) -> tuple[Callable[..., None], list[int]]:
         """Return forward(record, to=None) and its counts: [to all children, to the first only, to the second only, ...]."""
@@ -444,42 +428,27 @@ class Task:
 
     def schedule(
         self,
-        context: TransformerContext,
-        interval_ms: int,
+        node: str,
+        interval: Duration,
         punctuator: Punctuator,
-        kind: PunctuationType,
+        clock: PunctuationType,
         start: int | None,
+        name: str | None,
     ) -> Schedule:
-        """Register a punctuator; in `init` of a re-opened task it gets its saved due time."""
-        if interval_ms < 1:
-            raise ConfigError(
-                f"node {context.node!r}: a punctuation interval must be at least 1 ms, found {interval_ms} ms"
-            )
-        if start is not None and (not isinstance(start, int) or start < 0):
-            raise ConfigError(f"node {context.node!r}: start is in ms since the epoch, at least 0; found {start!r}")
-        if kind is PunctuationType.STREAM_TIME:
-            due = start or 0
-        elif start is None:
-            due = self.wall_clock + interval_ms
-        else:
-            missed = max(0, -(-(self.wall_clock - start) // interval_ms))
-            due = start + missed * interval_ms
-        schedules = self._schedules[kind]
-        schedule = Schedule(context, due, interval_ms, punctuator, len(schedules), self._initialising)
-        if self._initialising:
-            own = [each for each in schedules if each.context is context and each.from_init]
-            saved = self._saved.get("due", {}).get(context.node, {}).get(kind.value, [])
-            if len(own) < len(saved):
-                if saved[len(own)] is None:
-                    schedule.cancelled = True
-                else:
-                    schedule.due = saved[len(own)]
-            elif kind is PunctuationType.WALL_CLOCK_TIME:
-                # It counts from now: unless that is committed, a task that moves before the first record counts anew.
-                self.changed_engine_state = True
-        schedules.append(schedule)
+        """Register a punctuator; in a re-opened task `init` gets what was saved of it."""
+        now = self.stream_time if clock is PunctuationType.STREAM_TIME else self.wall_clock
+        room = self._room_for_schedules
+        schedule = self._schedules.add(
+            node, interval, punctuator, clock, start, name, now=now, room=room, firing=self._firing
+        )
         self.needs_attention = True
         return schedule
+
+    def _room_for_schedules(self) -> int:
+        """Return how many bytes of the engine's state schedules may take."""
+        others = len(json.dumps(self._times_and_values(), separators=(",", ":")))
+        # Times that are not known yet will have 13 digits.
+        return max(_LEAST_ROOM, ENGINE_STATE_BYTES - others - 13 * (len(self._queues) + 4))
 
     # ------------------------------------------------------------------ records in
 
@@ -528,7 +497,7 @@ class Task:
                 queue = self._queues[0]
                 if not self._fill(queue):
                     break
-                bound = _NEVER
+                bound = NEVER
             else:
                 chosen = self._choose(may_wait)
                 if chosen is None:
@@ -564,14 +533,14 @@ class Task:
             self._has_idled = True
         heads.sort()
         chosen = heads[0][1]
-        bound = min((time if order > chosen else time - 1 for time, order in heads[1:]), default=_NEVER)
+        bound = min((time if order > chosen else time - 1 for time, order in heads[1:]), default=NEVER)
         return self._queues[chosen], bound
 
     def _run(self, queue: _Queue, limit: int, bound: int) -> int:
         """Process records of one queue while they are not above `bound`, at most `limit`; return how many."""
         first = queue.index
         records = queue.records if first == 0 and limit >= len(queue.records) else queue.records[first : first + limit]
-        if bound < _NEVER:
+        if bound < NEVER:
             stop = next((index for index in range(1, len(records)) if records[index][2] > bound), len(records))
             records = records[:stop]
         run, child, failed = queue.run, queue.child, self._processing_failed
@@ -665,6 +634,8 @@ class Task:
         except Exception:
             self._decode_one_by_one(queue, start)
             return
+        self._check_column(queue, "key", decoded_keys, len(keys))
+        self._check_column(queue, "value", decoded_values, len(keys))
         every_header: Iterable[Headers] = repeat(()) if headers is None else headers
         records: list[Record] = list(
             map(_record, repeat(Record), zip(decoded_keys, decoded_values, timestamps, every_header))
@@ -676,6 +647,20 @@ class Task:
             queue.records, queue.index, queue.start, queue.kept = records, 0, start, None
             return
         self._decode_one_by_one(queue, start)
+
+    def _check_column(self, queue: _Queue, what: str, decoded: object, expected: int) -> None:
+        """Raise SerdeError unless a serde returned a list of as many as it got: else records would be lost, or never end."""
+        if isinstance(decoded, (list, tuple)) and len(decoded) == expected:
+            return
+        serde = queue.source.key_serde if what == "key" else queue.source.value_serde
+        default = self.settings.key_serde if what == "key" else self.settings.value_serde
+        given = serde_name(default if serde is None else serde)
+        found = f"a list of {len(decoded)}" if isinstance(decoded, (list, tuple)) else _shown(decoded)
+        raise SerdeError(
+            f"application {self.application_id!r}, task {self.id}, node {queue.source.name!r}, {queue.topic_partition}: the {what} serde "
+            f"{given} is wrong: its deserialize_column, given a column of {expected}, returned {found}; expected a list with what "
+            "deserialize returns for each. Nothing was changed: mend the serde and start again"
+        )
 
     def _decode_one_by_one(self, queue: _Queue, start: int) -> None:
         """Decode as `_decode` does, record by record: with an extractor of the user's, or to find the bad one."""
@@ -741,34 +726,32 @@ class Task:
 
     def next_wall_clock_punctuation(self) -> int | None:
         """Return when the next wall-clock punctuator is due (ms), or None."""
-        return min(
-            (each.due for each in self._schedules[PunctuationType.WALL_CLOCK_TIME] if not each.cancelled), default=None
-        )
+        due = self._schedules.next_due(PunctuationType.WALL_CLOCK_TIME)
+        return None if due == NEVER else due
+
+    def _note_change(self) -> None:
+        self.changed_engine_state = True
+
+    def wall_clock_nodes(self) -> list[str]:
+        """Return the nodes that schedule by the wall clock."""
+        return self._schedules.nodes(PunctuationType.WALL_CLOCK_TIME)
 
     def _punctuate(self, kind: PunctuationType, now: int) -> bool:
         fired = False
-        while True:
-            schedules = self._schedules[kind]
-            due = [each for each in schedules if not each.cancelled and each.due <= now]
-            if not due:
-                break
-            schedule = min(due, key=lambda each: (each.due, each.order))
-            missed = (now - schedule.due) // schedule.interval
-            schedule.due += (missed + 1) * schedule.interval
+        while (schedule := self._schedules.take_due(kind, now)) is not None:
             fired = self.changed_engine_state = True
+            self._firing = schedule
             try:
                 schedule.punctuator(now)
             except _ERRORS as error:
-                self._processing_failed(schedule.context.node, _NO_RECORD, error)
-        if fired:
-            self._schedules[kind] = [each for each in self._schedules[kind] if not each.cancelled or each.from_init]
+                self._processing_failed(schedule.node, _NO_RECORD, error)
+            finally:
+                self._firing = None
         self._update_stream_due()
         return fired
 
     def _update_stream_due(self) -> None:
-        self._stream_due = min(
-            (each.due for each in self._schedules[PunctuationType.STREAM_TIME] if not each.cancelled), default=_NEVER
-        )
+        self._stream_due = self._schedules.next_due(PunctuationType.STREAM_TIME)
 
     # ------------------------------------------------------------------ commit
 
@@ -817,24 +800,23 @@ class Task:
 
     def engine_state(self) -> bytes:
         """Return what the next opening of this task must know, as compact JSON."""
-        due: dict[str, dict[str, list[int | None]]] = {}
-        for kind, schedules in self._schedules.items():
-            for schedule in schedules:
-                if schedule.from_init:
-                    own = due.setdefault(schedule.context.node, {}).setdefault(kind.value, [])
-                    own.append(None if schedule.cancelled else schedule.due)
+        state = self._times_and_values()
+        schedules = self._schedules.to_data()
+        if schedules:
+            state["timers"] = schedules
+        return json.dumps(state, separators=(",", ":")).encode()
+
+    def _times_and_values(self) -> dict[str, Any]:
         state: dict[str, Any] = {"stream": self.stream_time, "wall": self.wall_clock}
         times = {f"{tp.topic}:{tp.partition}": queue.partition_time for tp, queue in self._by_partition.items()}
         if any(time >= 0 for time in times.values()):
             state["partitions"] = times
         if self._idle_since is not None:
             state["idle"] = self._idle_since
-        if due:
-            state["due"] = due
         values = {name: context.engine_values for name, context in self._contexts.items() if context.engine_values}
         if values:
             state["nodes"] = values
-        return json.dumps(state, separators=(",", ":")).encode()
+        return state
 
     def _restore_times(self) -> None:
         saved = self._saved
@@ -1019,10 +1001,10 @@ def resolve_serde(given: str | Serde[Any] | None, default: str | Serde[Any] | No
     if isinstance(chosen, str):
         made = registry().load("serde", chosen)()
         if isinstance(made, Serde):
-            return made
+            return checked(made)
         raise ConfigError(f"{what}: the serde named {chosen!r} made a {type(made).__name__}, expected a penstock.Serde")
     if isinstance(chosen, Serde):
-        return chosen
+        return checked(chosen)
     raise ConfigError(f"{what}: expected a serde or the name of an installed one, found {chosen!r}")
 
 

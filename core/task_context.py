@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from .clock import Duration, duration_ms
-from .errors import ConfigError, StoreError, TopologyError
+from .clock import Duration
+from .errors import StoreError, TopologyError
 from .metrics import NodeMetrics
 from .nodes import ProcessorNode
 from .punctuation import Cancellable, PunctuationType, Punctuator
@@ -68,15 +68,16 @@ class TransformerContext:
         return self._task.wall_clock
 
     def schedule(
-        self, interval: Duration, punctuator: Punctuator, clock: PunctuationType, *, start: int | None = None
+        self,
+        interval: Duration,
+        punctuator: Punctuator,
+        clock: PunctuationType,
+        *,
+        start: int | None = None,
+        name: str | None = None,
     ) -> Cancellable:
         """Call `punctuator` each time `interval` has passed."""
-        if not callable(punctuator):
-            raise ConfigError(f"node {self.node!r}: the punctuator {punctuator!r} is not callable")
-        if not isinstance(clock, PunctuationType):
-            raise ConfigError(f"node {self.node!r}: clock must be STREAM_TIME or WALL_CLOCK_TIME, found {clock!r}")
-        what = f"node {self.node!r}: punctuation interval"
-        return self._task.schedule(self, duration_ms(interval, what), punctuator, clock, start)
+        return self._task.schedule(self.node, interval, punctuator, clock, start, name)
 
     def commit(self) -> None:
         """Ask for a commit after the current record."""

@@ -29,6 +29,9 @@ class LmdbBackend(StoreBackend):
     process, and a range scan one commit throughout.
     """
 
+    open_files = 4
+    """The writer's lock, LMDB's lock file, and the data twice."""
+
     def __init__(
         self,
         directory: Path,

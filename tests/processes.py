@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from penstock import Application, Log
@@ -26,6 +26,7 @@ def python(module: str, *arguments: str | Path) -> Iterator[subprocess.Popen[str
         cwd=ROOT,
         env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
         text=True,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
@@ -38,19 +39,23 @@ def python(module: str, *arguments: str | Path) -> Iterator[subprocess.Popen[str
         except ProcessLookupError:
             pass
         process.wait()
-        for stream in (process.stdout, process.stderr):
+        for stream in (process.stdin, process.stdout, process.stderr):
             assert stream is not None
-            stream.close()
+            with suppress(BrokenPipeError):
+                stream.close()
 
 
 @contextmanager
 def opened_workers(application: Application, log: Log) -> Iterator[list[TaskWorker]]:
     """Start all of an application's tasks as a runner would, and close them at the end. Retries do not wait."""
     with ExitStack() as stack:
-        tasks = prepare(application, log).assignment.tasks
+        prepared = prepare(application, log)
         host = Host(wait=lambda seconds: None)
         stack.callback(host.close)
-        workers = [TaskWorker(application, task, inputs, log, host=host) for task, inputs in tasks.items()]
+        workers = [
+            TaskWorker(prepared.application, task, inputs, log, host=host)
+            for task, inputs in prepared.assignment.tasks.items()
+        ]
         for worker in workers:
             stack.callback(worker.close)
         yield workers

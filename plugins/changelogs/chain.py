@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from penstock.log import Commit
+
 
 class Delta(NamedTuple):
     """A delta: leads from `previous` (None: from nothing) to `version`, in `size` bytes."""
@@ -39,3 +41,14 @@ def route_to(target: str, deltas: Mapping[str, Delta], stops: Iterable[str]) -> 
         steps.append(delta)
         at = delta.previous
     return Route(at, steps[::-1], None)
+
+
+def proven(deltas: Iterable[Delta], snapshots: Iterable[str]) -> set[str]:
+    """Return the versions that a commit named: those that a delta follows, and those with a snapshot."""
+    return {each.previous for each in deltas if each.previous is not None} | set(snapshots)
+
+
+def latest_of(commits: Iterable[Commit], version: str) -> Commit | None:
+    """Return the last made of those commits that name `version`; None if none does. Positions only grow while a version lasts."""
+    named = [commit for commit in commits if commit.version == version]
+    return max(named, key=lambda commit: sum(commit.positions.values()), default=None)

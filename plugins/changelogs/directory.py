@@ -10,11 +10,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
 
-from penstock.changelog import Restore, TaskChangelog
+from penstock.changelog import Restore, TaskChangelog, version_counter
 from penstock.errors import ChangelogError
+from penstock.log import Commit
 from penstock.store import Change, Changes
 
-from .chain import Delta, Route, route_to
+from .chain import Delta, Route, latest_of, proven, route_to
 from .file_format import (
     DELTA,
     SNAPSHOT,
@@ -29,7 +30,7 @@ from .storage import TEMPORARY, Storage, StoredFile, open_storage
 
 _log = logging.getLogger(__name__)
 
-_VERSION = r"[A-Za-z0-9_][A-Za-z0-9_-]*"
+_VERSION = r"[0-9]+-[A-Za-z0-9_-]*"
 _DELTA_NAME = re.compile(rf"({_VERSION})\.({_VERSION}|-)\.(\d+)\.delta")
 _SNAPSHOT_NAME = re.compile(rf"({_VERSION})\.snapshot")
 _FILE_COST = 4096
@@ -70,9 +71,9 @@ class DirectoryChangelog(TaskChangelog):
         self._last: str | None = None
         self._weight: _Weight | None = None
 
-    def append(self, changes: Changes, previous: str | None, version: str) -> None:
+    def append(self, changes: Changes, previous: str | None, version: str, commit: Commit | None = None) -> None:
         """Write one delta and make it durable."""
-        data = write_delta(changes, previous, _checked(version), compress=self._compress)
+        data = write_delta(changes, previous, _checked(version), commit, compress=self._compress)
         name = f"{version}.{'-' if previous is None else _checked(previous)}.{len(data)}.delta"
         try:
             self._storage.write(name, [data])
@@ -103,15 +104,15 @@ class DirectoryChangelog(TaskChangelog):
         snapshot_steps = self._snapshot_steps(route.start, older.missing is None)
         return Restore(None, chain(snapshot_steps, steps), total + files.snapshots[route.start].size)
 
-    def snapshot(self, version: str, changes: Iterable[tuple[str, bytes, bytes]]) -> None:
+    def snapshot(self, version: str, changes: Iterable[tuple[str, bytes, bytes]], commit: Commit | None = None) -> None:
         """Write the whole state at `version`, about `chunk_bytes` of it in memory at a time."""
         name = _snapshot_name(_checked(version))
-        parts = write_snapshot(version, changes, chunk_bytes=self._chunk_bytes, compress=self._compress)
+        parts = write_snapshot(version, changes, commit, chunk_bytes=self._chunk_bytes, compress=self._compress)
         try:
             self._storage.write(name, parts, may_exist=True)
         except OSError as error:
             raise self._storage.explain(f"write snapshot {name}", error) from error
-        self._weight = None
+        self._last, self._weight = version, None
 
     def wants_snapshot(self) -> bool:
         """Return whether the deltas since the last snapshot weigh more than it, or a file of the chain is lost.
@@ -126,11 +127,10 @@ class DirectoryChangelog(TaskChangelog):
         self._weight = self._weigh(self._last)
         return self._weight.outgrown(self._snapshot_floor_bytes)
 
-    def clean(self, version: str, grace_ms: int, now_ms: int) -> None:
-        """Delete files older than `grace_ms` that `version` does not need; none that came after `version`'s own.
+    def clean(self, version: str, grace_ms: int, now_ms: int, is_current: Callable[[], bool]) -> None:
+        """Delete files older than `grace_ms`: those with a lower counter that `version` does not need, and temporary ones.
 
-        The last part guards against a process that slept through its successor's commits. While the chain to
-        `version` is broken, nothing is deleted and a warning is logged.
+        While the chain to `version` is broken, nothing is deleted and a warning is logged.
         """
         files = self._list()
         route = self._complete_route(version, files)
@@ -142,15 +142,21 @@ class DirectoryChangelog(TaskChangelog):
         needed = {files.names[delta.version] for delta in route.deltas}
         if route.start is not None:
             needed.add(_snapshot_name(route.start))
-        own = {_snapshot_name(version), files.names.get(version)}
-        came = min(file.modified_ms for file in files.ours if file.name in own)
-        for file in sorted(files.ours, key=lambda file: file.modified_ms):
-            before = now_ms - grace_ms if file.name.endswith(TEMPORARY) else min(now_ms - grace_ms, came)
-            if file.modified_ms < before and file.name not in needed:
-                try:
-                    self._storage.delete(file.name)
-                except OSError as error:
-                    raise self._storage.explain(f"delete {file.name}", error) from error
+        counter = version_counter(version)
+        needless = [
+            file.name
+            for file in sorted(files.ours, key=lambda file: file.modified_ms)
+            if file.modified_ms < now_ms - grace_ms
+            and file.name not in needed
+            and (file.name.endswith(TEMPORARY) or version_counter(file.name) < counter)
+        ]
+        if not is_current():
+            return
+        for name in needless:
+            try:
+                self._storage.delete(name)
+            except OSError as error:
+                raise self._storage.explain(f"delete {name}", error) from error
 
     def destroy(self) -> None:
         """Delete the task's folder."""
@@ -162,6 +168,39 @@ class DirectoryChangelog(TaskChangelog):
 
     def close(self) -> None:
         """Release everything; nothing is held between calls."""
+
+    # ------------------------------------------------------------ what was committed
+
+    def proven(self) -> set[str]:
+        """Return the versions that a commit is known to have named, from one listing."""
+        files = self._list()
+        return proven(files.deltas.values(), files.snapshots)
+
+    def beginnings(self) -> set[str]:
+        """Return the versions that follow None."""
+        return {delta.version for delta in self._list().deltas.values() if delta.previous is None}
+
+    def kept(self, version: str) -> Commit | None:
+        """Return the latest commit of `version` that its snapshot, or a delta that follows it, keeps; damaged files keep none."""
+        files = self._list()
+        holders = [
+            (files.names[each.version], DELTA, each) for each in files.deltas.values() if each.previous == version
+        ]
+        if version in files.deltas and files.deltas[version].previous is None:
+            holders.append((files.names[version], DELTA, files.deltas[version]))
+        if version in files.snapshots:
+            holders.append((_snapshot_name(version), SNAPSHOT, Delta(version, None, 0)))
+        found = [commit for holder in holders if (commit := self._kept_in(*holder)) is not None]
+        return latest_of(found, version)
+
+    def _kept_in(self, name: str, kind: bytes, delta: Delta) -> Commit | None:
+        try:
+            with self._storage.open(name) as file:
+                return Reader(file, kind, delta.version, delta.previous).commit
+        except (DamagedError, FileNotFoundError):
+            return None
+        except OSError as error:
+            raise self._storage.explain(f"read {name}", error) from error
 
     # ------------------------------------------------------------ looking
 
@@ -357,7 +396,9 @@ def _snapshot_name(version: str) -> str:
 
 def _checked(version: str) -> str:
     if not re.fullmatch(_VERSION, version):
-        raise ChangelogError(f"version {version!r} cannot be a file's name: expected letters, digits, '_' and '-'")
+        raise ChangelogError(
+            f"version {version!r} cannot be a file's name: expected a number, '-', and letters, digits, '_' and '-'"
+        )
     return version
 
 

@@ -7,23 +7,28 @@ doubled or moved frame is noticed as well as a changed one.
 
 | kind | payload |
 |---|---|
-| `H` | first frame: a MessagePack map of `version` and `previous` (the version before; nil for none and in snapshots) |
+| `H` | first frame: a MessagePack map of `version`, `previous` (the version before; nil for none and in snapshots) and `commit` |
 | `C` | MessagePack of [store, [[key, value], ...]] in key order; a value of nil deletes the key |
 | `Z` | as `C`, compressed with zlib |
 | `E` | last frame: how many frames came before it (4 bytes) and how many changes they hold (8 bytes) |
+
+`commit` is what `TaskChangelog.append` or `snapshot` was given: [version, [[topic, partition, position], ...], engine state], or
+nil. Older files do not have it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from struct import Struct
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 from zlib import compress as _compress
 from zlib import crc32
 from zlib import decompress as _decompress
 
 from msgpack import Packer, unpackb
 
+from penstock.log import Commit
+from penstock.record import TopicPartition
 from penstock.store import Change, Changes
 
 FORMAT = 1
@@ -52,21 +57,28 @@ class Chunk(NamedTuple):
     changes: list[Change]
 
 
-def write_delta(changes: Changes, previous: str | None, version: str, *, compress: bool = False) -> bytes:
+def write_delta(
+    changes: Changes, previous: str | None, version: str, commit: Commit | None = None, *, compress: bool = False
+) -> bytes:
     """Return the file of a delta."""
     chunks = (
         Chunk(store, list(rows[start : start + _ROWS]))
         for store, rows in changes.items()
         for start in range(0, len(rows), _ROWS)
     )
-    return b"".join(_write(DELTA, version, previous, chunks, compress))
+    return b"".join(_write(DELTA, version, previous, commit, chunks, compress))
 
 
 def write_snapshot(
-    version: str, entries: Iterable[tuple[str, bytes, bytes]], *, chunk_bytes: int, compress: bool = False
+    version: str,
+    entries: Iterable[tuple[str, bytes, bytes]],
+    commit: Commit | None = None,
+    *,
+    chunk_bytes: int,
+    compress: bool = False,
 ) -> Iterator[bytes]:
     """Yield the parts of a snapshot's file, about `chunk_bytes` in memory at a time."""
-    return _write(SNAPSHOT, version, None, _chunks(entries, chunk_bytes), compress)
+    return _write(SNAPSHOT, version, None, commit, _chunks(entries, chunk_bytes), compress)
 
 
 def _chunks(entries: Iterable[tuple[str, bytes, bytes]], chunk_bytes: int) -> Iterator[Chunk]:
@@ -84,7 +96,9 @@ def _chunks(entries: Iterable[tuple[str, bytes, bytes]], chunk_bytes: int) -> It
         yield Chunk(current, rows)
 
 
-def _write(kind: bytes, version: str, previous: str | None, chunks: Iterable[Chunk], compress: bool) -> Iterator[bytes]:
+def _write(
+    kind: bytes, version: str, previous: str | None, commit: Commit | None, chunks: Iterable[Chunk], compress: bool
+) -> Iterator[bytes]:
     pack = Packer().pack
     opening = _OPENING.pack(_MAGIC, FORMAT, kind)
     running = crc32(opening)
@@ -96,7 +110,7 @@ def _write(kind: bytes, version: str, previous: str | None, chunks: Iterable[Chu
         frames += 1
         return _FRAME.pack(of, len(payload), running) + payload
 
-    yield opening + frame(b"H", pack({"version": version, "previous": previous}))
+    yield opening + frame(b"H", pack({"version": version, "previous": previous, "commit": _packed(commit)}))
     for chunk in chunks:
         changes += len(chunk.changes)
         payload = pack(chunk)
@@ -104,8 +118,25 @@ def _write(kind: bytes, version: str, previous: str | None, chunks: Iterable[Chu
     yield frame(b"E", _END.pack(frames, changes))
 
 
+def _packed(commit: Commit | None) -> list[object] | None:
+    if commit is None:
+        return None
+    positions = [[each.topic, each.partition, position] for each, position in commit.positions.items()]
+    return [commit.version, positions, commit.engine_state]
+
+
+def _unpacked(packed: list[Any] | None) -> Commit | None:
+    if packed is None:
+        return None
+    version, positions, engine_state = packed
+    return Commit({TopicPartition(topic, number): at for topic, number, at in positions}, version, engine_state)
+
+
 class Reader:
-    """Reads one file from its beginning; every method raises DamagedError for what is not as it was written."""
+    """Reads one file from its beginning; every method raises DamagedError for what is not as it was written.
+
+    `commit` is the one that the file keeps, None if it keeps none.
+    """
 
     def __init__(self, file: BinaryIO, kind: bytes, version: str, previous: str | None) -> None:
         """Read the header, and check that this is the file of that kind, version and previous version."""
@@ -124,6 +155,7 @@ class Reader:
         header = unpackb(payload) if of == b"H" else {}
         if header.get("version") != version or header.get("previous") != previous:
             raise DamagedError(f"its header is that of another file: {header}")
+        self.commit = _unpacked(header.get("commit"))
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield all chunks; ends only after the file turned out complete."""

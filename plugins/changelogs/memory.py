@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
-from penstock.changelog import Restore, TaskChangelog
+from penstock.changelog import Restore, TaskChangelog, version_counter
 from penstock.errors import ChangelogError
+from penstock.log import Commit
 from penstock.store import Change, Changes
 
-from .chain import Delta, route_to
+from .chain import Delta, latest_of, proven, route_to
 
 _FLOOR = 1024
 _CHUNK = 256
@@ -18,26 +19,21 @@ _CHUNK = 256
 
 @dataclass
 class _History:
-    """What one task's changelog holds, each delta and snapshot with when it came (a running number)."""
+    """What one task's changelog holds."""
 
     deltas: dict[str, Delta] = field(default_factory=dict)
     changes: dict[str, dict[str, list[Change]]] = field(default_factory=dict)
     snapshots: dict[str, list[tuple[str, bytes, bytes]]] = field(default_factory=dict)
-    came: dict[tuple[str, str], int] = field(default_factory=dict)
-    arrived: int = 0
+    commits: dict[tuple[str, str], Commit | None] = field(default_factory=dict)
     seen: dict[tuple[str, str], int] = field(default_factory=dict)
-    """When `clean` first saw it, on the clock that `clean` is handed."""
+    """When `clean` first saw a delta or a snapshot, on the clock that `clean` is handed."""
 
     def clear(self) -> None:
         self.deltas.clear()
         self.changes.clear()
         self.snapshots.clear()
-        self.came.clear()
+        self.commits.clear()
         self.seen.clear()
-
-    def arrive(self, kind: str, version: str) -> None:
-        self.arrived += 1
-        self.came[kind, version] = self.arrived
 
 
 _histories: dict[tuple[str, str, str], _History] = {}
@@ -60,13 +56,13 @@ class MemoryChangelog(TaskChangelog):
         for place in [place for place in _histories if place[0] == location]:
             del _histories[place]
 
-    def append(self, changes: Changes, previous: str | None, version: str) -> None:
+    def append(self, changes: Changes, previous: str | None, version: str, commit: Commit | None = None) -> None:
         """Keep one delta."""
         kept = {store: list(rows) for store, rows in changes.items() if rows}
         size = sum(len(key) + len(value or b"") for rows in kept.values() for key, value in rows)
         self._history.changes[version] = kept
         self._history.deltas[version] = Delta(version, previous, size)
-        self._history.arrive("delta", version)
+        self._history.commits["delta", version] = commit
         self._last = version
 
     def restore(self, target: str, have: str | None) -> Restore:
@@ -90,10 +86,23 @@ class MemoryChangelog(TaskChangelog):
             return Restore(None, steps, total)
         return Restore(None, chain(self._snapshot_steps(route.start), steps), total + self._snapshot_size(route.start))
 
-    def snapshot(self, version: str, changes: Iterable[tuple[str, bytes, bytes]]) -> None:
+    def snapshot(self, version: str, changes: Iterable[tuple[str, bytes, bytes]], commit: Commit | None = None) -> None:
         """Keep the whole state at `version`."""
         self._history.snapshots[version] = list(changes)
-        self._history.arrive("snapshot", version)
+        self._history.commits["snapshot", version] = commit
+        self._last = version
+
+    def proven(self) -> set[str]:
+        """Return the versions that a commit is known to have named."""
+        return proven(self._history.deltas.values(), self._history.snapshots)
+
+    def beginnings(self) -> set[str]:
+        """Return the versions that follow None."""
+        return {delta.version for delta in self._history.deltas.values() if delta.previous is None}
+
+    def kept(self, version: str) -> Commit | None:
+        """Return the latest commit of `version` that was kept."""
+        return latest_of((each for each in self._history.commits.values() if each is not None), version)
 
     def wants_snapshot(self) -> bool:
         """Return whether the deltas since the last snapshot have outgrown it."""
@@ -103,23 +112,32 @@ class MemoryChangelog(TaskChangelog):
         size = 0 if route.start is None else self._snapshot_size(route.start)
         return route.missing is not None or sum(delta.size for delta in route.deltas) > max(_FLOOR, size)
 
-    def clean(self, version: str, grace_ms: int, now_ms: int) -> None:
-        """Forget what came before `version` and it does not need, once `clean` has known it for `grace_ms`."""
+    def clean(self, version: str, grace_ms: int, now_ms: int, is_current: Callable[[], bool]) -> None:
+        """Forget what has a lower counter than `version` and it does not need, once `clean` has known it for `grace_ms`."""
         history = self._history
         route = route_to(version, history.deltas, history.snapshots)
         if route.missing is not None:
             return
         needed = {("delta", delta.version) for delta in route.deltas} | {("snapshot", route.start)}
-        own = min(history.came[each] for each in (("delta", version), ("snapshot", version)) if each in history.came)
-        for each, came in list(history.came.items()):
-            since = history.seen.setdefault(each, now_ms)
-            if each not in needed and came < own and now_ms - since > grace_ms:
-                kind, which = each
-                if kind == "delta":
-                    del history.deltas[which], history.changes[which]
-                else:
-                    del history.snapshots[which]
-                del history.came[each], history.seen[each]
+        found = [("delta", each) for each in history.deltas] + [("snapshot", each) for each in history.snapshots]
+        own = version_counter(version)
+        needless = [
+            each
+            for each in found
+            if now_ms - history.seen.setdefault(each, now_ms) > grace_ms
+            and each not in needed
+            and version_counter(each[1]) < own
+        ]
+        if not is_current():
+            return
+        for kind, each in needless:
+            if kind == "delta":
+                history.deltas.pop(each, None)
+                history.changes.pop(each, None)
+            else:
+                history.snapshots.pop(each, None)
+            history.seen.pop((kind, each), None)
+            history.commits.pop((kind, each), None)
 
     def destroy(self) -> None:
         """Forget everything, for whoever has it open, too."""

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 from urllib.parse import unquote, urlsplit
 
 from penstock.errors import ChangelogError
+from penstock.system_errors import what_to_do
 
 TEMPORARY = ".tmp"
 """How the name of a file that is still being written ends."""
@@ -285,11 +286,7 @@ def _remove(path: Path) -> None:
 
 
 def _advice(error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return "make room there and start again; what was committed before is safe"
-    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return (
-            "make it readable and writable for this user, or name another place in the setting 'changelog'; "
-            "what was committed before is safe"
-        )
+    known = what_to_do(error, "name another place in the setting 'changelog'")
+    if known is not None and error.errno != errno.ENOENT:
+        return f"{known}; what was committed before is safe"
     return "check that the place in the setting 'changelog' exists and can be reached from this host"

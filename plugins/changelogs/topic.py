@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from struct import Struct
 from zlib import crc32
 
 from penstock.changelog import Restore, TaskChangelog
 from penstock.errors import ChangelogError
-from penstock.log import Log
+from penstock.layout import Layout
+from penstock.log import Commit, Log
 from penstock.record import Headers, OutputBatch, RecordBatch, TopicPartition
 from penstock.store import Change, Changes
 from penstock.stores.layers.envelope import PLAIN, unwrap, wrap
@@ -47,22 +48,21 @@ class TopicChangelog(TaskChangelog):
     """One partition, that of the task's number, of one compacted topic for each store.
 
     A record is an entry: the key and the value as the store's serdes write them, without this project's envelope; None is a
-    tombstone. Its timestamp is the entry's, or the time of the commit where entries have none. `stores` are the task's logged stores, and whether their
-    entries have timestamps. A version's name ends in where each partition stood before its delta, so that a copy at any version can
+    tombstone. Its timestamp is the entry's, or the time of the commit where entries have none. `stores` are the task's logged stores. A version's name ends in where each partition stood before its delta, so that a copy at any version can
     be caught up by reading on from there.
     """
 
     in_log = True
     """It is given the log, and its deltas are records of the commit."""
 
-    def __init__(
-        self, location: str, application_id: str, task_id: str, *, log: Log, stores: Mapping[str, bool]
-    ) -> None:
+    def __init__(self, location: str, application_id: str, task_id: str, *, log: Log, stores: Layout) -> None:
         self._log = log
         self._application_id = application_id
         self._where = f"application {application_id!r}, task {task_id}"
         number = int(task_id.rpartition("_")[2])
-        self._stores = dict(sorted(stores.items()))
+        self._stores = {store: kept.timestamped for store, kept in sorted(stores.items())}
+        # A store that was dropped and one of its name later have one topic, made again, and other versions.
+        self._lives = [f"{store}#{kept.life}" if kept.life else store for store, kept in sorted(stores.items())]
         self._partitions = {
             store: TopicPartition(changelog_topic(application_id, store), number) for store in self._stores
         }
@@ -78,19 +78,33 @@ class TopicChangelog(TaskChangelog):
         stands = "_".join(map(str, self._stands.values()))
         return f"-{life}-{self._stores_hash()}-{int(time.time()):x}-{stands}"
 
-    def append(self, changes: Changes, previous: str | None, version: str) -> None:
+    def append(self, changes: Changes, previous: str | None, version: str, commit: Commit | None = None) -> None:
         """Do nothing: the delta is what `records` returns."""
 
     def records(self, changes: Changes) -> list[OutputBatch]:
         """Return the delta as records, for the commit that names its version."""
         batches = []
         for store, rows in changes.items():
+            if not rows:
+                continue  # and no marker
             partition = self._partitions[store]
             batches.append(_encode(rows, partition, self._stores[store], time.time_ns() // 1_000_000))
-            if self._stands is not None and self._log.fences:
-                # Where nobody else can have written meanwhile. Markers take offsets, too, so this is at most where the delta ends.
-                self._stands[store] += len(rows)
+            if self._stands is not None:
+                # An attempt that fails takes offsets, too; then the task is opened again, and the log is asked.
+                self._stands[store] += len(rows) + self._log.commit_markers
         return batches
+
+    def begin(self, stores: Collection[str], entries: Iterable[tuple[str, bytes, bytes]]) -> list[OutputBatch]:
+        """Return what the topics of `stores` lack of `entries`, and a tombstone for each key that only they have."""
+        changes: dict[str, dict[bytes, bytes | None]] = {store: {} for store in sorted(stores)}
+        ends, starts = self._settled_ends(), self._starts()
+        for store, rows in changes.items():
+            for found in self._read(store, starts[self._partitions[store]], ends[store]):
+                rows.update((key, None) for key, value in found.items())
+        for store, key, value in entries:
+            if store in changes:
+                changes[store][key] = value
+        return self.records({store: sorted(rows.items()) for store, rows in changes.items() if rows})
 
     def _first_stands(self, previous: str | None) -> dict[str, int]:
         """Return up to where a copy at `previous` has everything, if nothing had to be restored to get there."""
@@ -101,8 +115,10 @@ class TopicChangelog(TaskChangelog):
         if place.stores != self._stores_hash():
             # A store is new: its partition is read from its beginning.
             return dict.fromkeys(self._stores, 0)
-        self._refuse_loss(previous, place, self._ends())
-        return dict(zip(self._stores, place.stands, strict=True))
+        ends = self._ends()
+        self._refuse_loss(previous, place, ends)
+        # Behind the fence nobody but this task writes: whatever is below the ends led to `previous`, or was given up.
+        return ends
 
     def _refuse_loss(self, version: str, place: _Place, ends: Mapping[str, int]) -> None:
         lost = [
@@ -122,8 +138,8 @@ class TopicChangelog(TaskChangelog):
         if used:
             raise ChangelogError(
                 f"{self._where}: it has no commit, but its changelog {', '.join(used)} has records: its positions were deleted, or "
-                "have expired (offsets.retention.minutes), or another application left these topics. `penstock reset` starts it "
-                "afresh"
+                "have expired (offsets.retention.minutes), or another application left these topics. They keep the newest value of each key "
+                "and no positions, so nothing says up to where that state goes: `penstock reset` starts it afresh"
             )
 
     # ------------------------------------------------------------------ restoring
@@ -160,21 +176,28 @@ class TopicChangelog(TaskChangelog):
         total = sum(ends[store] - start for store, start in starts.items())
         progress = _Progress(self._where, total)
         part = 0
-        for store, partition in self._partitions.items():
-            at = starts[store]
-            while at < ends[store]:
-                batches = self._log.fetch(partition, at, ends[store], _FETCHED_BYTES)
-                following = batches[-1].next_offset if batches else ends[store]
-                rows: dict[bytes, bytes | None] = {}
-                for batch in batches:
-                    rows.update(_decode(batch, self._stores[store]))
-                progress.add(following - at, store)
-                at = following
+        for store in self._partitions:
+            for rows in self._read(store, starts[store], ends[store], progress):
                 if rows:
                     part += 1
                     yield {store: sorted(rows.items())}, f"{target}-part{part}"
         yield {}, target
         progress.end()
+
+    def _read(
+        self, store: str, at: int, end: int, progress: _Progress | None = None
+    ) -> Iterator[dict[bytes, bytes | None]]:
+        """Yield a store's entries from offset `at` to `end`, a fetch at a time."""
+        while at < end:
+            batches = self._log.fetch(self._partitions[store], at, end, _FETCHED_BYTES)
+            following = batches[-1].next_offset if batches else end
+            rows: dict[bytes, bytes | None] = {}
+            for batch in batches:
+                rows.update(_decode(batch, self._stores[store]))
+            if progress is not None:
+                progress.add(following - at, store)
+            at = following
+            yield rows
 
     def _starts(self) -> dict[TopicPartition, int]:
         """Return where the history begins: a reset that was killed before it deleted the topics left positions in them."""
@@ -206,18 +229,18 @@ class TopicChangelog(TaskChangelog):
         return {self._partitions[store]: end for store, end in ends.items()}
 
     def _stores_hash(self) -> str:
-        return f"{crc32(' '.join(self._stores).encode()):08x}"
+        return f"{crc32(' '.join(self._lives).encode()):08x}"
 
     # ------------------------------------------------------------------ upkeep
 
-    def snapshot(self, version: str, changes: Iterable[tuple[str, bytes, bytes]]) -> None:
+    def snapshot(self, version: str, changes: Iterable[tuple[str, bytes, bytes]], commit: Commit | None = None) -> None:
         """Do nothing: compaction keeps the last value of each key."""
 
     def wants_snapshot(self) -> bool:
         """Return False: compaction does that."""
         return False
 
-    def clean(self, version: str, grace_ms: int, now_ms: int) -> None:
+    def clean(self, version: str, grace_ms: int, now_ms: int, is_current: Callable[[], bool]) -> None:
         """Do nothing: the log compacts."""
 
     def destroy(self) -> None:

@@ -19,6 +19,8 @@ def penstock_cli_commands() -> Components:
             "config",
             "lag",
             "reset",
+            "changelog",
+            "stores",
             "dlq",
             "topics",
             "produce",

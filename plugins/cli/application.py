@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -46,3 +47,12 @@ def find_application(
     from .target import load_application
 
     return load_application(target, settings=find_layer(log, data_dir, config, given, application_id))
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask, unless `yes`. Raises Abort for a no, and UsageError where nobody can be asked."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("nobody can be asked, for stdin is no terminal: add --yes to do this")
+    click.confirm(question, abort=True, err=True)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import click
 
 from penstock.errors import ConfigError, PenstockError, PluginError, TopologyError
+from penstock.system_errors import what_to_do
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit codes: done; failed while running; nothing was started; Ctrl-C."""
@@ -63,6 +64,9 @@ def show(error: Exception, *, verbose: bool) -> None:
         return
     where = _innermost_line(error)
     text = str(error) or "no message"
+    fix = what_to_do(error, "use another directory (TMPDIR, `data_dir`)") if isinstance(error, OSError) else None
+    if fix is not None:
+        text = f"{text}; {fix}"
     _say(f"unexpected {type(error).__name__}: {text}" + (f" ({where})" if where else ""))
     if not verbose:
         click.echo("Add --verbose (or set PENSTOCK_DEBUG=1) to see the traceback.", err=True)

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 class LogLines(logging.Handler):
@@ -16,6 +17,8 @@ class LogLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one record."""
+        if record.name == "root" and Path(record.pathname).parent.name == "py4j":
+            return  # a traceback when the JVM has ended, which the runner says in one sentence
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
         # Not click.echo: while a bar is shown, rich puts an object of its own in the place of stderr.
         print(f"{level}{self.format(record)}", file=sys.stderr, flush=True)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +14,14 @@ from penstock.clock import Clock, SystemClock, duration_ms
 from penstock.errors import ConfigError
 from penstock.record import TopicPartition
 
-from .application import application_options, find_application
+from .application import application_options, confirm, find_application
 from .command import Command, verbose_option
 from .options import open_log
 from .output import count, note, print_json, print_table, print_text
+from .reset_from_state import show_from_state
 
 if TYPE_CHECKING:
+    from penstock.log import Log
     from penstock.plugins.spark.reset import Destination, ResetPlan
 
 _OFFSET = re.compile(r"(?P<topic>[^:=,\s]+)\s*[:,]\s*(?P<partition>\d+)\s*[=,]\s*(?P<offset>\d+)")
@@ -33,6 +34,7 @@ _OFFSET = re.compile(r"(?P<topic>[^:=,\s]+)\s*[:,]\s*(?P<partition>\d+)\s*[=,]\s
         ("Everything again, from what the topics still hold", "penstock reset wordcount:application"),
         ("Everything since a time, or of the last two hours", "penstock reset wordcount:application --to-time 2026-01-01T00:00:00Z\npenstock reset wordcount:application --to-time 2h --yes"),
         ("The last 100 records of each partition of one topic, again", "penstock reset alerts:application --shift-by -100 --topic readings"),
+        ("After its committed positions have expired: on with its state, and what that repeats", "penstock reset alerts:application --from-state --dry-run\npenstock reset alerts:application --from-state"),
         ("To given offsets", "penstock reset alerts:application --to-offsets readings:0=1042 --to-offsets readings:1=998"),
     ],
 )  # fmt: skip
@@ -58,6 +60,12 @@ _OFFSET = re.compile(r"(?P<topic>[^:=,\s]+)\s*[:,]\s*(?P<partition>\d+)\s*[=,]\s
     metavar="NAME",
     help="Move in this source topic only; in the others it stays where it is. Repeatable.",
 )
+@click.option(
+    "--from-state",
+    is_flag=True,
+    help="After the log lost the application's commits: go on with the state that the changelog proves, from the positions it belongs to. "
+    "With --to-...: that is where lost positions start that nothing proves; with --topic, those in the topic in any case.",
+)
 @click.option("--dry-run", "-n", is_flag=True, help="Show what would be done, and do nothing. No lease is taken.")
 @click.option("--yes", "-y", is_flag=True, help="Don't ask; needed where stdin is no terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Show it as a JSON object.")
@@ -71,6 +79,7 @@ def reset(
     shift_by: int | None,
     to_offsets: Sequence[str],
     topics: Sequence[str],
+    from_state: bool,
     dry_run: bool,
     yes: bool,
     as_json: bool,
@@ -81,41 +90,51 @@ def reset(
     Its positions in source topics move; its internal topics, the state of its stores and Spark's checkpoint are
     deleted, always: state is of what was read before the old positions, and would be wrong at any others. What it wrote to
     other topics stays. It is refused while the application runs. What will be done is shown first.
+
+    With --from-state nothing is deleted but Spark's checkpoint: it is for an application whose commits the log has lost, because the
+    group's offsets have expired or were deleted, or a topic was.
     """
+    from penstock.plugins.spark import from_state as state
+    from penstock.plugins.spark import reset as everything
     from penstock.plugins.spark.lease import LeaseKeeper
-    from penstock.plugins.spark.reset import plan_reset
-    from penstock.plugins.spark.reset import reset as carry_out
 
     destination = _destination(to_earliest, to_latest, to_time, shift_by, to_offsets)
+    if from_state and topics and destination is None:
+        raise click.UsageError(
+            "--topic with --from-state: say where it starts there (--to-earliest, --to-offsets, ...)"
+        )
     application = find_application(target, **where)
+
+    def show(log: Log) -> Callable[[Callable[[], None]], list[str]]:
+        """Show the plan, and return what carries it out."""
+        if from_state:
+            going_on = state.plan_from_state(application, log, destination, topics or None)
+            show_from_state(application, going_on, as_json=as_json)
+            going_on.check(application.id)
+            return lambda check_lease: state.go_on(application, log, going_on, check_lease)
+        plan = everything.plan_reset(application, log, destination or everything.to_earliest, topics or None)
+        _show(application.id, plan, as_json=as_json)
+        return lambda check_lease: everything.reset(application, log, plan, check_lease)
+
     with open_log(application.settings) as log:
         if dry_run:
-            _show(application.id, plan_reset(application, log, destination, topics or None), as_json=as_json)
+            show(log)
             return
         lease = LeaseKeeper(log, application.id)
         try:
-            plan = plan_reset(application, log, destination, topics or None)
-            _show(application.id, plan, as_json=as_json)
-            _ask(application.id, yes)
-            for remark in carry_out(application, log, plan, lease.check):
+            carry_out = show(log)
+            confirm(f"Reset {application.id}?", yes)
+            for remark in carry_out(lease.check):
                 note(remark)
         finally:
             lease.release()
     note(f"{application.id} was reset: the next run starts from there")
 
 
-def _ask(application_id: str, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise click.UsageError("nobody can be asked, for stdin is no terminal: add --yes to do this, or --dry-run")
-    click.confirm(f"Reset {application_id}?", abort=True, err=True)
-
-
 def _destination(
     to_earliest: bool, to_latest: bool, to_time: str | None, shift_by: int | None, to_offsets: Sequence[str]
-) -> Destination:
-    """Return where the application goes, of which one thing may be said. Raises UsageError or ConfigError."""
+) -> Destination | None:
+    """Return where the application goes, of which one thing may be said, None if nothing is. Raises UsageError or ConfigError."""
     from penstock.plugins.spark import reset
 
     given = {
@@ -134,7 +153,9 @@ def _destination(
         return reset.shift_by(shift_by)
     if to_offsets:
         return reset.to_offsets(_offsets(to_offsets))
-    return reset.to_latest if to_latest else reset.to_earliest
+    if to_latest:
+        return reset.to_latest
+    return reset.to_earliest if to_earliest else None
 
 
 def parse_time(option: str, text: str, clock: Clock | None = None) -> int:

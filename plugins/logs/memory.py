@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, count
 from typing import Any
+from uuid import uuid4
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import LogError
@@ -55,14 +56,18 @@ class MemoryLog(Log):
         with self._lock:
             return {name: topic.info for name, topic in self._topics.items()}
 
+    def topic(self, name: str) -> TopicInfo:
+        """Return one topic."""
+        with self._lock:
+            return self._topic(name).info
+
     def create_topic(
         self, name: str, partitions: int, config: Mapping[str, str] | None = None, *, internal: bool = False
     ) -> None:
         """Create a topic."""
         with self._lock:
-            self._topics[name] = _Topic(
-                check_new_topic(name, partitions, config or {}, self._topics, internal=internal)
-            )
+            info = check_new_topic(name, partitions, config or {}, self._topics, internal=internal)
+            self._topics[name] = _Topic(replace(info, id=uuid4().hex))
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, its records and every position in it."""

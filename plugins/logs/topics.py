@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
 from penstock.errors import LogError
 from penstock.log import TopicInfo
+from penstock.names import is_topic_name
 
-_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _MAX_PARTITIONS = 10_000
 
 CONFIG_DEFAULTS: Mapping[str, str] = {
@@ -136,7 +135,7 @@ def parse_config(name: str, config: Mapping[str, str]) -> TopicSettings:
 
 def check_name(name: str, partitions: int) -> None:
     """Raise LogError for a topic that may not be called so, or have so many partitions."""
-    if not _NAME.fullmatch(name) or name in (".", ".."):
+    if not is_topic_name(name):
         raise LogError(
             f"topic name {name!r}: expected 1 to 249 ASCII letters, digits, '.', '_' or '-', and not '.' or '..' alone"
         )

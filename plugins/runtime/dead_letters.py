@@ -93,9 +93,10 @@ def read_letters(log: Log, topic: str, selection: Selection | None = None) -> It
 
 def partitions_of(log: Log, topic: str, selection: Selection) -> list[TopicPartition]:
     """Return the partitions in which selected letters can be. Raises UnknownTopicError, or ConfigError for one that is not there."""
-    info = log.topics().get(topic)
-    if info is None:
-        raise UnknownTopicError(f"there is no dead-letter topic {topic!r}")
+    try:
+        info = log.topic(topic)
+    except UnknownTopicError as error:
+        raise UnknownTopicError(f"there is no dead-letter topic {topic!r}") from error
     if selection.partition is None:
         return [TopicPartition(topic, number) for number in range(info.partitions)]
     if selection.partition >= info.partitions:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import secrets
 import shutil
 from pathlib import Path
 
 from penstock.errors import StoreError
+from penstock.system_errors import what_to_do
 
 from .locations import making_state_directory
 
 _log = logging.getLogger("penstock.state")
 
 _SUFFIX = ".lock"
+_REMOVED = ".removed"
 
 
 class DirectoryUse:
@@ -45,7 +48,9 @@ class DirectoryUse:
 def remove_all(root: Path) -> tuple[list[str], list[str]]:
     """Delete every directory under `root`; return the names of those that went, and of those that stay because they are in use."""
     removed, used = [], []
-    for directory in sorted(path for path in root.glob("*") if path.is_dir()):
+    with making_state_directory(root):
+        directories = sorted(path for path in root.glob("*") if path.is_dir())
+    for directory in directories:
         file = None
         try:
             lock = directory.with_name(directory.name + _SUFFIX)
@@ -58,7 +63,7 @@ def remove_all(root: Path) -> tuple[list[str], list[str]]:
             used.append(directory.name)
         except OSError as error:
             raise StoreError(
-                f"state directory {directory}: cannot be removed: {error.strerror or error}; make it writable for this user, or remove it"
+                f"state directory {directory}: cannot be removed: {error.strerror or error}; {what_to_do(error, 'remove it') or 'remove it'}"
             ) from error
         finally:
             if file is not None:
@@ -67,9 +72,15 @@ def remove_all(root: Path) -> tuple[list[str], list[str]]:
 
 
 def remove_unused(root: Path, delay_ms: int, now_ms: int) -> list[str]:
-    """Delete the directories under `root` that nobody has used for `delay_ms`; return their names. What is in use stays."""
+    """Delete the directories under `root` that nobody has used for `delay_ms`; return their names. What is in use stays.
+
+    A directory is renamed under its lock and deleted without it: a process that is frozen while it deletes keeps no other
+    from opening the task. What a killed process has renamed, the next call deletes.
+    """
     removed = []
-    for lock in root.glob("*" + _SUFFIX):
+    with making_state_directory(root):
+        locks = list(root.glob("*" + _SUFFIX))
+    for lock in locks:
         directory = lock.with_name(lock.name.removesuffix(_SUFFIX))
         try:
             if not directory.is_dir() or now_ms - lock.stat().st_mtime * 1000 < delay_ms:
@@ -81,11 +92,18 @@ def remove_unused(root: Path, delay_ms: int, now_ms: int) -> list[str]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Whoever used it meanwhile has set the time anew.
             if now_ms - os.fstat(file).st_mtime * 1000 >= delay_ms:
-                shutil.rmtree(directory)
+                directory.rename(directory.with_name(f"{directory.name}.{secrets.token_hex(4)}{_REMOVED}"))
                 removed.append(directory.name)
         except OSError as error:
             if not isinstance(error, BlockingIOError):
                 _log.warning("state directory %s: cannot be removed: %s", directory, error)
         finally:
             os.close(file)
+    for directory in root.glob("*" + _REMOVED):
+        try:
+            shutil.rmtree(directory)
+        except FileNotFoundError:
+            pass  # another process is deleting it, too
+        except OSError as error:
+            _log.warning("state directory %s: cannot be removed: %s", directory, error)
     return removed

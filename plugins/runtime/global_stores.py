@@ -2,190 +2,241 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from penstock.config import Application
-from penstock.errors import UnknownTopicError
-from penstock.hooks import registry
-from penstock.log import Log
+from penstock.errors import OffsetOutOfRangeError, UnknownTopicError
+from penstock.log import Log, TopicInfo
 from penstock.nodes import GlobalStore, Subtopology, TaskId
 from penstock.record import TopicPartition
-from penstock.serde import Serde
-from penstock.store import StateStore, StoreBackend
-from penstock.stores.layers.commit_buffer import CommitBuffer
+from penstock.store import StateStore
 from penstock.task import RetryRequested, Task, resolve_serde
 
-from .locations import making_state_directory
+from .global_copy import Copies, Copy, Position
 
-_FETCH_BYTES = 4 * 1024 * 1024
+_FETCH_BYTES = 1024 * 1024
+"""Records of a fetch are Python objects until they are processed: of small ones, ten times as many bytes."""
+_PORTION_BYTES = 8 * 1024 * 1024
+"""About how many bytes of memory the changes of one write may take."""
+_PORTION_FETCHES = 64
+"""After so many fetches the position is saved, also where they changed little."""
 _CHUNK = 10_000
+_MOST_TRIES = 3
+_CONFIRM_MS = 60_000
+"""How old the note may be that a copy holds all of its topic."""
+
+_log = logging.getLogger("penstock.state")
 
 
 class GlobalStores:
     """The global stores of one application on this host.
 
-    Whoever opens a batch calls `update`: it takes the host's write lock, reads each topic up to the batch's planned end, and writes
-    rows and position in one step, so that every process sees the same. There is no changelog: the topic is it.
+    Every task calls `update` when it begins a batch. The first one reads each topic up to the batch's planned end, under the store's
+    lock, and writes rows and position together, a portion at a time; the others find that done, without a request to the log. There is no
+    changelog: the topic is the source of truth. Where it no longer continues what a copy has read, a new copy is built and replaces it.
     """
 
     def __init__(self, application: Application, directory: Path) -> None:
-        self._parts = [
-            _Part(application, each, directory / each.store.name) for each in application.program.global_stores
-        ]
-        self.stores: dict[str, StateStore] = {part.store.name: part.store for part in self._parts}
+        self._parts: list[_Part] = []
+        try:
+            for each in application.program.global_stores:
+                self._parts.append(_Part(application, each, directory / each.store.name))
+        except BaseException:
+            self.close()
+            raise
+        self.stores: dict[str, StateStore] = {part.spec.store.name: part.copies.current.store for part in self._parts}
 
-    def update(self, log: Log, ends: Mapping[TopicPartition, int]) -> None:
-        """Read on to `ends`; for partitions that it does not name, to the end of the log."""
+    def update(
+        self, log: Log, ends: Mapping[TopicPartition, int], now_ms: int, topic_ids: Mapping[str, str] | None = None
+    ) -> None:
+        """Read on to `ends`, the plan made at `now_ms`; a topic that it does not name is read to its end.
+
+        `topic_ids`: the topics' ids (`TopicInfo.id`) in that plan.
+        """
         for part in self._parts:
-            part.update(log, ends)
+            part.update(log, ends, now_ms, topic_ids or {})
 
     def close(self) -> None:
         """Close every backend."""
         for part in self._parts:
-            part.close()
+            part.copies.close()
 
 
 class _Part:
-    """One global store: its backend, and the processor that fills it."""
+    """One global store: its copies, and the processor that fills them."""
 
     def __init__(self, application: Application, spec: GlobalStore, directory: Path) -> None:
-        with making_state_directory(directory):
-            directory.mkdir(parents=True, exist_ok=True)
         self.application = application
         self.spec = spec
-        self._lock_file = directory / "lock"
-        name = spec.store.backend or application.settings.store_backend
-        self._factory = registry().load("store backend", name)
-        self._directory = directory / name
-        with making_state_directory(self._directory):
-            self._directory.mkdir(exist_ok=True)
-        self._seen: str | None = None
-        self._attempts: dict[tuple[Any, ...], int] = {}
-        self._build()
-
-    def _build(self) -> None:
-        with self._writing():
-            self._backend: StoreBackend = self._factory(self._directory, [self.spec.store.name])
-            if not self._backend.trusted():
-                self._backend.destroy()
-                self._backend = self._factory(self._directory, [self.spec.store.name])
-        self._buffer = CommitBuffer(self._backend, self.spec.store.name)
-        self.store = self.spec.store.build(self._buffer, _Context(self.application))
-
-    def update(self, log: Log, ends: Mapping[TopicPartition, int]) -> None:
-        topic = self.spec.source.topics[0]
-        info = log.topics().get(topic)
-        if info is None:
-            raise UnknownTopicError(
-                f"global store {self.spec.store.name!r}: topic {topic!r} does not exist; create it: penstock topics create {topic}"
-            )
-        partitions = [TopicPartition(topic, number) for number in range(info.partitions)]
-        targets = {each: ends[each] for each in partitions if each in ends}
-        if len(targets) < len(partitions):
-            targets = {**log.end_offsets(partitions), **targets}
-        if self._is_behind(targets):
-            with self._writing():
-                if self._is_behind(targets):
-                    self._read(log, partitions, targets)
-        version = self._backend.version()
-        if version != self._seen:
-            # Another process wrote: what the typed store holds as objects is of before.
-            self.store.discard()
-            self._seen = version
-
-    def _saved(self) -> dict[str, Any]:
-        version = self._backend.version()
-        saved: dict[str, Any] = json.loads(version) if version else {"positions": {}, "engine": ""}
-        return saved
-
-    def _is_behind(self, targets: Mapping[TopicPartition, int]) -> bool:
-        positions = self._saved()["positions"]
-        return any(positions.get(str(each.partition), 0) < end for each, end in targets.items())
-
-    def _read(self, log: Log, partitions: list[TopicPartition], targets: Mapping[TopicPartition, int]) -> None:
-        previous = self._backend.version()
-        saved = self._saved()
-        starts = log.start_offsets(partitions)
-        positions = {each: max(starts[each], saved["positions"].get(str(each.partition), 0)) for each in partitions}
-        source, processor = self.spec.source, self.spec.processor
-        task = Task(
-            TaskId(-1, 0),
-            Subtopology(
-                -1, (source, processor), {source.name: (processor.name,), processor.name: ()}, (self.spec.store,)
-            ),
-            self.application.id,
-            self.application.settings,
-            [(each, source) for each in partitions],
-            {self.spec.store.name: self.store},
-            {},
-            saved=saved["engine"].encode(),
-            attempt=lambda failed: self._attempts.get(failed, 0) + 1,
+        self.copies = Copies(application, spec, directory)
+        self._topic = spec.source.topics[0]
+        self._form = ", ".join(
+            resolve_serde(
+                getattr(spec.store, name), application.settings.state_serde, f"store {spec.store.name!r}"
+            ).written_form()
+            for name in ("key_serde", "value_serde")
+            if hasattr(spec.store, name)
         )
+        self._attempts: dict[tuple[Any, ...], int] = {}
+
+    def update(self, log: Log, ends: Mapping[TopicPartition, int], now_ms: int, topic_ids: Mapping[str, str]) -> None:
+        targets = {each: end for each, end in ends.items() if each.topic == self._topic}
+        topic_id = topic_ids.get(self._topic, "")
+        self.copies.refresh()
+        position = self.copies.current.position()
+        # A plan can be older than the copy, where a batch is repeated: what contradicts the copy is looked up in the log.
+        if not targets or self.copies.is_being_replaced() or _contradiction(position, targets, topic_id, self._form):
+            info = self._info(log)
+            topic_id = info.id
+            targets = dict(log.end_offsets([TopicPartition(self._topic, each) for each in range(info.partitions)]))
+        if not _is_fresh(position, targets, topic_id, self._form, now_ms) or self.copies.is_being_replaced():
+            with self.copies.writing():
+                is_done = _is_fresh(self.copies.current.position(), targets, topic_id, self._form, now_ms)
+                if not is_done or self.copies.is_being_replaced():
+                    self._bring_up(log, targets, topic_id, now_ms)
+        # Lets go of what is held as objects, if another process wrote.
+        self.copies.current.position()
+
+    def _info(self, log: Log) -> TopicInfo:
         try:
-            for partition in partitions:
-                while positions[partition] < targets[partition]:
-                    batches = log.fetch(partition, positions[partition], targets[partition], _FETCH_BYTES)
-                    if not batches:
-                        positions[partition] = targets[partition]
-                    for batch in batches:
-                        task.add_records(batch)
-                        positions[partition] = batch.next_offset
-                    while task.process(_CHUNK, may_wait=False) or task.has_work():
-                        task.committed()
-            # Of what no task sends on, only dead letters: each host that keeps a copy sends its own.
+            return log.topic(self._topic)
+        except UnknownTopicError as error:
+            raise UnknownTopicError(
+                f"global store {self.spec.store.name!r}: topic {self._topic!r} does not exist; create it: "
+                f"penstock topics create {self._topic}"
+            ) from error
+
+    def _bring_up(self, log: Log, targets: Mapping[TopicPartition, int], topic_id: str, now_ms: int) -> None:
+        """Read on, or build a new copy where the topic does not continue the current one."""
+        current = self.copies.current
+        if not self.copies.is_being_replaced():
+            reason = self._check(log, current.position(), targets, topic_id, now_ms)
+            if reason is None:
+                try:
+                    self._fill(current, log, targets, topic_id, now_ms)
+                    return
+                except OffsetOutOfRangeError as error:
+                    reason = str(error)
+            _log.warning(
+                "application %s, global store %r: %s. What this host has of it is out of date: the store is built again from topic %r",
+                self.application.id, self.spec.store.name, reason, self._topic,
+            )  # fmt: skip
+        for attempt in range(1, _MOST_TRIES + 1):
+            copy = self.copies.open_next()
+            try:
+                if self._check(log, copy.position(), targets, topic_id, now_ms) is None:
+                    self._fill(copy, log, targets, topic_id, now_ms)
+                    self.copies.replace(copy)
+                    return
+            except OffsetOutOfRangeError:
+                # Records were deleted faster than they were read, or the topic was made again just now.
+                if attempt == _MOST_TRIES:
+                    copy.close()
+                    raise
+            except BaseException:
+                copy.close()
+                raise
+            self.copies.drop_next(copy)
+
+    def _check(
+        self, log: Log, position: Position, targets: Mapping[TopicPartition, int], topic_id: str, now_ms: int
+    ) -> str | None:
+        """Return why a copy cannot be read on; None when it can."""
+        reason = _contradiction(position, targets, topic_id, self._form)
+        if reason is not None or not position.positions or not _is_behind(position, targets):
+            return reason
+        age = 0 if position.as_of_ms is None else now_ms - position.as_of_ms
+        if age > _CONFIRM_MS:
+            config = log.topic(self._topic).config
+            kept = int(config.get("delete.retention.ms", 86_400_000))
+            if "compact" in config.get("cleanup.policy", "delete") and age >= kept:
+                return (
+                    f"the store has not been up to date for {age / 1000:.0f} s, and topic {self._topic!r} forgets after "
+                    f"{kept / 1000:.0f} s (delete.retention.ms) which keys were deleted"
+                )
+        return None
+
+    def _fill(self, copy: Copy, log: Log, targets: Mapping[TopicPartition, int], topic_id: str, now_ms: int) -> None:
+        """Read on to `targets`, and save rows and positions after every portion: after a kill, the next process goes on from there."""
+        before = copy.position()
+        starts = log.start_offsets([each for each in targets if str(each.partition) not in before.positions])
+        positions = {each: before.positions.get(str(each.partition), starts.get(each, 0)) for each in targets}
+        # Until all is read, the copy is as old as what it began with.
+        as_of_ms = now_ms if before.as_of_ms is None else before.as_of_ms
+        task = self._open_task(copy, positions, before)
+
+        def save(as_of_ms: int) -> None:
+            # A global store has no sinks; only dead letters leave it, and each host that keeps a copy sends its own.
             for output in task.take_outputs():
                 log.append(output)
-            self.store.flush()
-            version = json.dumps(
-                {
-                    "positions": {str(each.partition): position for each, position in positions.items()},
-                    "engine": task.engine_state().decode(),
-                }
-            )
-            self._backend.write({self.spec.store.name: self._buffer.changes()}, previous, version)
-            self._buffer.clear()
+            engine = task.engine_state().decode()
+            numbers = {str(each.partition): position for each, position in positions.items()}
+            copy.write(Position(numbers, engine, topic_id or before.topic_id, as_of_ms, self._form))
             self._attempts.clear()
+            self.copies.show_progress()
+
+        fetches, size = 0, min(_FETCH_BYTES, self.application.settings.fetch_bytes)
+        try:
+            for partition, end in targets.items():
+                while positions[partition] < end:
+                    batches = log.fetch(partition, positions[partition], end, size)
+                    for batch in batches:
+                        task.add_records(batch)
+                    while task.process(_CHUNK, may_wait=False) or task.has_work():
+                        task.committed()
+                    positions[partition] = batches[-1].next_offset if batches else end
+                    copy.store.flush()
+                    fetches += 1
+                    if copy.buffer.size_bytes >= _PORTION_BYTES or fetches % _PORTION_FETCHES == 0:
+                        save(as_of_ms)
+            save(max(now_ms, as_of_ms))
         except BaseException as error:
             if isinstance(error, RetryRequested):
                 self._attempts[error.key] = error.failure.attempt
-            self.store.discard()
-            self._buffer.clear()
+            copy.give_up()
             raise
         finally:
             task.close()
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        with making_state_directory(self._lock_file.parent):
-            file = self._lock_file.open("w")
-        with file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+    def _open_task(self, copy: Copy, positions: Mapping[TopicPartition, int], saved: Position) -> Task:
+        source, processor = self.spec.source, self.spec.processor
+        edges: dict[str, tuple[str, ...]] = {source.name: (processor.name,), processor.name: ()}
+        return Task(
+            TaskId(-1, 0),
+            Subtopology(-1, (source, processor), edges, (self.spec.store,)),
+            self.application.id,
+            self.application.settings,
+            [(each, source) for each in positions],
+            {self.spec.store.name: copy.store},
+            {},
+            saved=saved.engine.encode(),
+            attempt=lambda failed: self._attempts.get(failed, 0) + 1,
+        )
 
-    def close(self) -> None:
-        self.store.close()
-        self._backend.close()
+
+def _is_behind(position: Position, targets: Mapping[TopicPartition, int]) -> bool:
+    return any(position.positions.get(str(each.partition), 0) < end for each, end in targets.items())
 
 
-class _Context:
-    """What a global store is told (penstock.store.StoreContext)."""
+def _is_fresh(position: Position, targets: Mapping[TopicPartition, int], topic_id: str, form: str, now_ms: int) -> bool:
+    """Return whether a copy holds what is wanted, and says so with a time that is not long ago."""
+    is_noted = position.as_of_ms is not None and now_ms - position.as_of_ms < _CONFIRM_MS
+    return is_noted and not _is_behind(position, targets) and not _contradiction(position, targets, topic_id, form)
 
-    task_id = "global"
 
-    def __init__(self, application: Application) -> None:
-        self._settings = application.settings
-        self.application_id = application.id
-
-    def serde(self, given: str | Serde[Any] | None, store: str) -> Serde[Any]:
-        return resolve_serde(given, self._settings.state_serde, f"store {store!r}")
-
-    def stream_time(self) -> int:
-        return -1
-
-    def dropped(self, reason: str, count: int = 1) -> None:
-        return None
+def _contradiction(position: Position, targets: Mapping[TopicPartition, int], topic_id: str, form: str) -> str | None:
+    """Return why a topic that ends at `targets` cannot be the one that was read, or what was read is of no use; None when it can."""
+    if position.form not in ("", form):
+        return f"its entries were written with the serdes {position.form}, and those of the program are {form}"
+    if position.topic_id and topic_id and position.topic_id != topic_id:
+        return "its topic was deleted and made again"
+    ends = {str(each.partition): end for each, end in targets.items()}
+    for number, at in position.positions.items():
+        if number not in ends:
+            return f"its topic has no partition {number} any more: it was deleted and made again"
+        if ends[number] < at:
+            return f"partition {number} of its topic ends at offset {ends[number]}, and the store has read up to {at}: it was deleted and made again"
+    return None

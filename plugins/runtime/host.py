@@ -14,6 +14,7 @@ from penstock.config import Application
 from penstock.log import Log
 from penstock.record import TopicPartition
 from penstock.store import StateStore
+from penstock.system_errors import raise_open_files_limit
 from penstock.task import RetryRequested
 
 from .directories import remove_unused
@@ -40,6 +41,7 @@ class Host:
     """One per process. `clock` serves upkeep only: what tasks see is the batch's clock. `wait` sleeps for seconds."""
 
     def __init__(self, clock: Clock | None = None, wait: Callable[[float], None] = time.sleep) -> None:
+        raise_open_files_limit()
         self._clock = clock or SystemClock()
         self._wait = wait
         self._globals: dict[tuple[str, Path], GlobalStores] = {}
@@ -58,11 +60,21 @@ class Host:
         """Return the directory of a task's local state; made when first used."""
         return state_directory(application.settings) / application.id / task_id
 
-    def update_globals(self, application: Application, log: Log, ends: Mapping[TopicPartition, int]) -> None:
-        """Bring this host's global stores to the planned ends (where none is planned: to the log's)."""
+    def update_globals(
+        self,
+        application: Application,
+        log: Log,
+        ends: Mapping[TopicPartition, int],
+        now_ms: int,
+        topic_ids: Mapping[str, str] | None = None,
+    ) -> None:
+        """Bring this host's global stores to the ends planned at `now_ms` (where none is planned: to the log's).
+
+        `topic_ids`: the ids of their topics in that plan.
+        """
         while application.program.global_stores:
             try:
-                self._global(application).update(log, ends)
+                self._global(application).update(log, ends, now_ms, topic_ids)
                 return
             except RetryRequested as retry:
                 self.wait_ms(retry.delay_ms)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,12 @@ from penstock.clock import duration_ms
 from penstock.config import Settings
 from penstock.errors import ConfigError, LogError, PenstockError, StoreError
 from penstock.hooks import registry
+from penstock.layout import Layout
 from penstock.log import Log, LogFactory
 from penstock.secret import ClientSettings
-from penstock.store import StoreBuilder
+from penstock.system_errors import what_to_do
+
+_ELSEWHERE = "set `state_dir` to another directory"
 
 
 def user_cache() -> Path:
@@ -50,7 +53,7 @@ def log_settings(settings: Settings) -> dict[str, str]:
 
 
 def open_changelog(
-    settings: Settings, application_id: str, task_id: str, log: Log | None = None, builders: Iterable[StoreBuilder] = ()
+    settings: Settings, application_id: str, task_id: str, log: Log | None = None, layout: Layout | None = None
 ) -> TaskChangelog:
     """Return the changelog of a task that `settings.changelog` names; one that lives in the log is given that, and the task's stores.
 
@@ -67,7 +70,7 @@ def open_changelog(
             "use `directory:PATH-OR-URL`"
         )
     else:
-        stores = {each.name: bool(getattr(each, "timestamped", False)) for each in builders if each.logged}
+        stores = {name: kept for name, kept in (layout or {}).items() if kept.logged}
         changelog = factory(location, application_id, task_id, log=log, stores=stores)
     return changelog
 
@@ -84,7 +87,7 @@ def making_state_directory(directory: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StoreError(
-            f"state directory {directory}: {error.strerror or error}; make it writable, or set `state_dir` to one that is"
+            f"state directory {directory}: {error.strerror or error}; " + (what_to_do(error, _ELSEWHERE) or _ELSEWHERE)
         ) from error
 
 

@@ -9,23 +9,34 @@ from math import inf
 from time import perf_counter
 from typing import Any
 
+from penstock.changelog import version_counter
 from penstock.clock import duration_ms
 from penstock.config import Application
-from penstock.errors import IncompatibleStateError, OffsetOutOfRangeError, RecordRefusedError, TopologyError
+from penstock.errors import (
+    IncompatibleStateError,
+    OffsetOutOfRangeError,
+    RecordRefusedError,
+    TopologyError,
+    UnknownTopicError,
+)
+from penstock.layout import Layouts
 from penstock.log import Commit, Log, TaskCommitter
 from penstock.nodes import SourceNode, Subtopology, TaskId, decorate
-from penstock.record import RecordBatch, TopicPartition
+from penstock.record import OutputBatch, RecordBatch, TopicPartition
 from penstock.task import RetryRequested, Task, partitions_read
 
 from .host import Host
 from .locations import open_changelog
+from .lost_commits import NO_COMMIT, ways_on
 from .retries import Retries, close_parts
-from .state import TaskState, version_counter
+from .state import TaskState
 
 _log = logging.getLogger("penstock.worker")
 
 _CHUNK = 2_000
 """Records between two looks at the commit limits."""
+_MOST_UNPROVEN = 10_000
+"""After so many records of internal topics without a change of state, a delta without changes proves the last commit."""
 _SENT_BYTES = 256 * 1024
 """So many bytes of outputs are sent ahead of the commit, where the log takes them."""
 
@@ -34,7 +45,8 @@ _SENT_BYTES = 256 * 1024
 class TaskReport:
     """What a task did in one batch. Counts are of this batch; times are seconds, by phase.
 
-    `positions` and `version` are the last commit. `next_tick` is the wall-clock time (ms) at which a punctuator is due.
+    `positions` and `version` are the last commit. `purgeable`: positions in internal topics below which the task needs no record
+    again, not even if the log loses its commits and `reset --from-state` goes back to one that the changelog keeps. `next_tick` is the wall-clock time (ms) at which a punctuator is due.
     """
 
     task_id: str
@@ -49,6 +61,7 @@ class TaskReport:
     next_tick: int | None = None
     phases: dict[str, float] = field(default_factory=dict)
     nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    purgeable: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 class _Phases(dict[str, float]):
@@ -87,6 +100,9 @@ class TaskWorker:
         self._state: TaskState | None = None
         self.task: Task | None = None
         self._commit: Commit | None = None
+        internal = {self._topic_name(topic) for topic in application.program.internal_topics}
+        self._internal = [each for each in partitions if each.topic in internal]
+        self._proven: Mapping[TopicPartition, int] | None = None
         self._retries = Retries(task_id, host)
         self._refusals: dict[str, RecordRefusedError] = {}
         self._commit_interval = duration_ms(self._settings.commit_interval) / 1000
@@ -102,16 +118,17 @@ class TaskWorker:
         ends: Mapping[TopicPartition, int],
         wall_clock_ms: int,
         known: tuple[str, Mapping[TopicPartition, int]] | None = None,
+        topic_ids: Mapping[str, str] | None = None,
     ) -> TaskReport:
         """Process every input partition up to its planned end, fire what is due at `wall_clock_ms`, and commit.
 
         `known` is a commit (version, positions) that the caller knows was made; a log that has an older one or none is refused.
-        Raises FencedError when another process took the task over; the handlers' errors; and what log, changelog and
+        `topic_ids`: ids of the global stores' topics, if `ends` names their partitions. Raises FencedError when another process took the task over; the handlers' errors; and what log, changelog and
         stores raise. Nothing after the last commit counts then, and this object can be used again.
         """
         while True:
             try:
-                return self._run_batch(ends, wall_clock_ms, known)
+                return self._run_batch(ends, wall_clock_ms, known, topic_ids)
             except RetryRequested as retry:
                 self.abandon()
                 self._retries.wait(retry)
@@ -137,12 +154,13 @@ class TaskWorker:
         ends: Mapping[TopicPartition, int],
         wall_clock_ms: int,
         known: tuple[str, Mapping[TopicPartition, int]] | None,
+        topic_ids: Mapping[str, str] | None,
     ) -> TaskReport:
         phases = _Phases()
         began = perf_counter()
         # Before the task is opened: its processors may look into them in `init`.
-        self._host.update_globals(self._application, self._log, ends)
-        self._ensure_open(wall_clock_ms, known)
+        self._host.update_globals(self._application, self._log, ends, wall_clock_ms, topic_ids)
+        is_new = self._ensure_open(wall_clock_ms, known)
         since = phases.add("restore", began)
         task, committer, commit = self.task, self._committer, self._commit
         assert task is not None and committer is not None and commit is not None
@@ -157,6 +175,8 @@ class TaskWorker:
             partition: at if (queued := task.queued_to(partition)) is None else queued
             for partition, at in position.items()
         }
+        if is_new:
+            self._check_ends(task, fetched_to)
         for partition in self.partitions:
             task.expect(partition, fetched_to[partition] < ends.get(partition, 0))
         limit = _CHUNK
@@ -177,7 +197,7 @@ class TaskWorker:
                 break
             waiting = task.output_bytes()
             if committer.streams_outputs and waiting > _SENT_BYTES:
-                produced += self._send(phases)
+                produced += self._send(task.take_outputs(), phases)
                 waiting = 0
             if (
                 task.commit_requested
@@ -199,7 +219,8 @@ class TaskWorker:
         task.decode_seconds = 0.0
         since = perf_counter()
         assert self._state is not None and self._commit is not None
-        self._state.tend_changelog(self._grace, self._host.now_ms())
+        if self._state.tend_changelog(self._grace, self._host.now_ms(), self._commit, committer.is_current):
+            self._proven = self._commit.positions
         phases.add("snapshot", since)
         self._state.release()
         self._host.clean_up(self._application)
@@ -210,8 +231,7 @@ class TaskWorker:
         try:
             batches = self._log.fetch(partition, fetched_to[partition], end, self._settings.fetch_bytes)
         except OffsetOutOfRangeError as error:
-            going_on = self._going_on(task, partition, fetched_to[partition], error)
-            batches = [RecordBatch(partition.topic, partition.partition, [], [], [], [], None, going_on)]
+            batches = [_nothing_up_to(partition, self._going_on(task, partition, fetched_to[partition], error))]
         if not batches:
             if self._log.end_offsets([partition])[partition] < end:
                 raise OffsetOutOfRangeError(
@@ -219,24 +239,51 @@ class TaskWorker:
                     "it: the log lost records, or the topic was deleted and made again. What was committed stays; run it under a new application id"
                 )
             # Compaction or transaction markers left nothing below the end: the position still moves there.
-            batches = [RecordBatch(partition.topic, partition.partition, [], [], [], [], None, end)]
+            batches = [_nothing_up_to(partition, end)]
         for batch in batches:
             fetched_to[partition] = batch.next_offset
             task.add_records(batch, more=batch.next_offset < end)
 
+    def _check_ends(self, task: Task, fetched_to: dict[TopicPartition, int]) -> None:
+        """Treat a position after the log's end as out of range: records that come later would be skipped without a word."""
+        ends = self._log.end_offsets(self.partitions, stable=False)
+        for partition, position in fetched_to.items():
+            if position > ends[partition]:
+                try:
+                    self._log.fetch(partition, position, position + 1, 1)
+                except OffsetOutOfRangeError as error:
+                    fetched_to[partition] = self._going_on(task, partition, position, error)
+                    task.add_records(_nothing_up_to(partition, fetched_to[partition]))
+
     def _going_on(self, task: Task, partition: TopicPartition, offset: int, error: OffsetOutOfRangeError) -> int:
-        """Return where to go on when the log does not have `offset`, as `offset_out_of_range` says. Raises OffsetOutOfRangeError."""
+        """Return where to go on when the log does not have `offset`, as `offset_out_of_range` says. Raises OffsetOutOfRangeError.
+
+        Nothing is skipped in an internal topic: its records are the application's own, and are deleted behind its commits only.
+        """
         where = f"application {self._application.id!r}, task {self.id}"
         policy, source = self._settings.offset_out_of_range, dict(self._inputs)[partition]
-        internal = set(map(self._topic_name, self._application.program.internal_topics))
-        if policy == "fail" or partition.topic in internal:
+        start = self._log.start_offsets([partition])[partition]
+        beyond = (
+            "The topic ends before what was processed: the log lost records, or the topic was deleted and made again"
+        )
+        if partition.topic in map(self._topic_name, self._application.program.internal_topics):
+            version = self._commit.version if self._commit is not None else "none"
+            behind = (
+                "Only this application deletes records there, and only those that a commit has passed. So the log lost a later commit than "
+                f"the one it has (state version {version}), or somebody else deleted records"
+            )
             raise OffsetOutOfRangeError(
-                f"{where}: {error}. The records in between were deleted before they "
-                "were processed. What was committed stays; to go on with what the log still has, set `offset_out_of_range` to earliest or "
-                "latest, run it under a new application id, or `penstock reset` it"
+                f"{where}: {error}. {behind if offset < start else beyond}. It is an internal topic: what is missing is missing in the state, so "
+                "nothing is skipped, whatever `offset_out_of_range` says. What was committed stays; bring back what the log lost, run the application "
+                "under a new id, or `penstock reset` it"
             ) from error
-        offsets = self._log.start_offsets if policy == "earliest" else self._log.end_offsets
-        going_on = offsets([partition])[partition]
+        if policy == "fail":
+            behind = "The records in between were deleted before they were processed"
+            raise OffsetOutOfRangeError(
+                f"{where}: {error}. {behind if offset < start else beyond}. What was committed stays; to go on with what the log still has, set "
+                "`offset_out_of_range` to earliest or latest, run it under a new application id, or `penstock reset` it"
+            ) from error
+        going_on = start if policy == "earliest" else self._log.end_offsets([partition])[partition]
         skipped = max(0, going_on - offset)
         _log.warning(
             "%s: %s; goes on from offset %d (offset_out_of_range=%s), %d offsets are skipped",
@@ -250,12 +297,13 @@ class TaskWorker:
 
     # ------------------------------------------------------------------ opening
 
-    def _ensure_open(self, wall_clock_ms: int, known: tuple[str, Mapping[TopicPartition, int]] | None) -> None:
+    def _ensure_open(self, wall_clock_ms: int, known: tuple[str, Mapping[TopicPartition, int]] | None) -> bool:
+        """Open the task unless it is open and current; return whether it was opened."""
         if self.task is not None:
             assert self._committer is not None and self._state is not None and self._commit is not None
             if self._committer.is_current() and self._state.is_at(self._commit.version):
                 self._check_known(self._commit, known)
-                return
+                return False
             _log.info("task %s was run by another process meanwhile: opening it again", self.id)
             self.abandon()
         try:
@@ -263,6 +311,7 @@ class TaskWorker:
         except BaseException:
             self.abandon()
             raise
+        return True
 
     def _open(self, wall_clock_ms: int, known: tuple[str, Mapping[TopicPartition, int]] | None) -> None:
         # The fence first: whatever is read after it cannot be changed by a predecessor any more.
@@ -270,9 +319,10 @@ class TaskWorker:
         commit = committer.committed
         self._check_known(commit, known)
         builders = self._subtopology.stores
+        layouts = self._subtopology.layouts or Layouts.of_program(builders, self._settings.store_backend)
         changelog = None
-        if builders:
-            changelog = open_changelog(self._settings, self._application.id, str(self.id), self._log, builders)
+        if layouts.now:
+            changelog = open_changelog(self._settings, self._application.id, str(self.id), self._log, layouts.now)
         state = self._state = TaskState(
             builders,
             self._host.task_directory(self._application, str(self.id)),
@@ -280,6 +330,7 @@ class TaskWorker:
             self._settings,
             self._application.id,
             str(self.id),
+            layouts,
         )
         if commit is None:
             commit = self._first_commit(state, committer)
@@ -287,7 +338,7 @@ class TaskWorker:
             commit = self._with_new_partitions(commit)
             committer.commit(commit, [])
         state.open(commit.version)
-        self._commit = commit
+        self._commit = commit = state.settle(commit, committer.commit)
         task = self.task = Task(
             self.id,
             self._subtopology,
@@ -308,18 +359,26 @@ class TaskWorker:
         self._counted = {}
 
     def _first_commit(self, state: TaskState, committer: TaskCommitter) -> Commit:
-        """Commit the starting positions and the empty version, so that a task without a commit has never run."""
+        """Commit the starting positions and the empty version, so that a task without a commit has never run.
+
+        Raises IncompatibleStateError when the changelog proves that it had one.
+        """
+        # Positions without a commit: `penstock reset` says where to begin. One that was killed leaves the changelog.
+        told = self._log.committed(self._application.id, self.partitions)
+        if all(position is None for position in told.values()) and (proven := state.proven()):
+            raise IncompatibleStateError(
+                f"application {self._application.id!r}, task {self.id}: the log has no commit of it, but its changelog proves one "
+                f"(state version {max(proven)}): {NO_COMMIT}. {ways_on(self._settings)}"
+            )
         version = state.new_version(None)
-        state.append_delta({}, version)
-        commit = Commit(self._starting_positions(), version)
+        commit = Commit(self._starting_positions(told), version)
+        state.append_delta({}, version, commit)
         committer.commit(commit, [])
         return commit
 
-    def _starting_positions(self) -> dict[TopicPartition, int]:
+    def _starting_positions(self, told: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int]:
         starts = self._log.start_offsets(self.partitions)
         ends = self._log.end_offsets(self.partitions)
-        # Positions without a commit: `penstock reset` says where to begin.
-        told = self._log.committed(self._application.id, self.partitions)
         positions = {}
         for partition, source in self._inputs:
             latest = (source.offset_reset or self._settings.offset_reset) == "latest"
@@ -337,9 +396,9 @@ class TaskWorker:
         if lost:
             raise IncompatibleStateError(
                 f"{where}: it has read {', '.join(lost)}, and its commit has no position there: the topic was deleted and made again, "
-                "or the log lost data. What it would read now is not what follows on its state: run it under a new application id, or `penstock reset` it"
+                f"or the log lost data. What it would read now is not what follows on its state. {ways_on(self._settings, partly=True)}"
             )
-        starting = self._starting_positions()
+        starting = self._starting_positions(self._log.committed(self._application.id, self.partitions))
         for partition in new:
             _log.info("%s: reads %s from now on, from offset %d", where, partition, starting[partition])
         positions = {partition: commit.positions.get(partition, starting[partition]) for partition in self.partitions}
@@ -352,37 +411,31 @@ class TaskWorker:
         where = f"application {self._application.id!r}, task {self.id}"
         if commit is None:
             raise IncompatibleStateError(
-                f"{where}: Spark's checkpoint knows a commit (state version {version}), but the log has none: is it the right log? "
-                "If it was reset on purpose, delete the checkpoint"
+                f"{where}: Spark's checkpoint knows a commit (state version {version}), but the log has none: {NO_COMMIT}. "
+                f"{ways_on(self._settings)}"
             )
         behind = [
             f"{partition} {commit.positions[partition]} < {position}"
             for partition, position in positions.items()
             if partition in commit.positions and commit.positions[partition] < position
         ]
-        is_older = version_counter(commit.version) < version_counter(version) or behind
-        if is_older and not self._log.fences:
-            _log.warning(
-                "%s: another process took the commit back to version %s; its work is repeated", where, commit.version
-            )
-        elif is_older:
+        if version_counter(commit.version) < version_counter(version) or behind:
             raise IncompatibleStateError(
                 f"{where}: the log's commit (version {commit.version}{'; ' + ', '.join(behind) if behind else ''}) is older than one that was made before "
-                f"(version {version}): the log lost data or is another one. If it was reset on purpose, delete the checkpoint"
+                f"(version {version}): the log lost data or is another one. {ways_on(self._settings)}"
             )
 
     # ------------------------------------------------------------------ committing
 
-    def _send(self, phases: _Phases) -> int:
+    def _send(self, outputs: list[OutputBatch], phases: _Phases) -> int:
         """Hand outputs to the log ahead of the commit; return how many."""
-        assert self.task is not None and self._committer is not None
+        assert self._committer is not None
         since = perf_counter()
-        outputs = self.task.take_outputs()
         if not self._has_sent:
             self._has_sent, self._sent_at = True, since
         self._committer.send(outputs)
         phases.add("write", since)
-        return sum(len(output) for output in outputs)
+        return sum(map(len, outputs))
 
     def _make_commit(self, phases: _Phases) -> int:
         """Commit whatever changed since the last one; return how many records were produced."""
@@ -393,7 +446,7 @@ class TaskWorker:
         changes = state.changes()
         since = phases.add("state", since)
         outputs = task.take_outputs()
-        produced = sum(len(output) for output in outputs)
+        produced = sum(map(len, outputs))
         positions = {
             partition: last.positions[partition] if (position := task.position(partition)) is None else position
             for partition in self.partitions
@@ -402,15 +455,21 @@ class TaskWorker:
         if unchanged and not self._has_sent and not committer.expires():
             task.committed()
             return 0
+        if outputs and committer.streams_outputs:
+            # Not with the commit: at least once, only what is sent ahead can be read before it.
+            self._send(outputs, phases)
+            outputs, since = [], perf_counter()
         version = last.version
-        if changes:
+        has_delta = bool(changes) or self._is_far_from_proven(positions)
+        if has_delta:
             version = state.new_version(last.version)
-            outputs += state.append_delta(changes, version)
+            outputs += state.append_delta(changes, version, last)
+            self._proven = last.positions
             since = phases.add("changelog", since)
         commit = Commit(positions, version, task.engine_state())
         committer.commit(commit, outputs)
         since = phases.add("write", since)
-        if changes:
+        if has_delta:
             state.apply(changes, version)
             phases.add("state", since)
         self._commit = commit
@@ -419,13 +478,21 @@ class TaskWorker:
         task.committed()
         return produced
 
+    def _is_far_from_proven(self, positions: Mapping[TopicPartition, int]) -> bool:
+        """Return whether records of internal topics wait to be purged until a delta proves that they are not needed again."""
+        if not self._internal or self._state is None or not self._state.keeps_commits:
+            return False
+        if self._proven is None:
+            self._proven = self._log.start_offsets(self._internal)
+        return sum(positions[each] - self._proven.get(each, 0) for each in self._internal) > _MOST_UNPROVEN
+
     # ------------------------------------------------------------------ closing
 
     def abandon(self) -> None:
         """Forget everything since the last commit and close; the next `run_batch` opens the task again."""
         task, state, committer = self.task, self._state, self._committer
         self._has_sent, self._sent_at = False, inf
-        self.task = self._state = self._committer = self._commit = None
+        self.task = self._state = self._committer = self._commit = self._proven = None
         close_parts(self.id, task, state, committer)
 
     def close(self) -> None:
@@ -457,10 +524,12 @@ class TaskWorker:
         return decorate(self._application.id, topic, self._application.program.internal_topics)
 
     def _partition_count(self, topic: str) -> int:
-        info = self._log.topics().get(topic)
-        if info is None:
-            raise TopologyError(f"topic {topic!r} does not exist in the log; create it: penstock topics create {topic}")
-        return info.partitions
+        try:
+            return self._log.topic(topic).partitions
+        except UnknownTopicError as error:
+            raise TopologyError(
+                f"topic {topic!r} does not exist in the log; create it: penstock topics create {topic}"
+            ) from error
 
     def _report(self, phases: _Phases, records_in: int, produced: int) -> TaskReport:
         task, commit, state = self.task, self._commit, self._state
@@ -482,6 +551,7 @@ class TaskWorker:
             dropped += sum(drops.values())
             self._counted[name] = (metrics.records_in, metrics.records_out, dict(metrics.dropped))
         restored, state.restored_changes = state.restored_changes, 0
+        purgeable = (self._proven or {}) if state.keeps_commits else commit.positions
         return TaskReport(
             str(self.id),
             commit.version,
@@ -495,7 +565,13 @@ class TaskWorker:
             task.next_wall_clock_punctuation(),
             dict(phases),
             nodes,
+            {each: purgeable[each] for each in self._internal if each in purgeable},
         )
+
+
+def _nothing_up_to(partition: TopicPartition, next_offset: int) -> RecordBatch:
+    """Return a batch that only moves the position."""
+    return RecordBatch(partition.topic, partition.partition, [], [], [], [], None, next_offset)
 
 
 def _find_subtopology(application: Application, task_id: TaskId) -> Subtopology:

@@ -7,15 +7,20 @@ import logging
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.config import Settings
 from penstock.errors import ConfigError, IncompatibleStateError
 from penstock.plugins.runtime.locations import resolve
 from penstock.secret import hide
+from penstock.system_errors import what_to_do
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _log = logging.getLogger("penstock.spark")
 
@@ -35,10 +40,19 @@ class Checkpoint:
 
     `identity` names the application's life in the log. A checkpoint of another life means that the log was replaced or
     lost: IncompatibleStateError. One made for another number of Spark partitions or another release of Spark is
-    replaced.
+    replaced. `delete` removes the directory or URL of one that was replaced.
     """
 
-    def __init__(self, settings: Settings, application_id: str, identity: str, parallelism: int, spark: str) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        application_id: str,
+        identity: str,
+        parallelism: int,
+        spark: str,
+        delete: Callable[[str], None],
+    ) -> None:
+        self._delete = delete
         self._root = checkpoint_location(settings, application_id)
         self.is_local = "://" not in self._root
         local = _pointer_directory(settings, application_id)
@@ -50,11 +64,9 @@ class Checkpoint:
         self.is_new = found is None
         if found is not None and found.identity != identity:
             raise IncompatibleStateError(
-                f"application {application_id!r}: Spark's checkpoint in {self._path.parent} was made with "
-                f"another log, or this one was "
-                f"replaced: the log {hide('log', settings.log)!r} does not know the commits that it remembers. Is it the "
-                f"right log? If "
-                f"the application was reset on purpose, delete {self._path.parent}"
+                f"application {application_id!r}: Spark's checkpoint in {self._path.parent} was made with another log, or this one was replaced: "
+                f"the log {hide('log', settings.log)!r} does not know the commits that it remembers. Is it the right log? If the application was "
+                f"reset with `penstock reset` on another host, delete {self._path.parent}. Otherwise bring that log back: with this one everything is processed again"
             )
         if found is not None and (found.parallelism, found.spark) == (parallelism, spark):
             self.directory = found.directory
@@ -72,8 +84,11 @@ class Checkpoint:
             aside.write_text(json.dumps(asdict(pointer)))
             os.replace(aside, self._path)
         self.directory = directory
-        if previous is not None and self.is_local:
-            shutil.rmtree(previous.directory, ignore_errors=True)
+        if previous is not None:
+            try:
+                self._delete(previous.directory)
+            except Exception as error:
+                _log.warning("%s", _stays(previous.directory, error))
 
     def _read(self) -> _Pointer | None:
         try:
@@ -96,7 +111,7 @@ def has_checkpoint(settings: Settings, application_id: str) -> bool:
 
 
 def delete_checkpoint(settings: Settings, application_id: str) -> str | None:
-    """Delete what this host has of an application's checkpoint, the pointer to it first; return the URL of what stays elsewhere."""
+    """Delete an application's checkpoints, this host's pointer to them first; return a remark about what cannot be deleted elsewhere."""
     local = _pointer_directory(settings, application_id)
     found = local.exists()
     with _writable(local):
@@ -105,7 +120,40 @@ def delete_checkpoint(settings: Settings, application_id: str) -> str | None:
         if found:
             shutil.rmtree(local)
     location = checkpoint_location(settings, application_id)
-    return location if found and "://" in location else None
+    if not found or "://" not in location:
+        return None
+    try:
+        _delete_without_spark(location)
+    except Exception as error:
+        return _stays(location, error)
+    return None
+
+
+def delete_with_spark(session: SparkSession, location: str) -> None:
+    """Delete a directory or URL with all that is in it, by the file systems and credentials that Spark has."""
+    context = session.sparkContext
+    assert context._jvm is not None
+    path = context._jvm.org.apache.hadoop.fs.Path(location)
+    path.getFileSystem(context._jsc.hadoopConfiguration()).delete(path, True)
+
+
+def _delete_without_spark(url: str) -> None:
+    """Delete what is under a URL, as far as pyarrow knows its file system."""
+    from pyarrow import fs
+
+    # Hadoop's name of S3.
+    system, path = fs.FileSystem.from_uri("s3://" + url.removeprefix("s3a://") if url.startswith("s3a://") else url)
+    system.delete_dir_contents(path, missing_dir_ok=True)
+    with suppress(OSError):
+        # An object store has no directory apart from what is in it.
+        system.delete_dir(path)
+
+
+def _stays(location: str, error: Exception) -> str:
+    reason = str(error).partition("\n")[0]
+    return (
+        f"Spark's checkpoint in {location} is not used any more, and cannot be deleted from here ({reason}): delete it"
+    )
 
 
 def _pointer_directory(settings: Settings, application_id: str) -> Path:
@@ -118,7 +166,7 @@ def _writable(directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        elsewhere = "set `checkpoint_dir` to another directory"
         raise ConfigError(
-            f"checkpoint directory {directory}: {error.strerror or error}; make it writable, or set "
-            f"`checkpoint_dir` to one that is"
+            f"checkpoint directory {directory}: {error.strerror or error}; {what_to_do(error, elsewhere) or elsewhere}"
         ) from error

@@ -65,6 +65,7 @@ class BatchFunction:
             {TopicPartition(row.topic, int(row.partition)): int(row.end) for row in rows},
             int(rows[0].clock_ms),
             known,
+            {row.topic: row.topic_id for row in rows if row.topic_id},
         )
         if message.report is not None:
             state.update((message.report.version, json.dumps(positions_to_list(message.report.positions))))
@@ -77,6 +78,7 @@ def run_batch(
     ends: Mapping[TopicPartition, int],
     clock_ms: int,
     known: tuple[str, Mapping[TopicPartition, int]] | None,
+    topic_ids: Mapping[str, str],
 ) -> WorkerMessage:
     """Run one task's batch in this process's thread for tasks.
 
@@ -84,7 +86,9 @@ def run_batch(
     program, and would show it inside its own.
     """
     process = _this_process()
-    message: WorkerMessage = process.submit(lambda: process.run(function, task, ends, clock_ms, known)).result()
+    message: WorkerMessage = process.submit(
+        lambda: process.run(function, task, ends, clock_ms, known, topic_ids)
+    ).result()
     return message
 
 
@@ -122,13 +126,14 @@ class _Process(WorkerProcess[tuple[str, str, str], _OpenApplication]):
         ends: Mapping[TopicPartition, int],
         clock_ms: int,
         known: tuple[str, Mapping[TopicPartition, int]] | None,
+        topic_ids: Mapping[str, str],
     ) -> WorkerMessage:
         self.logs.task = task
         application_id = "?"
         try:
             opened = self._open(function)
             application_id = opened.application.id
-            report = opened.task(task).run_batch(ends, clock_ms, known)
+            report = opened.task(task).run_batch(ends, clock_ms, known, topic_ids)
             opened.close_idle()
             return WorkerMessage(report=report, lines=self.logs.take(), process=os.getpid())
         except Exception as error:

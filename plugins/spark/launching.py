@@ -7,11 +7,11 @@ import importlib.util
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from penstock.errors import ConfigError, RuntimeUnavailableError
 from penstock.plugins.runtime.locations import user_cache
+from penstock.plugins.runtime.temporary import TemporaryDirectory
 
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djdk.lang.Process.launchMechanism=VFORK"
 """No record passes through the JVM of a local session. What it has to do is to start soon and to plan small batches, for which the compiler and
@@ -73,10 +73,10 @@ def make_class_archive(java: str) -> Path:
             "there is nowhere to start Spark from but SPARK_HOME itself: unset SPARK_HOME, use the pyspark that pip installs, and let "
             "the user's cache directory (XDG_CACHE_HOME, ~/.cache) be writable"
         )
-    with tempfile.TemporaryDirectory(prefix="penstock-warmup-") as directory:
+    with TemporaryDirectory("warmup") as directory:
         made = archive.with_name(f"{archive.name}.{os.getpid()}")
         done = subprocess.run(
-            [sys.executable, "-m", "penstock.plugins.spark.warmup", directory, str(made)],
+            [sys.executable, "-m", "penstock.plugins.spark.warmup", str(directory), str(made)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

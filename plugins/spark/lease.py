@@ -20,7 +20,7 @@ _log = logging.getLogger("penstock.spark")
 class LeaseKeeper:
     """Takes the lease when made, and renews it from a thread. Raises LogError naming who holds it.
 
-    Where the log cannot tell a driver that was killed from one that runs, it waits until a lease of the former would be over.
+    It waits for a lease whose holder may have been killed (LeaseHeldError), as long as such a lease can last.
     """
 
     def __init__(self, log: Log, application_id: str) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from penstock.clock import Clock, SystemClock
-from penstock.log import Log
+from penstock.errors import UnknownTopicError
+from penstock.log import Log, TopicInfo
 from penstock.nodes import TaskId
 from penstock.record import TopicPartition
 
@@ -18,13 +20,15 @@ from .placement import group_key
 
 Offset = dict[str, Any]
 """What Spark logs for a batch: `seq` counts batches, `clock_ms` is their wall clock, `step` the test's step, and `ends`
-has for each topic and partition the offset that the batch may read up to."""
+has for each topic and partition the offset that the batch may read up to. `topics` has the ids of topics that fill global stores."""
 
-Row = tuple[int, str, str, int, int, int]
-"""(group, task, topic, partition, end, clock_ms): what a task is told about one of its partitions."""
+Row = tuple[int, str, str, int, int, int, str]
+"""(group, task, topic, partition, end, clock_ms, topic_id): what a task gets for one of its partitions; the id of a global topic only."""
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.02, 0.5
 _FIRST_IDLE_WAIT, _LONGEST_IDLE_WAIT = 0.005, 0.05
+_MOST_DOUBLINGS = 10
+"""After so many every wait has its longest time; the power of a number of batches that only grows has no float."""
 _LONGEST_QUIET = 6 * 3600.0
 """Seconds after which a batch is run although there is nothing to do: a log may forget commits that nobody renews."""
 _MOST_LOOKS = 100
@@ -36,14 +40,14 @@ class Plan:
     """What the source must know about an application; goes through a Spark option as JSON, which Spark's UI shows.
 
     `tasks`: (topic, partition) pairs by task id. `internal`: topics of the application's own, `latest`: those it starts
-    to read at their end. `globals`: partitions that fill global stores.
+    to read at their end. `globals`: topics that fill global stores.
     """
 
     application_id: str
     tasks: Mapping[str, Sequence[tuple[str, int]]]
     internal: Sequence[str]
     latest: Sequence[str]
-    globals: Sequence[tuple[str, int]]
+    globals: Sequence[str]
     parallelism: int
     max_records: int | None
     punctuation_interval_ms: int
@@ -74,7 +78,6 @@ class BatchPlanner:
         self._wait = wait
         self._control = ControlFile(plan.control)
         self._read = [TopicPartition(*each) for partitions in plan.tasks.values() for each in partitions]
-        self._global = [TopicPartition(*each) for each in plan.globals]
         self._internal = frozenset(plan.internal)
         self._own = [each for each in self._read if each.topic in self._internal]
         self._latest = frozenset(plan.latest)
@@ -130,13 +133,13 @@ class BatchPlanner:
                 self._control.write_drained(start["step"])
             if self._targets is None:
                 # Spark asks again after milliseconds, and each answer asks the log.
-                self._wait(min(_LONGEST_IDLE_WAIT, _FIRST_IDLE_WAIT * 2 ** min(self._idle_looks, 10)))
+                self._wait(_doubled(_FIRST_IDLE_WAIT, _LONGEST_IDLE_WAIT, self._idle_looks))
                 self._idle_looks += 1
             return start
         self._idle_looks = 0
         if not wanted and not tick_is_due and positions == self._last_positions:
             # Tasks wait (max_task_idle) or fail: they are asked again, but not at once.
-            self._wait(min(_LONGEST_WAIT, _FIRST_WAIT * 2**self._idle_batches))
+            self._wait(_doubled(_FIRST_WAIT, _LONGEST_WAIT, self._idle_batches))
             self._idle_batches += 1
         else:
             self._idle_batches = 0
@@ -145,13 +148,13 @@ class BatchPlanner:
         self._last_positions = dict(positions)
         seq = start["seq"] + 1
         planned = _limit(behind, ends, max_records, seq)
-        planned |= self._log.end_offsets(self._global) if self._global else {}
-        return {
-            "seq": seq,
-            "clock_ms": now,
-            "step": start["step"] if control.step is None else control.step,
-            "ends": _nested(planned),
-        }
+        offset = {"seq": seq, "clock_ms": now, "step": start["step"] if control.step is None else control.step}
+        topics = self._global_topics()
+        if topics:
+            offset["topics"] = {topic.name: topic.id for topic in topics}
+            partitions = [TopicPartition(topic.name, each) for topic in topics for each in range(topic.partitions)]
+            planned |= self._log.end_offsets(partitions)
+        return {**offset, "ends": _nested(planned)}
 
     def latest(self) -> Offset:
         """Return where the topics stand, for Spark's report of the lag."""
@@ -159,15 +162,29 @@ class BatchPlanner:
 
     def rows(self, end: Offset) -> list[Row]:
         """Return the rows of the batch that ends at `end`: at least one for every task."""
-        ends, clock_ms = end["ends"], end["clock_ms"]
+        ends, clock_ms, ids = end["ends"], end["clock_ms"], end.get("topics", {})
+        shared = [
+            (topic, int(partition), up_to, clock_ms, ids.get(topic, ""))
+            for topic in self._plan.globals
+            for partition, up_to in ends.get(topic, {}).items()
+        ]
         rows: list[Row] = []
         for task, partitions in self._plan.tasks.items():
             group = self._group(task)
-            rows += [
-                (group, task, topic, partition, ends.get(topic, {}).get(str(partition), 0), clock_ms)
-                for topic, partition in (*partitions, *self._plan.globals)
+            own = [
+                (topic, partition, ends.get(topic, {}).get(str(partition), 0), clock_ms, "")
+                for topic, partition in partitions
             ]
+            rows += [(group, task, *each) for each in (*own, *shared)]
         return rows
+
+    def _global_topics(self) -> list[TopicInfo]:
+        """Return the topics of global stores, as they are before this batch; a task that misses one says so in its error."""
+        found = []
+        for topic in self._plan.globals:
+            with suppress(UnknownTopicError):
+                found.append(self._log.topic(topic))
+        return found
 
     def _group(self, task: str) -> int:
         if task not in self._rows:
@@ -195,6 +212,10 @@ class BatchPlanner:
             if position < end:
                 behind[partition] = position
         return behind
+
+
+def _doubled(first: float, longest: float, times: int) -> float:
+    return min(longest, first * (1 << min(times, _MOST_DOUBLINGS)))
 
 
 def _limit(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +13,14 @@ from penstock.clock import duration_ms
 from penstock.config import Application
 from penstock.dead_letter import dead_letter_topics
 from penstock.errors import IncompatibleStateError, TopologyError
-from penstock.fingerprint import check_compatible
 from penstock.log import Log
 from penstock.nodes import SinkNode
 from penstock.plugins.changelogs.topic import CONFIG, changelog_topic
 from penstock.record import TopicPartition
 
+from .changelog_location import check_location
+from .committed import CommittedPartitions
+from .compatibility import Note, check_saved, gone_stores, saved_subtopologies
 from .planner import Plan
 
 _META = "program"
@@ -34,11 +35,17 @@ _REPARTITION_CONFIG: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Prepared:
-    """An application ready to run. `identity` names this life of it in the log, until its commits are deleted."""
+    """An application ready to run.
+
+    `identity` names this life of it in the log, until its commits are deleted. `gone_stores`: parked stores of sub-topologies that the
+    program does not have, so that none of its tasks keeps them.
+    """
 
     application: Application
     assignment: Assignment
     identity: str
+    committed: CommittedPartitions
+    gone_stores: tuple[str, ...] = ()
 
     @property
     def partitions(self) -> list[TopicPartition]:
@@ -64,7 +71,7 @@ class Prepared:
             {task: [(topic, partition) for topic, partition in each] for task, each in self.tasks().items()},
             list(self.assignment.internal),
             [topic for topic in latest if topic not in self.assignment.internal],
-            [(topic, partition) for topic, partition in self.assignment.globals],
+            sorted({each.topic for each in self.assignment.globals}),
             parallelism,
             settings.max_records_per_batch,
             duration_ms(settings.punctuation_interval),
@@ -80,31 +87,56 @@ def resolve(application: Application, log: Log) -> Assignment:
 
 
 def saved_fingerprint(application_id: str, log: Log) -> Mapping[str, Any] | None:
-    """Return the fingerprint of the program that ran last under this id; None if none did."""
+    """Return the fingerprint of the program that ran last under this id, parked stores included; None if none did."""
+    note = read_note(application_id, log)
+    return {**note["fingerprint"], "subtopologies": saved_subtopologies(note)} if note else None
+
+
+def read_note(application_id: str, log: Log) -> Note:
+    """Return the note of the program that ran last under this id; empty if none did."""
     saved = log.get_meta(application_id, _META)
-    fingerprint: Mapping[str, Any] | None = None if saved is None else json.loads(saved)["fingerprint"]
-    return fingerprint
+    note: Note = {} if saved is None else json.loads(saved)
+    return note
+
+
+def write_note(application_id: str, log: Log, note: Note) -> None:
+    """Keep a note. Whoever calls holds the application's lease."""
+    log.put_meta(application_id, _META, json.dumps(note).encode())
 
 
 def prepare(application: Application, log: Log) -> Prepared:
     """Check the application against its log, and create its internal topics.
 
     Raises TopologyError for missing topics, IncompatibleStateError with the reasons when the program no longer
-    fits what it saved.
+    fits what it saved, or when positions that were committed are gone.
     """
     assignment = resolve(application, log)
     _check_sinks(application, log)
-    saved = log.get_meta(application.id, _META)
-    before: dict[str, Any] = {} if saved is None else json.loads(saved)
-    now = _check_saved(application, assignment, before)
+    before = read_note(application.id, log)
+    now, application = check_saved(application, assignment, before, log)
+    committed = CommittedPartitions(log, application.id, now["identity"])
+    committed.check(application, assignment)
     _check_repartition_topics(assignment, log)
+    make_repartition_topics(assignment, log)
+    check_location(application, assignment, log, now["identity"])
+    _make_changelog_topics(application, assignment, log, before)
+    if now != before:
+        write_note(application.id, log, now)
+    return Prepared(application, assignment, now["identity"], committed, gone_stores(now))
+
+
+def check_program(application: Application, log: Log) -> Prepared:
+    """Lay an application that has run before over its log. Changes nothing, and raises as `prepare` when the program does not fit."""
+    assignment = resolve(application, log)
+    note, application = check_saved(application, assignment, read_note(application.id, log), log)
+    committed = CommittedPartitions(log, application.id, note["identity"])
+    return Prepared(application, assignment, note["identity"], committed, gone_stores(note))
+
+
+def make_repartition_topics(assignment: Assignment, log: Log) -> None:
+    """Create the internal topics that are not there."""
     for topic, partitions in assignment.missing.items():
         log.create_topic(topic, partitions, _REPARTITION_CONFIG, internal=True)
-    _make_changelog_topics(application, assignment, log, before)
-    new = json.dumps(now, sort_keys=True).encode()
-    if new != saved:
-        log.put_meta(application.id, _META, new)
-    return Prepared(application, assignment, now["identity"])
 
 
 def _check_repartition_topics(assignment: Assignment, log: Log) -> None:
@@ -126,20 +158,23 @@ def _make_changelog_topics(
     if application.settings.changelog.partition(":")[0] != "topic":
         return
     topics = log.topics()
-    known = {
-        store for each in before.get("fingerprint", {}).get("subtopologies", {}).values() for store in each["stores"]
-    }
+    saved = [*saved_subtopologies(before).values()] if before else []
+    known = {name for each in saved for name, store in each["stores"].items() if store.get("logged", True)}
     for subtopology in application.program.subtopologies:
         tasks = sum(task.subtopology == subtopology.id for task in assignment.tasks)
+        # Parked stores are among them: their topics are read by the tasks, too.
+        for store_name, kept in subtopology.layouts.now.items() if subtopology.layouts is not None else ():
+            name = changelog_topic(application.id, store_name)
+            if kept.logged and store_name in known and name not in topics:
+                raise IncompatibleStateError(
+                    f"changelog topic {name!r} is gone, and the state of store {store_name!r} with it: was it deleted, or is this another "
+                    f"cluster? `penstock stores drop MODULE:ATTR {store_name}` gives up the content of that store alone, `penstock reset` "
+                    "starts the application afresh"
+                )
         for store in subtopology.stores:
             name = changelog_topic(application.id, store.name)
             if not store.logged:
                 continue
-            if name not in topics and store.name in known:
-                raise IncompatibleStateError(
-                    f"changelog topic {name!r} is gone, and the state of store {store.name!r} with it: was it deleted, or is this another "
-                    "cluster? `penstock reset` starts the application afresh"
-                )
             if name not in topics:
                 log.create_topic(name, tasks, CONFIG, internal=True)
                 continue
@@ -176,24 +211,3 @@ def _check_sinks(application: Application, log: Log) -> None:
             f"the log has no topic{'s' if several else ''} {', '.join(missing)}; create {'them' if several else 'it'} "
             "(`penstock topics create`) or correct the name"
         )
-
-
-def _check_saved(application: Application, assignment: Assignment, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Compare the program with what the one that ran last left, and return what this one leaves: who it is, and what it needs."""
-    now = application.program.fingerprint(assignment)
-    changelog = application.settings.changelog.partition(":")[0]
-    if not before:
-        return {"identity": secrets.token_hex(8), "fingerprint": now, "changelog": changelog}
-    has_state = any(store.logged for each in application.program.subtopologies for store in each.stores)
-    if has_state and before.get("changelog", changelog) != changelog:
-        raise IncompatibleStateError(
-            f"application {application.id!r} keeps its state's history in the changelog {before['changelog']!r}, and setting 'changelog' is "
-            f"{application.settings.changelog!r} now, where there is none of it: go back to the other one, or `penstock reset` it"
-        )
-    reasons = check_compatible(before["fingerprint"], now)
-    if reasons:
-        raise IncompatibleStateError(
-            f"application {application.id!r} does not fit what it saved: {'; '.join(reasons)}. Undo the change, or run it under another "
-            "application id, which starts afresh, or `penstock reset` it"
-        )
-    return {"identity": before["identity"], "fingerprint": now, "changelog": changelog}

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import re
-import shutil
-import tempfile
 import time
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import FencedError, PenstockError, StaleStoreError
+from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.plugins.runtime.worker import TaskReport
+from penstock.system_errors import error_number, what_to_do
 
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, delete_with_spark
 from .control import Control, ControlFile, LogFile
 from .executor import OUTPUT_SCHEMA, STATE_SCHEMA, BatchFunction, Cargo
 from .preparation import Prepared
@@ -33,11 +34,17 @@ _MOST_FENCED_BATCHES = 3
 _TAKEN_OVER = (FencedError.__name__, StaleStoreError.__name__)
 """What an attempt fails with when another one took its task, in the log or in the store on this host."""
 
+_CAUSES = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
 _log = logging.getLogger("penstock.spark")
 
 
 class SparkFailure(Exception):
-    """Spark ended the query, not a task: a worker was lost, or the checkpoint is damaged."""
+    """Spark ended the query, not a task: a worker was lost, or the checkpoint is damaged. `stays`: another try would fail, too."""
+
+    def __init__(self, text: str, stays: bool = False) -> None:
+        super().__init__(text)
+        self.stays = stays
 
 
 class Batch:
@@ -68,9 +75,15 @@ class ApplicationQuery:
         self.parallelism = parallelism(session, prepared)
         application = prepared.application
         self.checkpoint = Checkpoint(
-            application.settings, application.id, prepared.identity, self.parallelism, session.version
+            application.settings,
+            application.id,
+            prepared.identity,
+            self.parallelism,
+            session.version,
+            partial(delete_with_spark, session),
         )
-        self._directory = Path(tempfile.mkdtemp(prefix="penstock-"))
+        self._temporary = TemporaryDirectory("query")
+        self._directory = self._temporary.path
         self._logs = WorkerLogReader(self._directory)
         self.control_file = ControlFile(self._directory)
         self._control = Control(clock_ms=clock_ms, step=step)
@@ -154,7 +167,7 @@ class ApplicationQuery:
             _log.debug("stopping the query raised %s", error)
         self._query = None
         self._logs.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._temporary.close()
 
     # ------------------------------------------------------------------ watching
 
@@ -176,7 +189,8 @@ class ApplicationQuery:
             if failure is not None:
                 raise failure
             if error is not None:
-                raise SparkFailure(explain(str(error)))
+                text = str(error)
+                raise SparkFailure(explain(text, self.checkpoint.directory), stays=_cause(text) is not None)
         return batches
 
     def _collect(self) -> tuple[list[Batch], PenstockError | None]:
@@ -259,8 +273,12 @@ def _cores(session: SparkSession) -> int:
     return int(context.defaultParallelism)
 
 
-def explain(text: str) -> str:
-    """Return what an error of Spark's says, without its stack and its plan."""
+def explain(text: str, checkpoint: str = "its checkpoint") -> str:
+    """Return what an error of Spark's says, without its stack and its plan. A full disk, or too many open files, counts before what came of it."""
+    cause = _cause(text)
+    if cause is not None:
+        fix = what_to_do(cause, f"set `checkpoint_dir` (now {checkpoint}) or SPARK_LOCAL_DIRS to another directory")
+        return f"{cause}; {fix}"
     traceback = re.findall(
         r"^(\w[\w.]*(?:Error|Exception|Interrupt)\b.*)$", text.partition("Traceback (most recent call last)")[2], re.M
     )
@@ -269,3 +287,10 @@ def explain(text: str) -> str:
     lines = [line.strip() for line in text.partition("=== Streaming Query ===")[0].splitlines()]
     kept = [line for line in lines if line and not re.match(r"(at |\.\.\. \d+ more|Driver stacktrace)", line)]
     return " ".join(kept[:3]) or "no reason given"
+
+
+def _cause(text: str) -> str | None:
+    """Return the line of an error of Spark's that says that a disk is full or cannot be written, or that too many files are open."""
+    return next(
+        (line.strip().removeprefix("Caused by: ") for line in text.splitlines() if error_number(line) in _CAUSES), None
+    )

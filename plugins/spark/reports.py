@@ -11,6 +11,7 @@ from penstock import errors
 from penstock.errors import PenstockError
 from penstock.plugins.runtime.worker import TaskReport
 from penstock.record import TopicPartition
+from penstock.system_errors import what_to_do
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class TaskFailure:
         kind = next((each.__name__ for each in type(error).__mro__ if each is getattr(errors, each.__name__, None)), "")
         message = str(error)
         if not kind:
-            kind, message = "PenstockError", f"{type(error).__name__}: {message}"
+            fix = what_to_do(error, "use another directory") if isinstance(error, OSError) else None
+            kind, message = "PenstockError", f"{type(error).__name__}: {message}" + (f"; {fix}" if fix else "")
         if f"task {task_id}" not in message:
             message = f"application {application_id!r}, task {task_id}: {message}"
         return cls(task_id, kind, message, "".join(traceback.format_exception(error)))
@@ -54,8 +56,9 @@ class WorkerMessage:
         """Return this as text."""
         report = None
         if self.report is not None:
-            report = asdict(replace(self.report, positions={}))
+            report = asdict(replace(self.report, positions={}, purgeable={}))
             report["positions"] = positions_to_list(self.report.positions)
+            report["purgeable"] = positions_to_list(self.report.purgeable)
         return json.dumps(
             {
                 "report": report,
@@ -72,6 +75,7 @@ class WorkerMessage:
         report, failure = data["report"], data["failure"]
         if report is not None:
             report["positions"] = positions_from_list(report["positions"])
+            report["purgeable"] = positions_from_list(report["purgeable"])
         return cls(
             None if report is None else TaskReport(**report),
             None if failure is None else TaskFailure(**failure),

@@ -19,6 +19,7 @@ from penstock.plugins.runtime.locations import open_changelog, state_directory
 from penstock.record import TopicPartition
 
 from .checkpoint import checkpoint_location, delete_checkpoint, has_checkpoint
+from .compatibility import waiting_records
 from .preparation import saved_fingerprint
 
 Offsets = Mapping[TopicPartition, int]
@@ -58,12 +59,16 @@ class ResetPlan:
 
 @dataclass(frozen=True)
 class Known:
-    """What a `Destination` may go by: partitions of source topics, each with its position now (where it would start, if it has none)."""
+    """What a `Destination` may go by: partitions of source topics, each with its position now (where it would start, if it has none).
+
+    `none_such` is what to say about any other partition; their names follow.
+    """
 
     log: Log
     positions: Offsets
     starts: Offsets
     ends: Offsets
+    none_such: str = "the application reads no such partition; it reads"
 
 
 Destination = Callable[[Known], Offsets]
@@ -97,7 +102,7 @@ def to_offsets(offsets: Offsets) -> Destination:
         for each in offsets:
             if each not in known.positions:
                 raise ConfigError(
-                    f"{each.topic}:{each.partition}={offsets[each]}: the application reads no such partition; it reads: "
+                    f"{each.topic}:{each.partition}={offsets[each]}: {known.none_such}: "
                     f"{', '.join(f'{topic}:{partition}' for topic, partition in known.positions)}"
                 )
         return offsets
@@ -134,7 +139,7 @@ def plan_reset(
     return ResetPlan(
         tuple(_moves(application, assignment, log, destination, topics)),
         {
-            name: 0 if name in changelogs else _waiting(application.id, name, infos[name].partitions, log)
+            name: 0 if name in changelogs else waiting_records(application.id, name, infos[name].partitions, log)
             for name in own
         },
         tuple(
@@ -162,21 +167,26 @@ def reset(application: Application, log: Log, plan: ResetPlan, check_lease: Call
     - Before it goes Spark's checkpoint, which only remembers what is in the log too. After it, a checkpoint would name commits
       that the log does not know, and a run would be refused.
     - State cannot go before it, for the commits name its versions. After it no commit names them, and new versions have
-      names of their own: what is left in the changelog or on this or another host is recognised as of no use.
+      names of their own: what is left in the changelog or on this or another host is recognised as of no use. The changelog goes
+      first, while all partitions have positions: a task without positions that has one is taken for a task whose commit was lost.
     - Internal topics cannot go before it, for they hold what one task has committed and the next has not read. In the same step their
       positions move to their ends, so what is left in one that was not deleted is not read.
     """
     remarks = []
     check_lease()
-    elsewhere = delete_checkpoint(application.settings, application.id)
-    if elsewhere is not None:
-        remarks.append(f"Spark's checkpoint in {elsewhere} is not used any more, and can be deleted")
+    remark = delete_checkpoint(application.settings, application.id)
+    if remark is not None:
+        remarks.append(remark)
     positions = {TopicPartition(each.topic, each.partition): each.then for each in plan.moves if each.then is not None}
     infos = log.topics()
     own = [TopicPartition(name, number) for name in plan.topics for number in range(infos[name].partitions)]
     ends = log.end_offsets(own)
     check_lease()
     log.set_positions(application.id, {**positions, **ends})
+    for task in plan.tasks:
+        with closing(open_changelog(application.settings, application.id, task, log)) as changelog:
+            check_lease()
+            changelog.destroy()
     if own:
         for name in plan.topics:
             check_lease()
@@ -184,10 +194,6 @@ def reset(application: Application, log: Log, plan: ResetPlan, check_lease: Call
         # A log may keep positions of a topic that was deleted, and a task start at them when it is made again.
         check_lease()
         log.set_positions(application.id, positions)
-    for task in plan.tasks:
-        with closing(open_changelog(application.settings, application.id, task, log)) as changelog:
-            check_lease()
-            changelog.destroy()
     check_lease()
     _, used = remove_all(plan.state)
     if used:
@@ -210,7 +216,9 @@ def _moves(
     starts, ends = log.start_offsets(partitions), log.end_offsets(partitions)
     fresh = start_positions(application, assignment, log, partitions)
     positions = {each: fresh[each] if (now := committed[each]) is None else now for each in moving}
-    asked = destination(Known(log, positions, *({each: of[each] for each in moving} for of in (starts, ends))))
+    asked = destination(
+        Known(log, positions, {each: starts[each] for each in moving}, {each: ends[each] for each in moving})
+    )
     for each in sorted(partitions):
         move = Move(*each, committed[each], committed[each])
         if each in asked:
@@ -239,11 +247,3 @@ def _internal_topics(application_id: str, assignment: Assignment, before: Iterab
     Not every one whose name begins with its id: those of an application whose id begins with this one do, too.
     """
     return {*assignment.internal, *(f"{application_id}-{name}" for name in before)}
-
-
-def _waiting(application_id: str, topic: str, partitions: int, log: Log) -> int:
-    """Return how many records of an internal topic have not been read."""
-    each = [TopicPartition(topic, number) for number in range(partitions)]
-    committed, starts, ends = log.committed(application_id, each), log.start_offsets(each), log.end_offsets(each)
-    positions = {one: starts[one] if (at := committed[one]) is None else at for one in each}
-    return sum(max(0, ends[one] - positions[one]) for one in each)

@@ -19,16 +19,18 @@ from penstock.log import Log
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.worker import TaskReport
 from penstock.record import TopicPartition
+from penstock.system_errors import raise_open_files_limit
 
 from .lease import LeaseKeeper
+from .open_files import check_open_files
 from .preparation import Prepared, prepare, resolve
 from .progress import RunProgress, RunSummary
-from .session import check_java, check_session, make_session
+from .session import check_java, check_session, local_cores, make_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from .query import ApplicationQuery
+    from .query import ApplicationQuery, SparkFailure
 
 _POLL_SECONDS = 0.05
 _LAG_SECONDS = 0.5
@@ -114,12 +116,15 @@ class RunningApplication:
         # Workers have working directories of their own.
         directory = str(Path(application.settings.data_dir).absolute())
         application = application.with_settings(data_dir=directory)
+        # Before Spark starts, whose processes inherit it.
+        raise_open_files_limit()
         with ExitStack() as stack:
             log = open_log(application.settings)
             stack.callback(log.close)
             lease = LeaseKeeper(log, application.id)
             stack.callback(lease.release)
             prepared = prepare(application, log)
+            check_open_files(prepared, log, local_cores(session.sparkContext.master if session is not None else master))
             if session is None:
                 session = make_session(master)
                 stack.callback(_stop_quietly, session)
@@ -134,12 +139,12 @@ class RunningApplication:
 
         return ApplicationQuery(self.session, self.prepared, **options)
 
-    def purge(self, reports: list[TaskReport]) -> None:
-        """Give up what was read of repartition topics: their only reader has committed it."""
+    def take(self, reports: list[TaskReport]) -> None:
+        """Note which partitions have a committed position now, and give up what nobody needs any more of repartition topics."""
+        self.prepared.committed.add(each for report in reports for each in report.positions)
         for report in reports:
-            for partition, position in report.positions.items():
-                if partition.topic in self.prepared.assignment.internal:
-                    self.log.purge(partition, position)
+            for partition, position in report.purgeable.items():
+                self.log.purge(partition, position)
 
 
 class _Run:
@@ -204,6 +209,9 @@ class _Run:
             self._query = self._running.query(clock_ms=None if self._clock is None else self._clock.now_ms())
         query = self._query
         self._is_reassigning = False
+        # One that was frozen while Spark started would take the tasks from its successor.
+        if self._running.lease.lost is not None:
+            raise self._running.lease.lost
         query.start(self._trigger)
         while True:
             ended = not query.is_active
@@ -241,7 +249,7 @@ class _Run:
             read = sum(report.records_in for report in batch.reports)
             if read and batch.seconds:
                 self._rate = read / batch.seconds
-            self._running.purge(batch.reports)
+            self._running.take(batch.reports)
             self._tell(tuple(batch.reports), batch.seconds)
 
     def _tell(self, reports: tuple[TaskReport, ...] = (), seconds: float = 0.0) -> None:
@@ -285,10 +293,14 @@ class _Run:
     def _maintain(self) -> None:
         self._running.log.maintain(SystemClock().now_ms())
 
-    def _after(self, failure: Exception) -> None:
+    def _after(self, failure: SparkFailure) -> None:
         """Decide what to do about an end of the query that no task asked for. Raises when it is enough."""
         query = self._query
         assert query is not None
+        if failure.stays:
+            raise RuntimeUnavailableError(
+                f"application {self._running.application.id!r}: Spark ended the query: {failure}"
+            )
         self._failures_in_a_row += 1
         self._summary.workers_lost += 1
         if self._failures_in_a_row > _MOST_RESTARTS:
@@ -299,6 +311,9 @@ class _Run:
             )
         if self._failures_in_a_row >= 2 and not query.checkpoint.is_new:
             _log.warning("Spark ended the query (%s): starting it again with a new checkpoint", failure)
+            # The old one would notice that the log has lost commits.
+            prepared = self._running.prepared
+            prepared.committed.check(prepared.application, prepared.assignment)
             query.checkpoint.renew()
         else:
             _log.warning("Spark ended the query (%s): starting it again", failure)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, RuntimeUnavailableError
+from penstock.plugins.runtime.temporary import TemporaryDirectory
 
 from .launching import JAVA_OPTIONS, archive_options, launch_home
 
@@ -30,6 +29,8 @@ _INSTALL_JAVA = (
     "macOS: brew install openjdk@17; conda: openjdk) and put `java` on PATH or set JAVA_HOME"
 )
 
+_kept: list[TemporaryDirectory] = []
+"""Directories that sessions of this process use until it ends."""
 _QUIET = """\
 rootLogger.level = off
 rootLogger.appenderRef.nothing.ref = nothing
@@ -69,12 +70,19 @@ def make_session(master: str | None = None, options: Mapping[str, str] | None = 
             quiet = directory / "log4j2.properties"
             quiet.write_text(_QUIET)
             java_options = chosen.get("spark.driver.extraJavaOptions", "")
-            chosen["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={quiet.as_uri()} {java_options}"
+            scratch = directory / "java"
+            scratch.mkdir()
+            # What Spark and its libraries unpack for themselves goes with this process, however that ends.
+            chosen["spark.driver.extraJavaOptions"] = (
+                f'-Dlog4j2.configurationFile={quiet.as_uri()} "-Djava.io.tmpdir={scratch}" {java_options}'
+            )
             builder = SparkSession.builder.appName("penstock").master(master)
             for name, value in chosen.items():
                 builder = builder.config(name, value)
             with _keeping_ctrl_c():
                 session: SparkSession = builder.getOrCreate()
+        # It would print a traceback when the JVM has ended, which the runner says in one sentence.
+        session.sparkContext._accumulatorServer.handle_error = lambda request, client_address: None  # type: ignore[method-assign]
     except PySparkRuntimeError as error:
         raise RuntimeUnavailableError(
             f"Spark did not start ({error}); see its messages above. Is Java {_LEAST_JAVA} or later with all "
@@ -110,6 +118,14 @@ def check_java() -> str:
             f"Spark needs Java {_LEAST_JAVA} or later, and {java} is version {version}; {_INSTALL_JAVA}"
         )
     return java
+
+
+def local_cores(master: str | None) -> int | None:
+    """Return how many tasks Spark runs at once on this host (`master`: as for `make_session`); None where others run them."""
+    found = re.fullmatch(r"local(?:\[(\d+|\*)[^\]]*\])?", master or "local[*]")
+    if found is None:
+        return None
+    return (os.cpu_count() or 1) if found[1] == "*" else int(found[1] or 1)
 
 
 def tune(session: SparkSession, checkpoint_is_local: bool, shuffle_partitions: int) -> SparkSession:
@@ -206,8 +222,9 @@ def _keeping_ctrl_c() -> Iterator[None]:
 @contextmanager
 def _launching(is_local: bool) -> Iterator[Path]:
     """Have the JVM start from `launch_home`; the block gets a directory that lives as long as this process."""
-    directory = Path(tempfile.mkdtemp(prefix="penstock-spark-"))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    temporary = TemporaryDirectory("spark")
+    _kept.append(temporary)
+    directory = temporary.path
     home = launch_home() if is_local else None
     if home is None:
         yield directory

@@ -21,7 +21,7 @@ from .control import LogFile
 from .planner import BatchPlanner, Offset, Plan, Row
 
 NAME = "penstock"
-SCHEMA = "group bigint, task string, topic string, partition int, end bigint, clock_ms bigint"
+SCHEMA = "group bigint, task string, topic string, partition int, end bigint, clock_ms bigint, topic_id string"
 
 
 class PenstockDataSource(DataSource):

@@ -72,5 +72,5 @@ class SteppingDriver:
 
     def _collect(self) -> list[TaskReport]:
         reports = [report for batch in self._query.poll() for report in batch.reports]
-        self._running.purge(reports)
+        self._running.take(reports)
         return reports

@@ -60,6 +60,8 @@ class WorkerLogHandler(logging.Handler):
             return False
         try:
             return os.write(file, data) == len(data)
+        except OSError:
+            return False  # the disk is full
         finally:
             os.close(file)
 

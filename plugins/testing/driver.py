@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -15,6 +14,7 @@ from penstock.nodes import SerdeLike, SinkNode, SourceNode, TaskId
 from penstock.plugins.changelogs.memory import MemoryChangelog
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.host import Host
+from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.plugins.runtime.worker import TaskReport, TaskWorker
 from penstock.record import Headers, OutputBatch, Record, TopicPartition
 from penstock.serde import Serde
@@ -55,14 +55,14 @@ class TopologyTestDriver:
         reopen_tasks: bool = False,
         **settings: Any,
     ) -> None:
-        self._directory = tempfile.TemporaryDirectory(prefix="penstock-test-")
-        self._changelog = f"{self._directory.name}/{uuid.uuid4().hex}"
+        self._directory = TemporaryDirectory("test")
+        self._changelog = f"{self._directory.path}/{uuid.uuid4().hex}"
         given: dict[str, Any] = {
             "store_backend": "memory",
             **settings,
             "log": "memory:",
             "changelog": f"memory:{self._changelog}",
-            "data_dir": self._directory.name,
+            "data_dir": str(self._directory.path),
         }
         if isinstance(program, Application):
             application = program.with_settings(**given)
@@ -269,7 +269,7 @@ class TopologyTestDriver:
 
     def _drain(self) -> None:
         """Run until every record is processed that no task waits with, one at a time, the oldest head first."""
-        self._host.update_globals(self.application, self.log, {})
+        self._host.update_globals(self.application, self.log, {}, self.wall_clock_ms)
         waiting: set[TaskId] = set()
         while True:
             heads: list[tuple[int, int, TaskWorker, TopicPartition, int]] = []
@@ -344,7 +344,7 @@ class TopologyTestDriver:
             worker.destroy()
         self._host.close()
         MemoryChangelog.forget(self._changelog)
-        self._directory.cleanup()
+        self._directory.close()
 
     def __enter__(self) -> TopologyTestDriver:
         return self

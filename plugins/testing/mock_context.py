@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from penstock.clock import Duration, duration_ms
+from penstock.clock import Duration
 from penstock.errors import ConfigError, TopologyError
+from penstock.log import ENGINE_STATE_BYTES
 from penstock.metrics import NodeMetrics
 from penstock.processor import Processor, ValueTransformer
 from penstock.punctuation import PunctuationType, Punctuator
 from penstock.record import Record, RecordMetadata
+from penstock.schedules import Schedule, Schedules
 from penstock.serde import Serde
 from penstock.store import StateStore, StoreBuilder
 from penstock.stores.layers.commit_buffer import CommitBuffer
@@ -33,16 +35,24 @@ class CapturedForward(NamedTuple):
 class CapturedPunctuator:
     """A schedule that was asked for. Call `punctuator(time)` to fire it."""
 
-    def __init__(self, interval_ms: int, punctuator: Punctuator, clock: PunctuationType, start: int | None) -> None:
+    def __init__(
+        self, interval_ms: int, punctuator: Punctuator, clock: PunctuationType, start: int | None, schedule: Schedule
+    ) -> None:
         self.interval_ms = interval_ms
         self.punctuator = punctuator
         self.clock = clock
         self.start = start
-        self.cancelled = False
+        self._schedule = schedule
+        self._order = schedule.order
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether it was cancelled, or another took its place."""
+        return self._schedule.cancelled or self._schedule.order != self._order
 
     def cancel(self) -> None:
-        """Note that it was cancelled."""
-        self.cancelled = True
+        """Cancel it, or what took its place."""
+        self._schedule.cancel()
 
 
 class MockProcessorContext:
@@ -80,6 +90,7 @@ class MockProcessorContext:
         self.forwarded: list[CapturedForward] = []
         self.punctuators: list[CapturedPunctuator] = []
         self.commits = 0
+        self._begin(None)
         self._stores = {builder.name: self._build(builder) for builder in stores}
 
     def _build(self, builder: StoreBuilder) -> StateStore:
@@ -91,8 +102,14 @@ class MockProcessorContext:
         """Call `init` and return the processor."""
         if not isinstance(processor, (Processor, ValueTransformer)):
             raise ConfigError(f"expected a Processor or ValueTransformer, found {processor!r}")
+        self._begin(processor)
         processor.init(self)
+        self._schedules.end(self.node)
         return processor
+
+    def _begin(self, processor: object) -> None:
+        self._schedules = Schedules({}, lambda: None)
+        self._schedules.begin(self.node, processor)
 
     # -- what the processor calls
 
@@ -109,10 +126,19 @@ class MockProcessorContext:
         return self._stores[name]
 
     def schedule(
-        self, interval: Duration, punctuator: Punctuator, clock: PunctuationType, *, start: int | None = None
+        self,
+        interval: Duration,
+        punctuator: Punctuator,
+        clock: PunctuationType,
+        *,
+        start: int | None = None,
+        name: str | None = None,
     ) -> CapturedPunctuator:
-        """Capture a schedule."""
-        captured = CapturedPunctuator(duration_ms(interval, "punctuation interval"), punctuator, clock, start)
+        """Capture a schedule. Raises what a task raises; outside `init` that takes a processor which `start` has started."""
+        now = self.stream_time if clock is PunctuationType.STREAM_TIME else self.wall_clock
+        room = ENGINE_STATE_BYTES
+        made = self._schedules.add(self.node, interval, punctuator, clock, start, name, now=now, room=lambda: room)
+        captured = CapturedPunctuator(made.interval, made.punctuator, clock, start, made)
         self.punctuators.append(captured)
         return captured
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from penstock.config import Application
 from penstock.nodes import SourceNode, TaskId
-from penstock.plugins.runtime.state import TaskState, first_version, next_version
+from penstock.plugins.runtime.state import TaskState
+from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.record import TopicPartition
 from penstock.task import Task
 
@@ -18,24 +17,23 @@ class MemoryState:
 
     def __init__(self, application: Application, task_id: TaskId) -> None:
         subtopology = application.program.subtopology(task_id.subtopology)
-        self._directory = tempfile.TemporaryDirectory(prefix="penstock-test-")
+        self._directory = TemporaryDirectory("test")
         self._state = TaskState(
-            subtopology.stores, Path(self._directory.name), None, application.settings, application.id, str(task_id)
+            subtopology.stores, self._directory.path, None, application.settings, application.id, str(task_id)
         )
-        self._state.open_fresh(first_version())
+        self._state.open_fresh(self._state.new_version(None))
         self.stores = self._state.stores
 
     def close(self) -> None:
         """Close the stores and forget what they hold."""
         self._state.destroy()
-        self._directory.cleanup()
+        self._directory.close()
 
     def commit(self) -> None:
         """Write what changed to the backends."""
         self._state.flush()
         changes = self._state.changes()
-        assert self._state.version is not None
-        self._state.apply(changes, next_version(self._state.version))
+        self._state.apply(changes, self._state.new_version(self._state.version))
 
 
 def task_with_memory_stores(

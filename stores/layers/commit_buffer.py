@@ -34,6 +34,12 @@ class CommitBuffer:
         self._order = SortedKeys()
         self._in_backend: dict[bytes, bool] = {}
 
+    def read_from(self, backend: StoreBackend) -> None:
+        """Be a view of another backend from now on. Only where no change is pending."""
+        self._backend = backend
+        self._read = backend.get
+        self.clear()
+
     def get(self, key: bytes) -> bytes | None:
         """Return the value of `key`, or None."""
         value: bytes | None = self._changes.get(key, _MISSING)

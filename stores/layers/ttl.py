@@ -16,14 +16,14 @@ _ENTRIES_PER_SWEEP = 128
 class TtlStore:
     """A BytesStore of envelopes that hides entries once stream time has reached their expiry, and deletes them bit by bit.
 
-    An entry put at stream time t is gone at t + `ttl_ms`. What was put before the first record, or before the store had a
+    An entry put at stream time t is gone at t + `ttl_ms` (None: it stays, and only entries of a program before this one expire). What was put before the first record, or before the store had a
     TTL, has no expiry until it is put again. Every 64 puts, and every commit, look at the next 128 entries and
     delete the expired ones, so that expired entries never outnumber the others by much and no single call has to pay for
     all. A pass starts at a key that was just put, since a task that is re-opened for every few records would otherwise
     look at the first keys for ever.
     """
 
-    def __init__(self, below: BytesStore, ttl_ms: int, stream_time: Callable[[], int]) -> None:
+    def __init__(self, below: BytesStore, ttl_ms: int | None, stream_time: Callable[[], int]) -> None:
         self.name = below.name
         self._below = below
         self._ttl_ms = ttl_ms
@@ -42,7 +42,7 @@ class TtlStore:
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """Set the value of `key`; None deletes it."""
-        if value is not None:
+        if value is not None and self._ttl_ms is not None:
             now = self._stream_time()
             if now >= 0:
                 value = with_expiry(value, now + self._ttl_ms)

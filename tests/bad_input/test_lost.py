@@ -230,7 +230,7 @@ def test_a_log_that_is_another_one(world: World, make_world: MakeWorld, undistur
         workers[0].run_batch({}, 0, (first.version, first.positions))
     says(
         caught.value, f"application 'shop', task 0_0: Spark's checkpoint knows a commit (state version {first.version}), but the log has none: ",
-        "is it the right log? If it was reset on purpose, delete the checkpoint",
+        "or this is another log. ", "`penstock reset --from-state --dry-run`",
     )  # fmt: skip
     shutil.rmtree(world.log)
     shutil.move(world.directory / "log-aside", world.log)

@@ -15,6 +15,7 @@ import pytest
 from penstock import Processor, Record, Topology, key_value_store
 from penstock.plugins.testing.contracts.child import answer, forked
 
+from ..small_disk import small_disk
 from .world import ORDERS, Contents, MakeWorld, World, says
 
 # ---------------------------------------------------------------- read-only
@@ -35,10 +36,10 @@ def read_only(directory: Path) -> Iterator[None]:
 
 
 READ_ONLY: list[tuple[str, str, list[str]]] = [
-    ("log", "LogError", ["local log ", "{place}: cannot ", "Permission denied: this user cannot write there: change the directory's permissions, or choose another directory"]),
+    ("log", "LogError", ["local log ", "{place}: cannot ", "Permission denied: make it writable for user "]),
     ("state", "StoreError", ["{place}", "Permission denied", "make it writable", "state_dir"]),
     ("changelog", "ChangelogError", [
-        "changelog at ", "{place}", "cannot write delta ", "Permission denied; make it readable and writable for this user",
+        "changelog at ", "{place}", "cannot write delta ", "Permission denied; make it writable for user ",
         "setting 'changelog'; what was committed before is safe",
     ]),
 ]  # fmt: skip
@@ -167,13 +168,13 @@ MEGABYTE = 1 << 20
 
 FULL: list[tuple[str, str, str, int, list[str]]] = [
     ("log", "output", "LogError", 0, [
-        "local log ", "{world.log}: cannot commit task 0_0 of 'shop'", "bytes free. Free space there", "there completely or not at all",
+        "local log ", "{world.log}: cannot commit task 0_0 of 'shop'", "make room there, or give the log another directory", " bytes are free)", "there completely or not at all",
     ]),
     ("changelog", "store", "ChangelogError", 0, [
-        "changelog at {world.changelog}/shop/0_0: cannot write delta ", "File too large; make room there and start again; what was committed before is safe",
+        "changelog at {world.changelog}/shop/0_0: cannot write delta ", "File too large; the disk is full, or a quota or file size limit is reached: make room there",
     ]),
     ("state", "store", "StoreError", 1, [
-        "store directory {world.state}/shop/0_0/lmdb/0: ", "the disk is full, or failed, or a limit is reached: free some space, or set state_dir to another disk",
+        "store directory {world.state}/shop/0_0/lmdb/0: ", "the disk is full, or a quota or file size limit is reached: make room there, or set state_dir to another directory",
     ]),
 ]  # fmt: skip
 
@@ -214,6 +215,66 @@ def test_a_full_place_at_the_first_start(world: World, undisturbed: Contents) ->
         connection.send(failure(world.run))
 
     with forked(child) as connection:
-        says(answer(connection), "LogError: local log ", str(world.log), "Free space there")
+        says(
+            answer(connection),
+            "LogError: local log ",
+            str(world.log),
+            "make room there, or give the log another directory",
+        )
+    world.run()
+    assert world.contents() == undisturbed
+
+
+@pytest.mark.parametrize(
+    ("place", "where"),
+    [("log", "output"), ("changelog", "store"), ("state", "store")],
+    ids=["log", "changelog", "state"],
+)
+def test_a_full_disk(make_world: MakeWorld, tmp_path: Path, place: str, where: str) -> None:
+    """LMDB says "Input/output error" of a write that the disk cuts short; what counts is that the disk is full."""
+    with small_disk(tmp_path / "small", 1024) as disk:
+        setting = {
+            "log": {"log": f"local:{disk}"},
+            "changelog": {"changelog": f"directory:{disk}"},
+            "state": {"state_dir": str(disk)},
+        }[place]
+        world = make_world(padding(where), partitions=1, **setting)
+        world.produce("orders", *[(f"key{number}", "300000") for number in range(8)])
+        message = failure(world.run)
+        says(message, str(disk), "the disk is full", "make room there")
+        assert "the disk failed" not in message
+
+
+# ---------------------------------------------------------------- too many open files
+
+
+def test_too_many_open_files(make_world: MakeWorld, undisturbed: Contents) -> None:
+    """Whatever is being opened when the limit is met: what is said is the limit, and what was not done is done with a higher one."""
+    world = make_world()
+    world.produce("orders", *ORDERS)
+
+    def child(connection: Connection) -> None:
+        used = set(map(int, os.listdir("/dev/fd")))
+        free = [number for number in range(max(used) + 30) if number not in used]
+        for spare in range(24, 0, -1):
+            # Down only, and both limits: the soft one is raised to the hard one where that is allowed.
+            limit = free[spare]
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+            connection.send((limit, failure(world.run)))
+
+    met = set()
+    with forked(child) as connection:
+        for _ in range(24):
+            limit, message = answer(connection)
+            if message:
+                says(
+                    message,
+                    "too many open files: the limit of this process is ",
+                    f"{limit} (hard limit {limit}); raise it",
+                    "ulimit -n",
+                )
+                assert "writable" not in message
+                met.add(message.partition(":")[0])
+    assert {"LogError", "StoreError"} <= met
     world.run()
     assert world.contents() == undisturbed

@@ -32,6 +32,10 @@ def _open(directory: Path) -> DirectoryChangelog:
     return DirectoryChangelog(str(directory), "app", "0_0")
 
 
+def _current() -> bool:
+    return True
+
+
 def _files(directory: Path) -> list[str]:
     return sorted(path.name for path in (directory / "app" / "0_0").iterdir())
 
@@ -42,12 +46,12 @@ def _path(directory: Path, start: str) -> Path:
 
 
 def _four_versions(directory: Path) -> DirectoryChangelog:
-    """v0 without changes, v1 a=1, v2 b=2, v3 a=3."""
+    """0-v without changes, 1-v a=1, 2-v b=2, 3-v a=3."""
     log = _open(directory)
-    log.append({}, None, "v0")
-    log.append({"s": [(b"a", b"1")]}, "v0", "v1")
-    log.append({"s": [(b"b", b"2")]}, "v1", "v2")
-    log.append({"s": [(b"a", b"3")]}, "v2", "v3")
+    log.append({}, None, "0-v")
+    log.append({"s": [(b"a", b"1")]}, "0-v", "1-v")
+    log.append({"s": [(b"b", b"2")]}, "1-v", "2-v")
+    log.append({"s": [(b"a", b"3")]}, "2-v", "3-v")
     return log
 
 
@@ -67,10 +71,10 @@ def _cut(path: Path) -> None:
 
 def test_names_show_the_chain(tmp_path: Path) -> None:
     log = _four_versions(tmp_path)
-    log.snapshot("v3", _entries(_STATE))
+    log.snapshot("3-v", _entries(_STATE))
     names = _files(tmp_path)
-    names.remove("v3.snapshot")
-    assert [name.split(".")[:2] for name in names] == [["v0", "-"], ["v1", "v0"], ["v2", "v1"], ["v3", "v2"]]
+    names.remove("3-v.snapshot")
+    assert [name.split(".")[:2] for name in names] == [["0-v", "-"], ["1-v", "0-v"], ["2-v", "1-v"], ["3-v", "2-v"]]
     for name in names:
         assert (tmp_path / "app" / "0_0" / name).stat().st_size == int(name.split(".")[2])
 
@@ -80,79 +84,79 @@ def test_names_show_the_chain(tmp_path: Path) -> None:
 
 def test_a_missing_delta_is_named(tmp_path: Path) -> None:
     log = _four_versions(tmp_path)
-    _path(tmp_path, "v2.*").unlink()
-    for have in (None, "v0", "v1", "elsewhere"):
+    _path(tmp_path, "2-v.*").unlink()
+    for have in (None, "0-v", "1-v", "elsewhere"):
         with pytest.raises(ChangelogError) as caught:
-            log.restore("v3", have)
+            log.restore("3-v", have)
         assert str(caught.value) == (
-            f"changelog at {tmp_path}/app/0_0: no way to version v3, because files are lost or damaged: "
-            "v2.*.delta (missing). Bring the file back from a backup or from the store's older object versions, or start "
+            f"changelog at {tmp_path}/app/0_0: no way to version 3-v, because files are lost or damaged: "
+            "2-v.*.delta (missing). Bring the file back from a backup or from the store's older object versions, or start "
             "on a host that still has a local copy of the state at that version; to give up the state, use a new application id, or `penstock reset`"
         )
-    assert restored(log, "v3", "v2", {"v2": {"s": {b"a": b"1", b"b": b"2"}}}) == _STATE
+    assert restored(log, "3-v", "2-v", {"2-v": {"s": {b"a": b"1", b"b": b"2"}}}) == _STATE
 
 
 def test_a_truncated_delta_is_named_before_anything_is_restored(tmp_path: Path) -> None:
     log = _four_versions(tmp_path)
-    delta = _path(tmp_path, "v2.*")
+    delta = _path(tmp_path, "2-v.*")
     size = delta.stat().st_size
     _cut(delta)
     with pytest.raises(ChangelogError, match=rf"damaged: {delta.name} \({size - 7} bytes instead of {size}\)\. Bring"):
-        log.restore("v3", "v1")
+        log.restore("3-v", "1-v")
     delta.write_bytes(b"")
     with pytest.raises(ChangelogError, match=rf"{delta.name} \(0 bytes instead of {size}\)"):
-        log.restore("v3", None)
+        log.restore("3-v", None)
 
 
 def test_a_changed_delta_is_named_before_its_step(tmp_path: Path) -> None:
     log = _four_versions(tmp_path)
-    delta = _path(tmp_path, "v2.*")
+    delta = _path(tmp_path, "2-v.*")
     _flip(delta)
     one_by_one = DirectoryChangelog(str(tmp_path), "app", "0_0", chunk_bytes=1)
-    steps = one_by_one.restore("v3", None).steps
-    assert [next(steps)[1], next(steps)[1]] == ["v0", "v1"]
+    steps = one_by_one.restore("3-v", None).steps
+    assert [next(steps)[1], next(steps)[1]] == ["0-v", "1-v"]
     with pytest.raises(ChangelogError, match=rf"{delta.name} is damaged: the checksum of frame \d does not match"):
         next(steps)
     with pytest.raises(ChangelogError, match="is damaged"):
-        list(log.restore("v3", None).steps)
+        list(log.restore("3-v", None).steps)
 
 
 def test_a_damaged_delta_that_a_snapshot_covers_does_no_harm(tmp_path: Path) -> None:
     log = _four_versions(tmp_path)
-    log.snapshot("v2", _entries({"s": {b"a": b"1", b"b": b"2"}}))
-    _flip(_path(tmp_path, "v1.*"))
-    _path(tmp_path, "v2.*.delta").unlink()
-    assert restored(_open(tmp_path), "v3", None, {}) == _STATE
+    log.snapshot("2-v", _entries({"s": {b"a": b"1", b"b": b"2"}}))
+    _flip(_path(tmp_path, "1-v.*"))
+    _path(tmp_path, "2-v.*.delta").unlink()
+    assert restored(_open(tmp_path), "3-v", None, {}) == _STATE
 
 
 @pytest.mark.parametrize("damage", [_cut, _flip, lambda path: path.write_bytes(b"")])
 def test_a_damaged_snapshot_is_named(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     log = _four_versions(tmp_path)
-    log.snapshot("v2", _entries({"s": {b"a": b"1", b"b": b"2"}}))
-    log.clean("v3", 0, _FAR)
-    damage(_path(tmp_path, "v2.snapshot"))
-    with pytest.raises(ChangelogError, match=r"v2\.snapshot.*(cut off|checksum).*Bring the file back from a backup"):
-        list(_open(tmp_path).restore("v3", None).steps)
+    log.snapshot("2-v", _entries({"s": {b"a": b"1", b"b": b"2"}}))
+    log.clean("3-v", 0, _FAR, _current)
+    damage(_path(tmp_path, "2-v.snapshot"))
+    with pytest.raises(ChangelogError, match=r"2-v\.snapshot.*(cut off|checksum).*Bring the file back from a backup"):
+        list(_open(tmp_path).restore("3-v", None).steps)
 
 
 def test_a_cut_snapshot_is_passed_over_while_older_files_do(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = _four_versions(tmp_path)
-    log.snapshot("v2", _entries({"s": {b"a": b"1", b"b": b"2"}}))
-    _cut(_path(tmp_path, "v2.snapshot"))
+    log.snapshot("2-v", _entries({"s": {b"a": b"1", b"b": b"2"}}))
+    _cut(_path(tmp_path, "2-v.snapshot"))
     with caplog.at_level(logging.WARNING):
-        assert restored(_open(tmp_path), "v3", None, {}) == _STATE
-    assert "going by older files, because a newer one is damaged: v2.snapshot (it is cut off" in caplog.text
+        assert restored(_open(tmp_path), "3-v", None, {}) == _STATE
+    assert "going by older files, because a newer one is damaged: 2-v.snapshot (it is cut off" in caplog.text
 
 
 def test_a_changed_snapshot_says_that_older_files_do(tmp_path: Path) -> None:
     log = _four_versions(tmp_path)
-    log.snapshot("v2", _entries({"s": {b"a": b"1", b"b": b"2"}}))
-    snapshot = _path(tmp_path, "v2.snapshot")
+    log.snapshot("2-v", _entries({"s": {b"a": b"1", b"b": b"2"}}))
+    snapshot = _path(tmp_path, "2-v.snapshot")
     _flip(snapshot)
-    with pytest.raises(ChangelogError, match="Move v2.snapshot away, and restoring goes by the files before it"):
-        list(_open(tmp_path).restore("v3", None).steps)
+    with pytest.raises(ChangelogError, match="Move 2-v.snapshot away, and restoring goes by the files before it"):
+        list(_open(tmp_path).restore("3-v", None).steps)
     snapshot.unlink()
-    assert restored(_open(tmp_path), "v3", None, {}) == _STATE
+    assert restored(_open(tmp_path), "3-v", None, {}) == _STATE
 
 
 def test_a_lost_or_damaged_file_asks_for_a_snapshot_and_stops_cleaning(
@@ -160,59 +164,59 @@ def test_a_lost_or_damaged_file_asks_for_a_snapshot_and_stops_cleaning(
 ) -> None:
     log = _four_versions(tmp_path)
     assert not log.wants_snapshot()
-    _cut(_path(tmp_path, "v1.*"))
+    _cut(_path(tmp_path, "1-v.*"))
     reopened = _open(tmp_path)
-    reopened.restore("v3", "v3")
+    reopened.restore("3-v", "3-v")
     assert reopened.wants_snapshot()
     before = _files(tmp_path)
     with caplog.at_level(logging.WARNING):
-        reopened.clean("v3", 0, _FAR)
+        reopened.clean("3-v", 0, _FAR, _current)
     assert _files(tmp_path) == before
     assert "nothing is cleaned until a snapshot mends it" in caplog.text
-    reopened.snapshot("v3", _entries(_STATE))
+    reopened.snapshot("3-v", _entries(_STATE))
     assert not reopened.wants_snapshot()
     _age(tmp_path / "app" / "0_0")
-    reopened.append({}, "v3", "v4")
-    reopened.clean("v4", 0, _FAR)
-    assert restored(_open(tmp_path), "v4", None, {}) == _STATE
+    reopened.append({}, "3-v", "4-v")
+    reopened.clean("4-v", 0, _FAR, _current)
+    assert restored(_open(tmp_path), "4-v", None, {}) == _STATE
     assert len(_files(tmp_path)) == 2
 
 
 def test_attempts_that_were_never_committed_ask_for_no_snapshot(tmp_path: Path) -> None:
     log = DirectoryChangelog(str(tmp_path), "app", "0_0", snapshot_floor_bytes=50_000)
-    log.append({}, None, "v0")
+    log.append({}, None, "0-v")
     assert not log.wants_snapshot()
     for attempt in range(40):
-        log.append({"s": [(b"a", b"x" * 1000)]}, "v0", f"v1-{attempt}")
+        log.append({"s": [(b"a", b"x" * 1000)]}, "0-v", f"1-v-{attempt}")
         assert not log.wants_snapshot()
-    last = "v0"
+    last = "0-v"
     for number in range(8):
-        log.append({"s": [(b"a", b"x" * 1000)]}, last, f"v{number}-good")
-        last = f"v{number}-good"
+        log.append({"s": [(b"a", b"x" * 1000)]}, last, f"{number}-v-good")
+        last = f"{number}-v-good"
         assert not log.wants_snapshot()
-    log.append({"s": [(b"a", b"x" * 1000)]}, last, "v9")
+    log.append({"s": [(b"a", b"x" * 1000)]}, last, "9-v")
     assert log.wants_snapshot()
 
 
 def test_names_that_go_in_a_circle_end_in_an_error(tmp_path: Path) -> None:
     log = _open(tmp_path)
-    log.append({}, "v2", "v1")
-    log.append({}, "v1", "v2")
-    with pytest.raises(ChangelogError, match="no way to version v2"):
-        log.restore("v2", None)
+    log.append({}, "2-v", "1-v")
+    log.append({}, "1-v", "2-v")
+    with pytest.raises(ChangelogError, match="no way to version 2-v"):
+        log.restore("2-v", None)
 
 
 def test_a_lost_folder_is_no_empty_state(tmp_path: Path) -> None:
-    with pytest.raises(ChangelogError, match=r"no way to version v3.*v3\.\*\.delta \(missing\)"):
-        _open(tmp_path / "nowhere").restore("v3", None)
+    with pytest.raises(ChangelogError, match=r"no way to version 3-v.*3-v\.\*\.delta \(missing\)"):
+        _open(tmp_path / "nowhere").restore("3-v", None)
     assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_file_deleted_after_it_was_planned_is_named(tmp_path: Path) -> None:
     log = _four_versions(tmp_path)
-    plan = log.restore("v3", None)
-    _path(tmp_path, "v0.*").unlink()
-    with pytest.raises(ChangelogError, match=r"v0\.-\.\d+\.delta was deleted while it was needed"):
+    plan = log.restore("3-v", None)
+    _path(tmp_path, "0-v.*").unlink()
+    with pytest.raises(ChangelogError, match=r"0-v\.-\.\d+\.delta was deleted while it was needed"):
         list(plan.steps)
 
 
@@ -222,20 +226,20 @@ def test_a_file_deleted_after_it_was_planned_is_named(tmp_path: Path) -> None:
 def test_clean_leaves_what_is_needed_what_is_young_and_what_is_not_ours(tmp_path: Path) -> None:
     log = _four_versions(tmp_path)
     folder = tmp_path / "app" / "0_0"
-    log.append({"s": [(b"orphan", b"1")]}, "v2", "v3-orphan")
-    (folder / "v9.v8.30.delta.abcd.tmp").write_bytes(b"half of a del")
+    log.append({"s": [(b"orphan", b"1")]}, "2-v", "3-v-orphan")
+    (folder / "9-v.8-v.30.delta.abcd.tmp").write_bytes(b"half of a del")
     (folder / "notes.txt").write_bytes(b"not ours")
-    log.append({"s": [(b"c", b"4")]}, "v3", "v4")
-    log.snapshot("v3", _entries(_STATE))
-    log.append({}, "v4", "v5")
+    log.append({"s": [(b"c", b"4")]}, "3-v", "4-v")
+    log.snapshot("3-v", _entries(_STATE))
+    log.append({}, "4-v", "5-v")
     everything = _files(tmp_path)
-    log.clean("v5", 60_000, SystemClock().now_ms())
+    log.clean("5-v", 60_000, SystemClock().now_ms(), _current)
     assert _files(tmp_path) == everything
     _age(folder)
-    log.clean("v5", 60_000, SystemClock().now_ms() + 120_000)
-    assert [name.split(".")[0] for name in _files(tmp_path)] == ["notes", "v3", "v4", "v5"]
-    assert "v3.snapshot" in _files(tmp_path)
-    assert restored(log, "v5", None, {}) == {"s": {**_STATE["s"], b"c": b"4"}}
+    log.clean("5-v", 60_000, SystemClock().now_ms() + 120_000, _current)
+    assert [name.split(".")[0] for name in _files(tmp_path)] == ["3-v", "4-v", "5-v", "notes"]
+    assert "3-v.snapshot" in _files(tmp_path)
+    assert restored(log, "5-v", None, {}) == {"s": {**_STATE["s"], b"c": b"4"}}
 
 
 def _age(folder: Path) -> None:
@@ -249,17 +253,17 @@ def _age(folder: Path) -> None:
 def test_a_sleeper_cleans_nothing_of_its_successor(tmp_path: Path) -> None:
     sleeper = _four_versions(tmp_path)
     successor = _open(tmp_path)
-    last = "v3"
+    last = "3-v"
     for number in range(4, 9):
-        successor.append({"s": [(b"n", b"%d" % number)]}, last, f"v{number}")
-        last = f"v{number}"
+        successor.append({"s": [(b"n", b"%d" % number)]}, last, f"{number}-v")
+        last = f"{number}-v"
     _age(tmp_path / "app" / "0_0")
     before = _files(tmp_path)
-    sleeper.clean("v3", 0, _FAR)
+    sleeper.clean("3-v", 0, _FAR, _current)
     assert _files(tmp_path) == before
-    successor.snapshot("v8", _entries({"s": {**_STATE["s"], b"n": b"8"}}))
-    sleeper.clean("v3", 0, _FAR)
-    assert _files(tmp_path) == sorted([*before, "v8.snapshot"])
+    successor.snapshot("8-v", _entries({"s": {**_STATE["s"], b"n": b"8"}}))
+    sleeper.clean("3-v", 0, _FAR, _current)
+    assert _files(tmp_path) == sorted([*before, "8-v.snapshot"])
 
 
 # ---------------------------------------------------------------- places that cannot be written or read
@@ -269,19 +273,22 @@ def test_a_place_that_is_a_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     log = _open(tmp_path / "file")
     with pytest.raises(
-        ChangelogError, match=rf"changelog at {tmp_path}/file/app/0_0: cannot write delta v0\.-\.\d+\.delta"
+        ChangelogError, match=rf"changelog at {tmp_path}/file/app/0_0: cannot write delta 0-v\.-\.\d+\.delta"
     ):
-        log.append({}, None, "v0")
+        log.append({}, None, "0-v")
     with pytest.raises(ChangelogError, match="cannot list its files: Not a directory"):
-        log.restore("v0", None)
+        log.restore("0-v", None)
 
 
 @pytest.mark.parametrize(
     ("code", "advice"),
     [
-        (errno.EROFS, "Read-only file system; make it readable and writable for this user, or name another place"),
-        (errno.EACCES, "Permission denied; make it readable and writable for this user, or name another place"),
-        (errno.ENOSPC, "No space left on device; make room there and start again; what was committed before is safe"),
+        (errno.EROFS, r"Read-only file system; make it writable for user \d+, or name another place"),
+        (errno.EACCES, r"Permission denied; make it writable for user \d+, or name another place"),
+        (
+            errno.ENOSPC,
+            "No space left on device; the disk is full.*make room there, or name another place.*what was committed before is safe",
+        ),
     ],
 )
 @pytest.mark.parametrize("call", ["open", "fsync", "replace"])
@@ -299,24 +306,24 @@ def test_a_failed_write_says_what_to_do_and_leaves_nothing(
             patch.setattr(storage, "open", fails, raising=False)
         else:
             patch.setattr(os, call, fails)
-        with pytest.raises(ChangelogError, match=rf"changelog at {tmp_path}/app/0_0: cannot write delta v4.*{advice}"):
-            log.append({"s": [(b"a", b"4")]}, "v3", "v4")
-        with pytest.raises(ChangelogError, match=rf"cannot write snapshot v3\.snapshot: .*{advice}"):
-            log.snapshot("v3", _entries(_STATE))
+        with pytest.raises(ChangelogError, match=rf"changelog at {tmp_path}/app/0_0: cannot write delta 4-v.*{advice}"):
+            log.append({"s": [(b"a", b"4")]}, "3-v", "4-v")
+        with pytest.raises(ChangelogError, match=rf"cannot write snapshot 3-v\.snapshot: .*{advice}"):
+            log.snapshot("3-v", _entries(_STATE))
     assert _files(tmp_path) == before
-    log.append({"s": [(b"a", b"4")]}, "v3", "v5")
-    assert restored(log, "v5", None, {}) == {"s": {b"a": b"4", b"b": b"2"}}
+    log.append({"s": [(b"a", b"4")]}, "3-v", "5-v")
+    assert restored(log, "5-v", None, {}) == {"s": {b"a": b"4", b"b": b"2"}}
 
 
 _FULL = """
 import resource, sys
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 log = DirectoryChangelog(sys.argv[1], "app", "0_0")
-log.append({"s": [(b"a", b"1")]}, None, "v0")
+log.append({"s": [(b"a", b"1")]}, None, "0-v")
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 for attempt in (
-    lambda: log.append({"s": [(b"b", b"x" * 200_000)]}, "v0", "v1"),
-    lambda: log.snapshot("v0", (("s", b"%08d" % row, b"x" * 1000) for row in range(10_000))),
+    lambda: log.append({"s": [(b"b", b"x" * 200_000)]}, "0-v", "1-v"),
+    lambda: log.snapshot("0-v", (("s", b"%08d" % row, b"x" * 1000) for row in range(10_000))),
 ):
     try:
         attempt()
@@ -330,11 +337,14 @@ def test_a_place_that_is_full_is_an_error_and_loses_nothing(tmp_path: Path) -> N
         [sys.executable, "-c", _FULL, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60
     ).stdout.splitlines()
     assert len(output) == 2
-    for line, what in zip(output, ["delta v1", "snapshot v0"], strict=True):
+    for line, what in zip(output, ["delta 1-v", "snapshot 0-v"], strict=True):
         assert line.startswith(f"ChangelogError changelog at {tmp_path}/app/0_0: cannot write {what}")
-        assert "make room there and start again; what was committed before is safe" in line
-    assert [name.split(".")[0] for name in _files(tmp_path)] == ["v0"]
-    assert restored(_open(tmp_path), "v0", None, {}) == {"s": {b"a": b"1"}}
+        assert (
+            "make room there, or name another place in the setting 'changelog'; what was committed before is safe"
+            in line
+        )
+    assert [name.split(".")[0] for name in _files(tmp_path)] == ["0-v"]
+    assert restored(_open(tmp_path), "0-v", None, {}) == {"s": {b"a": b"1"}}
 
 
 def test_a_version_that_is_no_file_name_is_refused(tmp_path: Path) -> None:
@@ -380,5 +390,5 @@ def test_what_was_appended_survives_kill_9(tmp_path: Path) -> None:
         log.append({}, version_of(committed), version_of(committed + 1))
         committed += 1
     _age(tmp_path / "app" / "0_0")
-    log.clean(version_of(committed), 0, _FAR)
+    log.clean(version_of(committed), 0, _FAR, _current)
     assert len(_files(tmp_path)) == 3, "one snapshot and two deltas, and nothing that the killed ones left behind"

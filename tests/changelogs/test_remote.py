@@ -53,9 +53,9 @@ class TestObjectStore(ChangelogContract):
 
 def _four_versions(location: str) -> DirectoryChangelog:
     log = DirectoryChangelog(location, "app", "0_0")
-    log.append({}, None, "v0")
+    log.append({}, None, "0-v")
     for number in range(1, 4):
-        log.append({"s": [(b"%d" % number, b"x" * number)]}, f"v{number - 1}", f"v{number}")
+        log.append({"s": [(b"%d" % number, b"x" * number)]}, f"{number - 1}-v", f"{number}-v")
     return log
 
 
@@ -66,20 +66,20 @@ def test_a_chain_in_an_object_store_is_one_listing_and_one_read_for_each_delta(s
     location = s3.uri("bucket/chain")
     log = _four_versions(location)
     s3.requests.clear()
-    assert restored(log, "v3", None, {}) == _STATE
+    assert restored(log, "3-v", None, {}) == _STATE
     assert s3.requests["LIST"] == 1
     assert s3.requests["GET"] == 4
     assert s3.requests["PUT"] == s3.requests["POST"] == 0
     s3.requests.clear()
-    plan = log.restore("v3", "v2")
-    assert plan.base == "v2" and len(list(plan.steps)) == 1
+    plan = log.restore("3-v", "2-v")
+    assert plan.base == "2-v" and len(list(plan.steps)) == 1
     assert (s3.requests["LIST"], s3.requests["GET"]) == (1, 1)
 
 
 def test_appending_to_an_object_store_asks_for_nothing(s3: S3Server) -> None:
     log = _four_versions(s3.uri("bucket/append"))
     s3.requests.clear()
-    log.append({"s": [(b"k", b"v")]}, "v3", "v4")
+    log.append({"s": [(b"k", b"v")]}, "3-v", "4-v")
     assert s3.requests["LIST"] == s3.requests["GET"] == s3.requests["DELETE"] == 0
 
 
@@ -97,7 +97,7 @@ def test_an_object_is_there_whole_or_not_at_all(s3: S3Server) -> None:
         raise RuntimeError("the store went away")
 
     with pytest.raises(RuntimeError, match="the store went away"):
-        log.snapshot("v3", failing())
+        log.snapshot("3-v", failing())
     assert there() == before and len(before) == 4
 
 
@@ -106,18 +106,18 @@ def test_a_refusing_object_store_is_an_error_that_says_where(s3: S3Server) -> No
     s3.refuse = "PUT"
     try:
         with pytest.raises(
-            ChangelogError, match=r"changelog at s3://bucket/refuse/app/0_0: cannot write delta v4.*ACCESS_DENIED"
+            ChangelogError, match=r"changelog at s3://bucket/refuse/app/0_0: cannot write delta 4-v.*ACCESS_DENIED"
         ):
-            log.append({"s": [(b"k", b"v")]}, "v3", "v4")
+            log.append({"s": [(b"k", b"v")]}, "3-v", "4-v")
     finally:
         s3.refuse = None
-    assert restored(log, "v3", None, {}) == _STATE
+    assert restored(log, "3-v", None, {}) == _STATE
 
 
 def test_a_secret_in_a_location_stays_out_of_messages(s3: S3Server) -> None:
     log = DirectoryChangelog(s3.uri("bucket/secret"), "app", "0_0")
     with pytest.raises(ChangelogError) as caught:
-        log.restore("v0", None)
+        log.restore("0-v", None)
     assert "changelog at s3://bucket/secret/app/0_0:" in str(caught.value)
     assert "secret@" not in str(caught.value)
 
@@ -125,7 +125,7 @@ def test_a_secret_in_a_location_stays_out_of_messages(s3: S3Server) -> None:
 def test_a_file_url_is_a_path(tmp_path: Path) -> None:
     place = tmp_path / "with space"
     _four_versions(place.as_uri())
-    assert restored(DirectoryChangelog(str(place), "app", "0_0"), "v3", None, {}) == _STATE
+    assert restored(DirectoryChangelog(str(place), "app", "0_0"), "3-v", None, {}) == _STATE
     assert len(list((place / "app" / "0_0").glob("*.delta"))) == 4
 
 
@@ -133,7 +133,7 @@ def test_a_relative_path_is_of_the_directory_it_was_opened_in(tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     log = DirectoryChangelog("here", "app", "0_0")
     monkeypatch.chdir(os.sep)
-    log.append({}, None, "v0")
+    log.append({}, None, "0-v")
     assert len(list((tmp_path / "here" / "app" / "0_0").glob("*.delta"))) == 1
 
 
@@ -141,12 +141,12 @@ def test_compression_makes_files_smaller_and_either_reads_the_other(tmp_path: Pa
     rows = [(b"key%06d" % row, b"value") for row in range(1000)]
     plain = DirectoryChangelog(str(tmp_path), "app", "0_0")
     packed = DirectoryChangelog(f"{tmp_path}?compression=zlib", "app", "0_0")
-    plain.append({"s": rows}, None, "v0")
-    packed.append({"s": rows}, "v0", "v1")
+    plain.append({"s": rows}, None, "0-v")
+    packed.append({"s": rows}, "0-v", "1-v")
     sizes = [path.stat().st_size for path in sorted((tmp_path / "app" / "0_0").iterdir())]
     assert sizes[1] < sizes[0] / 3
     for log in (plain, packed):
-        assert restored(log, "v1", None, {}) == {"s": dict(rows)}
+        assert restored(log, "1-v", None, {}) == {"s": dict(rows)}
     with pytest.raises(ChangelogError, match="expected compression=none or zlib, found 'brotli'"):
         DirectoryChangelog(f"{tmp_path}?compression=brotli", "app", "0_0")
 

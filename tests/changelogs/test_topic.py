@@ -172,6 +172,21 @@ def test_any_moves_between_hosts(tmp_path_factory: pytest.TempPathFactory, steps
     task.close()
 
 
+def test_a_version_says_where_its_delta_begins(log: Log, tmp_path: Path) -> None:
+    """However often the task is opened from its local copy: who catches up from there reads nothing twice but that delta."""
+    log.create_topic("in", 1)
+    application = make(tmp_path, store_backend="lmdb")
+    prepare(application, log)
+    for number in range(1, 6):
+        task = worker(application, log)
+        for _ in range(2):
+            (began,) = log.end_offsets([TopicPartition(changelog_topic("app", "plain"), 0)]).values()
+            feed(log, [("a", "1"), ("b", "2"), ("c", str(number))])
+            version = task.run_batch(log.end_offsets([INPUT]), 0).version
+            assert list(map(int, version.rpartition("-")[2].split("_"))) == [began] * 3
+        task.close()
+
+
 def test_a_changelog_that_was_deleted_is_an_error(log: Log, tmp_path: Path) -> None:
     """Not an empty state."""
     log.create_topic("in", 1)

@@ -10,6 +10,7 @@ from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.spark.preparation import prepare
+from penstock.plugins.spark.runner import RunningApplication
 
 from .console import Console
 
@@ -55,14 +56,15 @@ def run(target: str = TARGET, *, subtopologies: int = 2, **settings: Any) -> Non
     application: Application = load(target).with_settings(**settings)
     log, host = open_log(application.settings), Host()
     try:
-        tasks = prepare(application, log).assignment.tasks
+        prepared = prepare(application, log)
+        running = RunningApplication(prepared, log, None, None)  # type: ignore[arg-type]
         workers = [
-            TaskWorker(application, task, partitions, log, host=host)
-            for task, partitions in tasks.items()
+            TaskWorker(prepared.application, task, partitions, log, host=host)
+            for task, partitions in prepared.assignment.tasks.items()
             if task.subtopology < subtopologies
         ]
         for worker in workers:
-            worker.run_batch(log.end_offsets(worker.partitions), 0)
+            running.take([worker.run_batch(log.end_offsets(worker.partitions), 0)])
             worker.close()
     finally:
         host.close()

@@ -86,6 +86,8 @@ def test_help_lists_what_there_is_in_the_order_of_use(console: Console) -> None:
         "config",
         "lag",
         "reset",
+        "changelog",
+        "stores",
         "dlq",
         "topics",
         "produce",

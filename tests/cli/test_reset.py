@@ -203,7 +203,7 @@ def test_it_is_refused_while_the_application_runs(words: Console) -> None:
 def test_nothing_happens_without_a_yes(words: Console) -> None:
     before = positions(words)
     result = words("reset", TARGET, code=2)
-    assert "add --yes to do this, or --dry-run" in result.stderr
+    assert "add --yes to do this" in result.stderr
     assert "PARTITION" in result.stdout
     assert positions(words) == before
     with logs(words) as log:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 
 from penstock import StrSerde, Topology, check_compatible, key_value_store
+from penstock.describe import serde_name
 
 from .programs import Pass, law, topologies
 
@@ -20,6 +21,25 @@ def saved(topology: Topology, **partitions: int) -> dict[str, Any]:
     counts = dict.fromkeys(program.topics(), 4) | partitions
     found: dict[str, Any] = json.loads(json.dumps(program.fingerprint(program.resolve(counts, "app"))))
     return found
+
+
+def in_format_1(topology: Topology) -> dict[str, Any]:
+    """Return the fingerprint that the first release saved: serdes as the program gave them, and less of each store."""
+    found = saved(topology)
+    program = topology.build()
+    for each in program.subtopologies:
+        old = found["subtopologies"][str(each.id)]
+        del old["writes"]
+        old["stores"] = {
+            store.name: {
+                "kind": type(store).__name__,
+                "key_serde": serde_name(getattr(store, "key_serde", None)),
+                "value_serde": serde_name(getattr(store, "value_serde", None)),
+            }
+            for store in each.stores
+        }
+    del found["internal_serdes"]
+    return {**found, "format": 1}
 
 
 def base() -> Topology:
@@ -62,8 +82,13 @@ FITS: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[], dict[str, Any]]
     "more partitions without a store": (lambda: saved(stateless("a"), a=2), lambda: saved(stateless("a"), a=5)),
     "a topic more": (lambda: saved(stateless("a")), lambda: saved(stateless("a", "b"))),
     "a topic fewer": (lambda: saved(stateless("a", "b")), lambda: saved(stateless("a"))),
-    "a default that is named now": (lambda: saved(with_store()), lambda: saved(with_store(value_serde=StrSerde()))),
-    "another backend": (lambda: saved(with_store()), lambda: saved(with_store(backend=None, logged=False))),
+    "a default that is named now": (lambda: saved(with_store()), lambda: saved(with_store(value_serde="msgpack"))),
+    "a serde by its class": (lambda: saved(with_store(value_serde="str")), lambda: saved(with_store(value_serde=StrSerde()))),
+    "another backend, not logged": (lambda: saved(with_store()), lambda: saved(with_store(backend="memory", logged=False))),
+    "timestamps, and a TTL": (lambda: saved(with_store()), lambda: saved(with_store(timestamped=True, ttl="1h"))),
+    "a default of format 1": (lambda: in_format_1(with_store()), lambda: saved(with_store(value_serde=StrSerde()))),
+    "a name of format 1": (lambda: in_format_1(with_store(value_serde="str")), lambda: saved(with_store(value_serde=StrSerde()))),
+    "a class of format 1": (lambda: in_format_1(with_store(value_serde=StrSerde())), lambda: saved(with_store(value_serde="str"))),
     "a global store less": (
         lambda: saved(stateless("a").add_global_store(key_value_store("gs"), "s", "g", "p", Pass)),
         lambda: saved(stateless("a")),
@@ -136,10 +161,20 @@ UNFIT: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[], dict[str, Any]
         lambda: saved(stateless("a").add_global_store(key_value_store("gs"), "s", "h", "p", Pass)),
         ["global store 'gs' was filled from topic 'g' and now is from 'h': give it another name"],
     ),
+    "a default and another serde": (
+        lambda: saved(with_store()),
+        lambda: saved(with_store(value_serde=StrSerde())),
+        ["store 'counts' was written with value_serde penstock.plugins.serdes.msgpack.MsgpackSerde and now has penstock.serde.StrSerde"],
+    ),
+    "another serde than in format 1": (
+        lambda: in_format_1(with_store(value_serde="str")),
+        lambda: saved(with_store(value_serde="int")),
+        ["store 'counts' was written with value_serde str and now has penstock.serde.IntSerde"],
+    ),
     "another release": (
         lambda: {"format": 99},
         lambda: saved(base()),
-        ["the saved state was written by another release (format 99, this one knows 1)"],
+        ["the saved state was written by another release (format 99, this one knows 2)"],
     ),
 }  # fmt: skip
 

@@ -237,9 +237,10 @@ def test_a_schedule_made_while_processing_or_firing_is_seen_at_once() -> None:
 
         def fire(self, now: int) -> None:
             self.context.forward(Record(None, f"fired@{now}", now))
-            self.context.schedule(
-                "5ms", lambda at: self.context.forward(Record(None, f"nested@{at}", at)), STREAM_TIME, start=8
-            )
+            self.context.schedule("5ms", self.fire_nested, STREAM_TIME, start=8)
+
+        def fire_nested(self, now: int) -> None:
+            self.context.forward(Record(None, f"nested@{now}", now))
 
     task = open_task(one_node(Later))
     task.add_records(batch("in", ("k", "v", 3)))

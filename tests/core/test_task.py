@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -10,14 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import Processor, ProductionError, Record, Topology, TopologyError, ValueTransformer, key_value_store
-from penstock.errors import ConfigError, ProcessingError
+from penstock.errors import ConfigError, ProcessingError, SerdeError
 from penstock.extractors import (
     skip_on_invalid_timestamp,
     use_partition_time_on_invalid_timestamp,
     wall_clock_timestamp,
 )
 from penstock.handlers import skip
+from penstock.plugins.testing import TopologyTestDriver
 from penstock.record import TopicPartition
+from penstock.serde import StrSerde
 from penstock.task import Task
 
 from .tasks import Calling, Pass, batch, one_node, open_task, values
@@ -579,3 +581,113 @@ def test_forwarding_in_close_is_told_and_goes_nowhere(caplog: pytest.LogCaptureF
     task.close()
     assert task.take_outputs() == []
     assert "node 'p': close raised TopologyError: it forwards a record, which nothing would commit" in caplog.text
+
+
+# ---------------------------------------------------------------- serdes that are wrong
+
+
+class Column(StrSerde):
+    """Reads columns by a function of the user's."""
+
+    def __init__(self, read: Callable[[list[str | None]], Any]) -> None:
+        self.read = read
+
+    def deserialize_column(self, column: Sequence[bytes | None]) -> list[str | None]:
+        found: list[str | None] = self.read(super().deserialize_column(column))
+        return found
+
+
+WRONG: dict[str, tuple[Callable[[list[str | None]], Any], str]] = {
+    "shorter": (lambda read: read[:-1], "a list of 2"),
+    "empty": (lambda read: [], "a list of 0"),
+    "longer": (lambda read: [*read, "more"], "a list of 4"),
+    "nothing": (lambda read: None, "NoneType None"),
+    "an iterator": (iter, "list_iterator"),
+    "a dict": (lambda read: dict.fromkeys(range(3)), "dict"),
+    "text": (lambda read: "abc", "str 'abc'"),
+}
+
+
+@pytest.mark.parametrize("what", ["key", "value"])
+@pytest.mark.parametrize(("read", "found"), WRONG.values(), ids=list(WRONG))
+def test_a_serde_that_returns_another_column_is_named(what: str, read: Callable[[Any], Any], found: str) -> None:
+    serdes: dict[str, Any] = {f"{what}_serde": Column(read)}
+    topology = Topology().add_source("in", "in", **serdes).add_processor("p", Pass, "in").add_sink("out", "out", "p")
+    task = open_task(topology, deserialization_handler=skip)
+    task.add_records(batch("in", *[("k", "v", 3)] * 3))
+    pattern = rf"application 'app', task 0_0, node 'in', in-0: the {what} serde .*Column is wrong: .* a column of 3, returned {found}"
+    with pytest.raises(SerdeError, match=pattern):
+        task.process(10)
+    assert task.position(TopicPartition("in", 0)) == 0
+
+
+def test_a_column_may_be_a_tuple() -> None:
+    topology = Topology().add_source("in", "in", value_serde=Column(tuple)).add_processor("p", Pass, "in")
+    task = open_task(topology.add_sink("out", "out", "p"))
+    task.add_records(batch("in", *[("k", "v", 3)] * 3))
+    assert (task.process(10), values(task)) == (3, ["v"] * 3)
+
+
+def test_a_global_store_is_not_filled_by_such_a_serde() -> None:
+    topology = Topology().add_global_store(
+        key_value_store("rates"), "source", "rates", "fill", Pass, value_serde=Column(iter)
+    )
+    with (
+        TopologyTestDriver(topology) as driver,
+        pytest.raises(SerdeError, match="node 'source', rates-0: the value serde .*Column is wrong"),
+    ):
+        driver.pipe("rates", "k", "v")
+
+
+class Writing(StrSerde):
+    """Writes what a function of the user's returns."""
+
+    def __init__(self, write: Callable[[str], Any]) -> None:
+        self.write = write
+
+    def serialize(self, value: str) -> bytes:
+        written: bytes = self.write(value)
+        return written
+
+    def serializer(self) -> Callable[[str], bytes]:
+        return self.write
+
+
+@pytest.mark.parametrize("written", [None, "text", 7, ["list"]])
+@pytest.mark.parametrize("what", ["key", "value"])
+def test_a_sink_whose_serde_writes_no_bytes_produces_nothing(what: str, written: Any) -> None:
+    serdes: dict[str, Any] = {f"{what}_serde": Writing(lambda value: written)}
+    topology = Topology().add_source("in", "in").add_processor("p", Pass, "in").add_sink("out", "out", "p", **serdes)
+    task = open_task(topology)
+    task.add_records(batch("in", ("k", "v", 3)))
+    with pytest.raises(
+        ProductionError,
+        match=r"node 'out' while producing to topic 'out'.* serde .*Writing is wrong: for '\w' it wrote \w+ .*, expected bytes",
+    ):
+        task.process(1)
+    assert task.take_outputs() == []
+
+
+@pytest.mark.parametrize("written", [None, "text", 7])
+@pytest.mark.parametrize("what", ["key", "value"])
+def test_a_store_whose_serde_writes_no_bytes_takes_nothing(what: str, written: Any) -> None:
+    def put(context: Any, record: Record) -> None:
+        context.get_store("s").put(record.key, record.value)
+
+    serdes: dict[str, Any] = {f"{what}_serde": Writing(lambda value: written)}
+    task = open_task(one_node(put, stores=[key_value_store("s", **serdes)]))
+    task.add_records(batch("in", ("k", "v", 3)))
+    with pytest.raises(
+        ProcessingError, match=rf"store 's': cannot write the {what}.* serde .*Writing is wrong: .*, expected bytes"
+    ):
+        task.process(1)
+
+
+def test_what_is_as_good_as_bytes_is_written() -> None:
+    topology = one_node(Pass, sink=False).add_sink(
+        "out", "out", "p", value_serde=Writing(lambda value: bytearray(value.encode()))
+    )
+    task = open_task(topology)
+    task.add_records(batch("in", ("k", "v", 3)))
+    task.process(1)
+    assert [type(value) for each in task.take_outputs() for value in each.values] == [bytes]

@@ -29,6 +29,7 @@ from penstock import (
 )
 from penstock.errors import ConfigError
 from penstock.hooks import Registry
+from penstock.store import KeyValueStoreSpec
 
 
 class Pass(Processor):
@@ -166,7 +167,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "wrong options of a plugin": (lambda: base().add_processor("q", "acme.pass", "p", sufix="x"), "unexpected keyword"),
     "stores that are no list": (lambda: base().add_processor("q", Pass, "p", stores="s"), r"write stores=\['s'\]"),
     "store that is none": (lambda: base().add_processor("q", Pass, "p", stores=[3]), "expected a declared store, found 3"),  # type: ignore[list-item]
-    "store name": (lambda: base().add_store(key_value_store("a/b"), "p"), "store 'a/b': a store's name is"),
+    "store name": (lambda: base().add_store(KeyValueStoreSpec("a/b"), "p"), "store 'a/b': a store's name is"),
     "unknown store": (
         lambda: base().add_store(key_value_store("totals"), "p").add_processor("q", Pass, "p", stores=["total"]).build(),
         "processor 'q' is connected to store 'total', which is not in the topology; .* did you mean 'totals'",
@@ -378,8 +379,26 @@ def test_key_value_store() -> None:
         key_value_store("s", ttl=5)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="at least 1ms"):
         key_value_store("s", ttl="0s")
-    with pytest.raises(StoreError, match="expected a name, found ''"):
-        key_value_store("")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "ä", "n" * 250, "a\n", None, 7])
+def test_what_is_no_stores_name(name: Any) -> None:
+    """Neither in our declaration nor in somebody else's, of any store."""
+    with pytest.raises(StoreError, match="a store's name is 1 to 249 letters"):
+        key_value_store(name)
+    declared = KeyValueStoreSpec(name)
+    with pytest.raises(TopologyError, match="a store's name is 1 to 249 letters"):
+        base().add_store(declared, "p")
+    with pytest.raises(TopologyError, match="a store's name is 1 to 249 letters"):
+        base().add_global_store(declared, "global", "table", "fill", Pass)
+
+
+def test_what_is_a_stores_name() -> None:
+    """Names that differ in case only are different stores."""
+    topology = base()
+    for name in ("counts", "Counts", "...", ".a", "-", "_", "9", "n" * 249):
+        topology.add_store(key_value_store(name), "p")
+    assert {"counts", "Counts"} < set(topology.build().stores)
 
 
 def test_everything_that_is_exported_is_there() -> None:

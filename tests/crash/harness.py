@@ -1,351 +1,358 @@
-"""Feeds, kills, restarts and checks."""
+"""Runs an application, strikes it round after round while input comes in, and has the oracle judge what it leaves."""
 
 from __future__ import annotations
 
-import os
-import random
-import signal
+import logging
 import subprocess
-import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 
-from penstock import TopicPartition
-from penstock.log import Log
-from penstock.nodes import TaskId
-from penstock.plugins.runtime.host import Host
+from penstock.errors import PenstockError
 from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.runtime.worker import TaskWorker
-from penstock.record import OutputBatch
+from penstock.plugins.testing.kafka_broker import KafkaBroker
 
-from .app import ANSWERS, COUNTS, INPUT, PARTITIONS, make_application
+from . import plugin
+from .app import ID, INPUTS, OUTPUTS
+from .driver import Driver, send, wait_for_end
+from .faults import END_SECONDS, FAULTS, NEEDS_WORKERS, Strike, kinds, plan
+from .oracle import Oracle, Verdict
+from .topics import Feeder, Reader
 
-PER_ROUND = 4_000
-KEYS = 50
-COLOURS = ("red", "green", "blue", "black", "white", "grey", "pink")
 PATIENCE = 240.0
 """Seconds after which waiting for a condition is a failure."""
 
 
+@dataclass(frozen=True)
+class Options:
+    """What is run, and how often it is struck: `rounds`, or as many as fit into `minutes`; `faults` are names (none: all that apply)."""
+
+    log: str = "local"
+    rounds: int = 20
+    seed: int = 1
+    guarantee: str = "exactly_once"
+    changelog: str = "directory"
+    minutes: float | None = None
+    faults: Sequence[str] = ()
+
+    def kinds(self) -> list[str]:
+        """Return the faults to choose from."""
+        return list(self.faults) or kinds(self.log)
+
+
 @dataclass
 class Tally:
-    """What went wrong: inputs never answered, answered twice, or anything that is not as in an undisturbed run."""
+    """What was done, and everything that was wrong."""
 
     rounds: int = 0
-    kills: Counter[str] = field(default_factory=Counter)
-    lost: int = 0
-    duplicated: int = 0
-    wrong: list[str] = field(default_factory=list)
+    faults: Counter[str] = field(default_factory=Counter)
+    inputs: int = 0
+    repeated: int = 0
+    verdict: Verdict = field(default_factory=Verdict)
 
     @property
     def passed(self) -> bool:
-        return not (self.lost or self.duplicated or self.wrong)
+        """Whether nothing was wrong."""
+        return self.verdict.is_good
+
+    def __str__(self) -> str:
+        faults = ", ".join(f"{kind} {count}" for kind, count in sorted(self.faults.items()))
+        verdict = self.verdict
+        return (
+            f"rounds {self.rounds} inputs {self.inputs} lost {verdict.lost} duplicated {verdict.repeated} wrong {len(verdict.wrong)} "
+            f"({faults}; {self.repeated} repeated as the guarantee allows)"
+        )
 
 
 class Harness:
-    """One data directory, one application, many kills."""
+    """One log, one application, many strikes."""
 
-    kinds: tuple[str, ...] = ("workers", "driver")
-    """What is killed; a round chooses."""
-    poll_seconds = 0.005
-    per_round = PER_ROUND
-
-    def __init__(
-        self,
-        directory: Path,
-        seed: int,
-        say: Callable[[str], None],
-        log: str = "local:log",
-        guarantee: str = "exactly_once",
-        changelog: str = "directory",
-    ) -> None:
-        self.random = random.Random(seed)
-        self.say = say
+    def __init__(self, directory: Path, options: Options, say: Callable[[str], None]) -> None:
+        # That the broker is away is no news.
+        logging.getLogger("penstock.kafka").setLevel(logging.CRITICAL)
         self.directory = directory
-        self.guarantee = guarantee
-        self.changelog = changelog
-        self.application = make_application(str(directory / "data"), log, guarantee, changelog)
-        self.log: Log = open_log(self.application.settings)
-        for topic in (INPUT, ANSWERS, COUNTS):
-            self.log.create_topic(topic, PARTITIONS)
-        self.sent: list[tuple[str, str, str]] = []  # (number, key, colour)
-        self.process: subprocess.Popen[bytes] | None = None
-        self.output = (directory / "driver.log").open("ab")
+        self.options = options
+        self.say = say
+        self.problems: list[str] = []
+        self.repeated = 0
+        """How many inputs have outputs more than once, where that is allowed."""
+        self.again: Counter[str] | None = None
+        """How often inputs may be processed again, because a reset said so; None before the first."""
+        self.next_host: str | None = None
+        self._orphans: list[tuple[list[psutil.Process], str]] = []
+        self._hosts = ["a"]
+        self._before: list[str] = []
+        self._poll_seconds = 0.02 if options.log == "local" else 0.1
+        self.broker: KafkaBroker | None = None
+        location = "local:log"
+        if options.log == "kafka":
+            self.broker = KafkaBroker(directory / "kafka")
+            self.broker.start()
+            location = f"kafka:{self.broker.bootstrap}"
+        try:
+            changelog = f"{plugin.CHANGELOG}:changelog" if options.changelog == "directory" else "topic:"
+            self.driver = Driver(directory, location, options.guarantee, changelog)
+            self.log = open_log(self.driver.settings)
+            for topic, count in {**INPUTS, **OUTPUTS}.items():
+                self.log.create_topic(topic, count)
+            self.reader = Reader(self.log)
+            self.feeder = Feeder(self.driver.settings, options.seed)
+        except BaseException:
+            if self.broker is not None:
+                self.broker.kill()
+            raise
+
+    # ------------------------------------------------------------------ rounds
+
+    def round(self, strike: Strike) -> str | None:
+        """Let the application work, strike, let it recover while input goes on, and judge it when all is processed.
+
+        Return what was done; None when there was nothing to strike.
+        """
+        self.next_host = strike.host
+        self.ensure_running()
+        self.feeder.resume()
+        self._await_moment(strike)
+        done = FAULTS[strike.kind](self, strike)
+        self.wait_for_outputs(100, "work after the fault")
+        self.settle()
+        self._check_orphans()
+        self.judge()
+        return done
+
+    def _await_moment(self, strike: Strike) -> None:
+        if strike.kind in NEEDS_WORKERS:
+            self.wait_for(lambda: bool(self.driver.workers()), "a worker to strike", feeding=True)
+        if strike.after_outputs is None:
+            time.sleep(strike.after_seconds)
+        else:
+            self.wait_for_outputs(strike.after_outputs, "some outputs before the fault")
+        # One that was struck before it worked says how it copes with that; one that has ended has nothing to strike.
+        self.ensure_running()
+
+    def settle(self) -> None:
+        """Stop the input, and wait until everything is processed."""
+        self.feeder.pause()
+        self.wait_for(self.reader.is_drained, "everything to be processed")
+
+    def judge(self, hosts: Iterable[str] = ()) -> Verdict:
+        """Have the oracle judge the outputs, and what the stores hold on hosts; all must be processed. Return its verdict."""
+        self.reader.read()
+        stores = {}
+        for host in hosts:
+            try:
+                stores[f"host {host}"] = self.driver.stores(host)
+            except RuntimeError as error:
+                self.problems.append(str(error))
+        exactly_once = self.options.guarantee == "exactly_once"
+        oracle = Oracle(self.reader.inputs, self.reader.outputs, exactly_once, self.again)
+        verdict = oracle.judge(stores)
+        verdict.wrong += self.problems
+        self.problems.clear()
+        if not exactly_once:
+            self.repeated, verdict.repeated = verdict.repeated, 0
+        if not verdict.is_good:
+            raise WrongError(verdict)
+        return verdict
 
     # ------------------------------------------------------------------ the application
 
-    def start(self) -> None:
-        """Start the driver in a process group of its own."""
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.plugins.cli", "run", "tests.crash.app:application", "--trigger", "0s", "--master", "local[2,4]"],
-            env={
-                **os.environ,
-                "CRASH_DIRECTORY": self.application.settings.data_dir,
-                "CRASH_LOG": self.application.settings.log,
-                "CRASH_GUARANTEE": self.guarantee,
-                "CRASH_CHANGELOG": self.changelog,
-            },
-            stdout=self.output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )  # fmt: skip
-
     def ensure_running(self) -> None:
-        """Start the driver again if it is gone."""
-        if self.process is None or self.process.poll() is not None:
-            self.start()
+        """Start the application again if it has ended, where the round says. Raises WrongError if nobody asked for that."""
+        if not self.driver.is_down:
+            return
+        if (ended := self.driver.unexpected_end()) is not None:
+            self.fail(ended)
+        self._start(self.next_host or self.driver.host)
 
-    def kill_driver(self) -> bool:
-        """Kill the driver, its JVM and its workers at once."""
-        assert self.process is not None
-        if self.process.poll() is not None:
-            return False
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        for pid in [self.process.pid, *(child.pid for child in children)]:
-            _kill(pid)
-        self.process.wait()
-        return True
+    def start_elsewhere(self, strike: Strike) -> None:
+        """Start a successor on another host than the last one."""
+        self._start(strike.host if strike.host not in (None, self.driver.host) else f"elsewhere-{strike.seed}")
 
-    def kill_workers(self) -> bool:
-        """Kill one or all of the Python workers that Spark runs tasks in."""
-        assert self.process is not None
-        workers = self.workers()
-        if not workers:
-            return False
-        for pid in workers if self.random.random() < 0.3 else [self.random.choice(workers)]:
-            _kill(pid)
-        return True
+    def _start(self, host: str | None) -> None:
+        assert host is not None
+        self.next_host = None
+        if host not in self._hosts:
+            self._hosts.append(host)
+        self._before = self.driver.left_behind()
+        self.driver.start(host)
 
-    def workers(self) -> list[int]:
-        """Return the process ids of Spark's Python workers: the children of its daemon."""
-        assert self.process is not None
-        found: list[int] = []
-        for child in self._below(self.process.pid, recursive=True):
-            try:
-                if "pyspark.daemon" in " ".join(child.cmdline()):
-                    found += [each.pid for each in self._below(child.pid) if each.status() != psutil.STATUS_ZOMBIE]
-            except psutil.Error:  # it has ended meanwhile, or is a zombie
-                continue
-        return sorted(set(found))
-
-    @staticmethod
-    def _below(pid: int, recursive: bool = False) -> list[psutil.Process]:
+    def stop(self) -> str:
+        """Stop the application as an operator does; everything of it must be gone."""
+        processes = self.driver.processes()
         try:
-            return psutil.Process(pid).children(recursive=recursive)
-        except psutil.NoSuchProcess:
-            return []
+            code = self.driver.terminate(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.problems.append(f"start {self.driver.starts} did not stop within {PATIENCE:.0f} s after SIGTERM")
+            send(self.driver.processes(), 9)  # type: ignore[arg-type]
+            return "stopped in vain"
+        if code != 0:
+            self.problems.append(
+                f"start {self.driver.starts}: exit code {code} after SIGTERM: {self.driver.said()[-600:]}"
+            )
+        self.must_end([*processes, *self.driver.processes()], "after a clean stop")
+        if left := self.driver.left_behind(self._before):
+            self.problems.append(f"temporary files after a clean stop: {', '.join(left)}")
+        return "stopped"
 
-    def stop(self) -> None:
-        """Stop the driver cleanly."""
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-            self.process.wait(PATIENCE)
+    def expect_refusal(self, host: str, when: str) -> None:
+        """Start the application on a host, and have it end with an error that says what to do, and nothing done."""
+        answered = self.reader.answered()
+        self._start(host)
+        self.driver.expect_end()
+        assert self.driver.process is not None
+        try:
+            code = self.driver.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            code = 0
+        said = self.driver.said()
+        if code == 0 or ID not in said or "penstock reset" not in said or self.reader.answered() != answered:
+            self.fail(f"the start {when} was not refused (exit code {code}): {said[-1500:]}")
 
-    def tail(self) -> str:
-        """Return the end of what the driver printed."""
-        self.output.flush()
-        return Path(self.output.name).read_text(errors="replace")[-6_000:]
+    def fail(self, what: str) -> NoReturn:
+        """End the run because of this, and of what was wrong before. Raises WrongError."""
+        raise WrongError(Verdict(wrong=[*self.problems, what]))
+
+    def expect_gone(self, processes: list[psutil.Process], when: str) -> None:
+        """Have the end of the round see that processes have ended by themselves; their successors do not wait for that."""
+        self._orphans.append((processes, when))
+
+    def _check_orphans(self) -> None:
+        orphans, self._orphans = self._orphans, []
+        for processes, when in orphans:
+            self.must_end(processes, when)
+
+    def must_end(self, processes: Iterable[psutil.Process], when: str) -> None:
+        """Wait until processes have ended by themselves; those that do not are a problem, and killed."""
+        for each in wait_for_end(processes, END_SECONDS):
+            self.problems.append(f"process {_describe(each)} still there {END_SECONDS:.0f} s {when}")
+            send([each], 9)  # type: ignore[arg-type]
+
+    def changelog_files(self) -> set[str]:
+        """Return the files of the `directory` changelog."""
+        return {str(path) for path in (self.directory / "data" / "changelog").rglob("*.delta")}
+
+    # ------------------------------------------------------------------ waiting
+
+    def wait_for_outputs(self, count: int, what: str) -> None:
+        """Wait until there are so many more outputs; the application is started again if it ends."""
+        start = self.reader.answered()
+        self.wait_for(lambda: self.reader.answered() - start >= count, what, feeding=True)
+
+    def wait_for(self, condition: Callable[[], bool], what: str, feeding: bool = False) -> None:
+        """Poll until a condition holds. Raises WrongError when that takes too long."""
+        deadline = time.monotonic() + PATIENCE
+        if feeding:
+            self.feeder.resume()
+        while True:
+            try:
+                if condition():
+                    return
+            except PenstockError:
+                pass  # a broker that is away; asked again
+            self.ensure_running()
+            if time.monotonic() > deadline:
+                self.fail(f"waited {PATIENCE:.0f} s in vain for {what}; the driver: {self.driver.said()[-600:]}")
+            time.sleep(self._poll_seconds)
+
+    # ------------------------------------------------------------------ the end
+
+    def finish(self) -> Verdict:
+        """Stop the application cleanly, and judge everything: outputs, every host's stores, and what is left behind."""
+        self.ensure_running()
+        self.settle()
+        self.stop()
+        if self.reader.open_transactions():
+            self.problems.append("there are transactions that nobody will end")
+        self.problems += [f"{path} is still locked" for path in self.driver.locks()]
+        left = self.driver.left_behind()
+        self.problems += [f"temporary file {each} is left of a driver" for each in left if each.startswith("penstock")]
+        self.say(f"drivers printed {self.driver.tracebacks()} tracebacks; {len(left)} temporary files are left")
+        # From the changelog alone, before any host's copy is opened; then where it ran first, and last.
+        return self.judge(dict.fromkeys(["restored", self._hosts[0], *self._hosts[-3:]]))
 
     def close(self) -> None:
-        """End the application, if it still runs, and close what is open."""
-        if not self.is_down():
-            self.kill_driver()
-        self.output.close()
-        self.log.close()
-
-    # ------------------------------------------------------------------ a round
-
-    def feed(self, count: int) -> None:
-        """Append inputs."""
-        rows = []
-        for _ in range(count):
-            number = f"{len(self.sent):08d}"
-            key, colour = f"key-{self.random.randrange(KEYS)}", self.random.choice(COLOURS)
-            self.sent.append((number, key, colour))
-            rows.append((key.encode(), f"{number} {colour}".encode()))
-        now = time.time_ns() // 1_000_000
-        self.log.append(OutputBatch(INPUT, [key for key, _ in rows], [value for _, value in rows], [now] * count))
-
-    def round(self, tally: Tally) -> None:
-        """Feed, kill at a random moment, and wait until everything is processed."""
-        self.ensure_running()
-        kind = self.next_kind()
-        if kind in ("workers", "frozen workers"):
-            self.wait_for(lambda: bool(self.workers()) or self.is_down(), "a worker to kill")
-        start = self.done()
-        self.feed(self.per_round)
-        # A moment somewhere in the work: when a random share of this round's answers is there.
-        share = self.share(kind)
-        self.wait_for(
-            lambda: self.done() - start >= share * self.per_round * 0.98 or self.is_down(),
-            "some of the round's answers",
-        )
-        killed = self.strike(kind)
-        tally.kills[kind if killed else "nothing to kill"] += 1
-        self.wait_for(self.is_drained, "everything to be processed", keep_running=True)
-        tally.rounds += killed
-
-    def share(self, kind: str) -> float:
-        """Return how much of a round is to be done before the strike."""
-        return self.random.random()
-
-    def next_kind(self) -> str:
-        """Return what this round kills."""
-        return self.random.choice(self.kinds)
-
-    def strike(self, kind: str) -> bool:
-        """Kill; return whether there was anything to kill."""
-        return self.kill_workers() if kind == "workers" else self.kill_driver()
-
-    def is_down(self) -> bool:
-        return self.process is None or self.process.poll() is not None
-
-    def done(self) -> int:
-        """Return how many answers there are."""
-        return sum(self.log.end_offsets([TopicPartition(ANSWERS, each) for each in range(PARTITIONS)]).values())
-
-    def is_drained(self) -> bool:
-        """Return whether every position has reached its end."""
-        repartition = "crash-by-colour-repartition"
-        topics = self.log.topics()
-        if repartition not in topics:
-            return False
-        inputs = [
-            TopicPartition(topic, each) for topic in (INPUT, repartition) for each in range(topics[topic].partitions)
-        ]
-        ends, committed = self.log.end_offsets(inputs), self.log.committed("crash", inputs)
-        return all(committed[each] == ends[each] for each in inputs)
-
-    def wait_for(self, condition: Callable[[], bool], what: str, keep_running: bool = False) -> None:
-        """Poll until a condition holds; restart a driver that is gone if asked to."""
-        deadline = time.monotonic() + PATIENCE
-        while not condition():
-            if keep_running:
-                self.ensure_running()
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"waited {PATIENCE:.0f} s for {what}; the driver's output is in {self.output.name}")
-            time.sleep(self.poll_seconds)
-
-    # ------------------------------------------------------------------ checking
-
-    def check(self, tally: Tally) -> None:
-        """Compare outputs and stores with what an undisturbed run gives. The driver must be stopped."""
-        tokens = self.check_answers(tally)
-        self.check_counts(tally)
-        self.check_stores(tally, tokens)
-
-    def check_answers(self, tally: Tally) -> dict[str, str]:
-        """Each input answered once, in its key's order; return the token of each."""
-        answers: dict[str, list[str]] = defaultdict(list)
-        tokens: dict[str, str] = {}
-        times: Counter[str] = Counter()
-        for key, value in self.read(ANSWERS):
-            number, token = value.split(" ")
-            answers[key].append(number)
-            tokens[number] = token
-            times[number] += 1
-        tally.lost += sum(number not in times for number, _, _ in self.sent)
-        tally.duplicated += sum(count - 1 for count in times.values())
-        wanted: dict[str, list[str]] = defaultdict(list)
-        for number, key, _ in self.sent:
-            wanted[key].append(number)
-        for key, numbers in wanted.items():
-            if list(dict.fromkeys(answers[key])) != [number for number in numbers if number in times]:
-                tally.wrong.append(f"the answers of {key} are out of order")
-        return tokens
-
-    def check_counts(self, tally: Tally) -> None:
-        """Each colour counted up by ones, each input once."""
-        counts: dict[str, list[int]] = defaultdict(list)
-        numbers: Counter[str] = Counter()
-        for colour, value in self.read(COUNTS):
-            count, number = value.split(" ")
-            counts[colour].append(int(count))
-            numbers[number] += 1
-        tally.lost += sum(number not in numbers for number, _, _ in self.sent)
-        tally.duplicated += sum(count - 1 for count in numbers.values())
-        for colour, total in Counter(colour for _, _, colour in self.sent).items():
-            if counts[colour] != list(range(1, total + 1)):
-                tally.wrong.append(f"the counts of {colour} are not 1 to {total}")
-
-    def check_stores(self, tally: Tally, tokens: dict[str, str]) -> None:
-        """The stores hold what the outputs say: as they lie on this host, and as restored from the changelog alone."""
-        totals = Counter(colour for _, _, colour in self.sent)
-        for where, data in (
-            ("local", self.application),
-            ("restored", self.application.with_settings(state_dir="restored")),
-        ):
-            kept: dict[str, str] = {}
-            counted: dict[str, int] = {}
-            assignment = self.application.program.resolve(
-                {name: info.partitions for name, info in self.log.topics().items()}, self.application.id
-            )
-            for task_id, inputs in assignment.tasks.items():
-                worker = TaskWorker(data, TaskId(*task_id), inputs, self.log, host=Host())
-                worker.run_batch({}, 0)
-                assert worker.task is not None
-                for name, store in worker.task.stores.items():
-                    with store.all() as entries:  # type: ignore[attr-defined]
-                        (kept if name == "tokens" else counted).update(entries)
-                worker.close()
-            if kept != tokens:
-                differing = sum(kept.get(number) != token for number, token in tokens.items())
-                tally.wrong.append(f"{where} store 'tokens': {differing} of {len(tokens)} differ from the answers")
-            if counted != dict(totals):
-                tally.wrong.append(f"{where} store 'counts': {counted}, expected {dict(totals)}")
-
-    def read(self, topic: str) -> list[tuple[str, str]]:
-        """Return every (key, value) of a topic, by partition."""
-        rows: list[tuple[str, str]] = []
-        for number in range(PARTITIONS):
-            partition = TopicPartition(topic, number)
-            at, end = 0, self.log.end_offsets([partition])[partition]
-            while at < end:
-                batches = self.log.fetch(partition, at, end, 1 << 20)
-                if not batches:
-                    break  # marks of Kafka's transactions
-                for batch in batches:
-                    rows += (
-                        (key.decode(), value.decode())
-                        for key, value in zip(batch.keys, batch.values, strict=True)
-                        if key is not None and value is not None
-                    )
-                    at = batch.next_offset
-        return rows
-
-
-def run(rounds: int, make: Callable[[Path], Harness]) -> Tally:
-    """Run `rounds` rounds in a new directory and check; one that found nothing to kill does not count."""
-    with tempfile.TemporaryDirectory(prefix="penstock-crash-") as directory:
-        harness = make(Path(directory))
-        tally = Tally()
+        """Kill everything that runs."""
         try:
-            for _ in range(3 * rounds):
-                if tally.rounds == rounds:
-                    break
-                began = time.monotonic()
-                harness.round(tally)
-                harness.say(
-                    f"round {tally.rounds}/{rounds}: {len(harness.sent)} inputs, {dict(tally.kills)}, {time.monotonic() - began:.1f} s"
-                )
-            harness.stop()
-            harness.check(tally)
-        except BaseException:
-            harness.say(harness.tail())
-            raise
+            self.driver.close()
+            self.feeder.close()
+            self.log.close()
         finally:
-            harness.close()
-        return tally
+            if self.broker is not None:
+                self.broker.kill()
 
 
-def _kill(pid: int) -> None:
+class WrongError(Exception):
+    """Something was wrong; `verdict` says what."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(str(verdict))
+        self.verdict = verdict
+
+
+def run(options: Options, say: Callable[[str], None] = print) -> Tally:
+    """Run rounds in a new directory, which stays if something is wrong. Rounds that find nothing to strike do not count."""
+    directory = Path(tempfile.mkdtemp(prefix="penstock-crash-"))
+    tally = Tally()
+    began = time.monotonic()
+    harness = Harness(directory, options, say)
+    keep = True
+    number = 0
     try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+        while _goes_on(options, tally, number, began):
+            strike = plan(options.seed, number, options.kinds())
+            number += 1
+            say(f"round {number}: {strike}")
+            start = time.monotonic()
+            done = harness.round(strike)
+            if done is not None:
+                tally.rounds += 1
+                tally.faults[strike.kind] += 1
+            say(
+                f"  {done or 'nothing to strike'}; {len(harness.reader.inputs)} inputs, {time.monotonic() - start:.1f} s"
+            )
+        tally.verdict = harness.finish()
+        keep = False
+    except WrongError as error:
+        tally.verdict = error.verdict
+    except (KeyboardInterrupt, SystemExit):
+        keep = False
+        raise
+    finally:
+        tally.inputs, tally.repeated = len(harness.reader.inputs), harness.repeated
+        harness.close()
+        if keep:
+            say(
+                f"kept: {directory}; driver.log is what the drivers said, data/ has the state, kafka/ the broker's data:"
+            )
+            say(
+                f"  python -m penstock.plugins.testing.kafka_broker --directory {directory}/kafka runs the broker again"
+            )
+            say(f"  the same again: python -m tests.crash {_arguments(options)}")
+        else:
+            subprocess.run(["rm", "-rf", str(directory)], check=False)
+    return tally
+
+
+def _goes_on(options: Options, tally: Tally, number: int, began: float) -> bool:
+    if options.minutes is not None:
+        return time.monotonic() - began < options.minutes * 60
+    return tally.rounds < options.rounds and number < 3 * options.rounds
+
+
+def _arguments(options: Options) -> str:
+    faults = "".join(f" --fault '{each}'" for each in options.faults)
+    return f"--log {options.log} --changelog {options.changelog} --guarantee {options.guarantee} --rounds {options.rounds} --seed {options.seed}{faults}"
+
+
+def _describe(process: psutil.Process) -> str:
+    try:
+        return f"{process.pid} ({process.status()}: {' '.join(process.cmdline())[:120]})"
+    except psutil.Error:
+        return str(process.pid)

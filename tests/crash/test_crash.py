@@ -1,26 +1,27 @@
-"""A few rounds of kill -9; `python -m tests.crash` runs as many as it is told."""
+"""A few rounds of faults; `python -m tests.crash` runs as many as it is told."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from .__main__ import maker
-from .harness import run
-
-
-@pytest.mark.spark
-def test_kills_and_restarts_change_nothing() -> None:
-    tally = run(4, maker("local", 20, "exactly_once"))
-    assert tally.rounds == 4
-    assert (tally.lost, tally.duplicated, tally.wrong) == (0, 0, [])
+from .harness import Options, run
 
 
 @pytest.mark.spark
 @pytest.mark.broker
 @pytest.mark.parametrize(
-    ("guarantee", "rounds", "changelog"), [("exactly_once", 4, "topic"), ("at_least_once", 1, "directory")]
+    "options",
+    [
+        Options("local", seed=13, faults=("zombies", "kill jvm")),
+        Options("kafka", changelog="topic", faults=("kill broker", "kill workers")),
+        Options("kafka", seed=8, guarantee="at_least_once", faults=("take over",)),
+        Options("kafka", faults=("lose offsets",)),
+    ],
+    ids=lambda options: f"{options.log}, {options.changelog}, {options.guarantee}: {' and '.join(options.faults)}",
 )
-def test_nor_on_kafka_whose_broker_is_killed_too(guarantee: str, rounds: int, changelog: str) -> None:
-    tally = run(rounds, maker("kafka", 1, guarantee, changelog))
-    assert tally.rounds == rounds
-    assert (tally.lost, tally.duplicated, tally.wrong) == (0, 0, [])
+def test_faults_change_nothing(options: Options) -> None:
+    tally = run(replace(options, rounds=len(options.faults)))
+    assert tally.rounds == len(options.faults)
+    assert tally.passed, tally.verdict

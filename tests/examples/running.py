@@ -49,11 +49,14 @@ class OnSpark:
     def __init__(self, session: Any, **settings: Any) -> None:
         self._session = session
         self._settings = settings
+        self.ran: set[str] = set()
+        """The ids of the applications that ran."""
 
     def __call__(self, application: Application, topic: str, rows: Iterable[Row]) -> dict[str, list[Record]]:
         from penstock.plugins.spark import run
 
         application = application.with_settings(**self._settings)
+        self.ran.add(application.id)
         rows = list(rows)
         with opened(application) as log:
             for name in (topic, *application.program.sink_topics()):

@@ -40,7 +40,10 @@ def run_anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Run
     location = request.getfixturevalue("broker").bootstrap
     log = KafkaLog(location)
     before = set(log.topics())
-    yield OnSpark(session, **settings, log=f"kafka:{location}", processing_guarantee=ON_KAFKA[request.param])
+    runner = OnSpark(session, **settings, log=f"kafka:{location}", processing_guarantee=ON_KAFKA[request.param])
+    yield runner
+    for application in runner.ran:
+        log.delete_commits(application)
     for topic in set(log.topics()) - before:
         log.delete_topic(topic)
     log.close()

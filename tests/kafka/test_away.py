@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from penstock.errors import LogError
-from penstock.plugins.logs.kafka import KafkaLog, committers
+from penstock.plugins.logs.kafka import KafkaLog, transactions
+from penstock.plugins.logs.kafka.clients import Clients
 from penstock.plugins.spark.control import Control, ControlFile
 from penstock.plugins.spark.planner import BatchPlanner
 from penstock.plugins.spark.preparation import prepare
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from ..bad_input.world import says
+from ..processes import python
 from ..waiting import wait_until
+from .clients import make_topic
+from .early_starter import ORDERS, TOTALS
+from .late_broker import start_before
 from .shop import Shop, again, drain
 
 pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("test_away")]
@@ -51,6 +59,73 @@ def test_nobody_there(tmp_path: Path) -> None:
     says(
         caught.value, f"Kafka at {NOBODY}", "did not answer for 1 s (task_timeout)", "Connection refused", "start again"
     )
+
+
+def test_no_request_before_a_broker_answers() -> None:
+    clients = Clients(NOBODY, {"task.timeout.ms": "500"})
+
+    def ask(client: AdminClient, seconds: float) -> Any:
+        raise AssertionError("nobody has answered")
+
+    with pytest.raises(LogError) as caught:
+        clients.admin.one("asking", ask)
+    says(caught.value, f"Kafka at {NOBODY}", "while asking", "Connection refused")
+
+
+def test_too_many_open_files() -> None:
+    """Whichever of a client's files it is that cannot be opened, the error says so at once."""
+    # In a program of its own: librdkafka does not survive a fork of a process that has had a client.
+    with python("tests.kafka.few_files", NOBODY) as process:
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    said = out.splitlines()
+    assert len(said) == 14
+    short = [each for each in said if "did not answer" not in each]
+    assert short
+    for each in short:
+        says(each, "LogError: ", f"Kafka at {NOBODY}", "the limit of this process is", "ulimit -n")
+
+
+def test_a_request_without_an_answer_goes_with_its_client(running: KafkaBroker) -> None:
+    clients = Clients(running.bootstrap, {"task.timeout.ms": "1500"})
+    asked: list[int] = []
+
+    def ask(client: AdminClient, seconds: float) -> Any:
+        asked.append(id(client))
+        return client.describe_consumer_groups(["nobody"], request_timeout=seconds)
+
+    before = len(os.listdir("/proc/self/task"))
+    clients.admin.list_topics("asking")
+    running.freeze()
+    try:
+        with pytest.raises(LogError, match="did not answer for 1.5 s .* while asking"):
+            clients.admin.one("asking", ask)
+    finally:
+        running.resume()
+    assert asked
+    assert len(os.listdir("/proc/self/task")) == before, "its threads are gone, and its request with them"
+    clients.patience.timeout_s = 60.0
+    assert not clients.admin.one("asking", ask).members
+
+
+def test_a_start_before_the_broker(running: KafkaBroker, tmp_path: Path) -> None:
+    """`python -m tests.kafka.late_broker` does it with waits as long as they are."""
+    for topic in (ORDERS, TOTALS):
+        make_topic(running.bootstrap, topic)
+    running.kill()
+    with ExitStack() as stack:
+        starts = start_before(running, stack, tmp_path, [1, 2.5, 4], try_seconds=0.5)
+        running.kill()
+        waits = [sum("waiting" in line for line in start.lines) for start in starts]
+        for start in starts:
+            start.ask("again")
+        wait_until(lambda: all(start.waits() > before for start, before in zip(starts, waits, strict=True)))
+        running.start()
+        for start in starts:
+            start.says("asked")
+            start.ends()
+        assert [start.problem for start in starts] == [""] * 3
+        says(starts[0].lines[0], f"waiting for Kafka at {running.bootstrap}, for ", "task_timeout", "refused")
 
 
 PLAIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "anna"}
@@ -126,7 +201,7 @@ class Running:
 
 
 def test_away(running: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(committers, "_STUCK_SECONDS", 1.0)
+    monkeypatch.setattr(transactions, "_STUCK_SECONDS", 1.0)
     with ExitStack() as stack:
         hasty, patient = Running(running, tmp_path, stack), Running(running, tmp_path, stack)
         # As if task_timeout were "1s", which may be too short to get here on a busy machine.

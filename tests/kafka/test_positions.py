@@ -111,9 +111,5 @@ def test_somebody_else_in_the_group(broker: KafkaBroker, shop: Shop) -> None:
                 with pytest.raises(LogError) as caught:
                     doing()
                 says(caught.value, f"consumer group '{shop.id}' has members", "stop them", "another id")
-        with pytest.raises(LogError) as caught:
-            shop.run(processing_guarantee="at_least_once")
-        says(caught.value, f"consumer group '{shop.id}' has members", "stop them", "another id")
     with shop.log() as log:
         log.lease(shop.id, "a driver", 1_000).release()
-    shop.run(processing_guarantee="at_least_once")

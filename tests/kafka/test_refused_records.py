@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock import Processor, ProductionError, Record, Topology
+from penstock import Processor, ProductionError, Record, TopicPartition, Topology
 from penstock.errors import RecordRefusedError
 from penstock.handlers import skip
+from penstock.log import Commit
 from penstock.plugins.logs.kafka import KafkaLog
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import OutputBatch
@@ -62,6 +63,37 @@ def test_many_small_ones_at_once(broker: KafkaBroker) -> None:
         log.append(OutputBatch(topic, [b"k"], [b"x" * 400], [1]))
     log.append(OutputBatch(topic, [b"k"], [b"afterwards"], [1]))
     assert contents(log, topic)[-1] == (b"k", b"afterwards")
+    log.close()
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+def test_the_refused_record_is_named_each_time(broker: KafkaBroker, guarantee: str) -> None:
+    """Wherever it is among others, and though the transaction may say first that it failed, and other records that they were given up."""
+    log = KafkaLog(broker.bootstrap, {"processing.guarantee": guarantee})
+    topic, application = fresh_name("small"), fresh_name("application")
+    log.create_topic(topic, 1, {"max.message.bytes": "300"})
+    # From here on, batches are small enough.
+    with pytest.raises(RecordRefusedError):
+        log.append(OutputBatch(topic, [b"k"], [b"x" * 400], [1]))
+    partition = TopicPartition(topic, 0)
+    committer = log.open_committer(application, "0_0", [partition])
+
+    def outputs(count: int, *larger: int) -> list[OutputBatch]:
+        values: list[bytes | None] = [b"x" * (400 if number in larger else 4) for number in range(count)]
+        return [OutputBatch(topic, [b"k"] * count, values, [1] * count)]
+
+    for number in range(2):
+        for where in (0, 100, 199):
+            with pytest.raises(ProductionError) as caught:
+                committer.send(outputs(200))
+                committer.commit(Commit({partition: 1}, f"v{number}"), outputs(200, where))
+            says(caught.value, f"topic '{topic}'", "a record of 401 bytes", "'max.message.bytes' (300)")
+        assert committer.is_current()
+    committer.commit(Commit({partition: 1}, "good"), outputs(1))
+    assert log.committed(application, [partition]) == {partition: 1}
+    if guarantee == "exactly_once":
+        assert len(contents(log, topic)) == 1
+    committer.close()
     log.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError
 
 from penstock import Application, Processor, Record, Topology, key_value_store
+from penstock.errors import FencedError
 from penstock.nodes import TaskId
 from penstock.plugins.changelogs.topic import changelog_topic
 from penstock.plugins.logs.kafka import KafkaLog
@@ -16,6 +18,7 @@ from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.spark.preparation import prepare
+from penstock.plugins.testing.contracts.log_history import settled_ends
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import OutputBatch, TopicPartition
 
@@ -35,11 +38,13 @@ class Count(Processor):
         self.context.forward(record.with_value(str(count)))
 
 
-def make(broker: KafkaBroker, name: str, directory: Path, guarantee: str) -> Application:
+def make(broker: KafkaBroker, name: str, directory: Path, guarantee: str, **options: Any) -> Application:
     topology = (
         Topology()
         .add_source("in", f"{name}-in")
-        .add_processor("count", Count, "in", stores=[key_value_store("counts", key_serde="str", value_serde="json")])
+        .add_processor(
+            "count", Count, "in", stores=[key_value_store("counts", key_serde="str", value_serde="json", **options)]
+        )
         .add_sink("out", f"{name}-out", "count")
     )
     return Application(
@@ -116,4 +121,72 @@ def test_it_is_read_by_anybody_and_restores(broker: KafkaBroker, tmp_path: Path,
     assert run_everywhere(elsewhere, log, f"{name}-in") == {**expected, "a": 4, "d": 1}
     log.append(OutputBatch(f"{name}-in", [b"b"], [b"x"], [11]))
     assert run_everywhere(application, log, f"{name}-in") == {"a": 4, "b": 3, "c": 1, "d": 1}
+    log.close()
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+def test_catching_up_reads_what_was_missed(broker: KafkaBroker, tmp_path: Path, guarantee: str) -> None:
+    """Not the markers of transactions, nor attempts that failed, of all commits since the task was opened."""
+    name = fresh_name("catching-up")
+    log = open_log(make(broker, name, tmp_path, guarantee).settings)
+    for topic in (f"{name}-in", f"{name}-out"):
+        log.create_topic(topic, PARTITIONS)
+    prepare(make(broker, name, tmp_path, guarantee), log)
+    source, changelog = TopicPartition(f"{name}-in", 0), TopicPartition(changelog_topic(name, "counts"), 0)
+    keys = count()
+
+    def worker(host: str) -> TaskWorker:
+        application = make(broker, name, tmp_path / host, guarantee)
+        return TaskWorker(application, TaskId(0, 0), [source], log, host=Host())
+
+    def run(task: TaskWorker) -> tuple[int, int]:
+        """Make a commit of one entry; return where its version says that it begins, and where it does."""
+        log.append(OutputBatch(source.topic, [b"%d" % next(keys)], [b"x"], [1], None, [(0,)]))
+        before = settled_ends(log, [changelog])[changelog]
+        report = task.run_batch(log.end_offsets([source]), 0)
+        return int(report.version.rpartition("-")[2]), before
+
+    first = worker("one")
+    for number in range(12):
+        if number == 4 and guarantee == "exactly_once":
+            # An attempt of another worker is given up; then this one opens the task again.
+            attempt = log.open_committer(name, "0_0", [source])
+            attempt.send([OutputBatch(changelog.topic, [b"never"] * 5, [b"1"] * 5, [1] * 5, None, [(0,)] * 5)])
+            attempt.close()
+            with pytest.raises(FencedError):
+                run(first)
+        said, began = run(first)
+        assert said == began
+    first.close()
+    second = worker("two")
+    run(second)
+    second.close()
+    first = worker("one")
+    assert first.run_batch({}, 0).restored <= 2
+    first.close()
+    log.close()
+
+
+def test_a_store_that_was_not_logged_in_between(broker: KafkaBroker, tmp_path: Path) -> None:
+    """Its topic has what the host has from then on, and nothing of what was deleted meanwhile."""
+    name = fresh_name("changelog")
+    log = open_log(make(broker, name, tmp_path, "exactly_once").settings)
+    assert isinstance(log, KafkaLog)
+    for topic in (f"{name}-in", f"{name}-out"):
+        log.create_topic(topic, PARTITIONS)
+    expected: dict[str, int] = {}
+    for host, logged, rows, expected in (
+        ("one", True, [("a", "x"), ("b", "x")], {"a": 1, "b": 1}),
+        ("one", False, [("a", "x"), ("b", "forget"), ("c", "x")], {"a": 2, "c": 1}),
+        ("one", True, [("d", "x")], {"a": 2, "c": 1, "d": 1}),
+        ("two", True, [("a", "x")], {"a": 3, "c": 1, "d": 1}),
+    ):
+        for key, value in rows:
+            log.append(OutputBatch(f"{name}-in", [key.encode()], [value.encode()], [1]))
+        prepared = prepare(make(broker, name, tmp_path / host, "exactly_once", logged=logged), log)
+        assert run_everywhere(prepared.application, log, f"{name}-in") == expected
+    last = dict(consume(broker, changelog_topic(name, "counts")))
+    assert {key: value for key, value in last.items() if value is not None} == {
+        key.encode(): b"%d" % count for key, count in expected.items()
+    }
     log.close()

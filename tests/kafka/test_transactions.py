@@ -11,6 +11,7 @@ import pytest
 
 from penstock import Record, Topology, key_value_store
 from penstock.errors import FencedError
+from penstock.log import Commit
 from penstock.plugins.logs.kafka import KafkaLog
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import TopicPartition
@@ -24,25 +25,40 @@ KILLED = """
 import os, sys
 from penstock.log import Commit
 from penstock.plugins.logs.kafka import KafkaLog
+from penstock.plugins.logs.kafka.positions import to_kafka
 from penstock.record import OutputBatch, TopicPartition
 
-location, application, topic = sys.argv[1:]
+location, guarantee, application, topic = sys.argv[1:]
 partition = TopicPartition(topic, 0)
-committer = KafkaLog(location).open_committer(application, "0_0", [partition])
+log = KafkaLog(location, {"processing.guarantee": guarantee})
+committer = log.open_committer(application, "0_0", [partition])
 committer.commit(Commit({partition: 0}, "one"), [OutputBatch(topic, [b"k"], [b"committed"], [1])])
-committer.send([OutputBatch(topic, [b"k"], [b"given up"], [1])])
-committer._outbox.flush()
+committer.send([OutputBatch(topic, [b"k"], [b"sent ahead"], [1])])
+committer._deliver_sent()
+transactions = committer._begun()
+transactions.send(OutputBatch(topic, [b"k"], [b"given up"], [1]))
+transactions.flush()
+transactions._send_offsets(to_kafka("0_0", Commit({partition: 7}, "two")), committer._consumer, 30)
 os._exit(9)
 """
 
 
-def test_a_killed_task_does_not_hold_back_readers(broker: KafkaBroker) -> None:
-    """Its successor's opening ends its transaction, long before the broker would."""
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("exactly_once", "exactly_once"),
+        ("exactly_once", "at_least_once"),
+        ("at_least_once", "exactly_once"),
+        ("at_least_once", "at_least_once"),
+    ],
+)
+def test_a_killed_task_holds_nobody_back(broker: KafkaBroker, before: str, after: str) -> None:
+    """Its successor's opening ends its transaction, long before the broker would, whichever guarantee each of them has."""
     application, topic = fresh_name("app"), fresh_name("out")
     make_topic(broker.bootstrap, topic)
-    arguments = [sys.executable, "-c", KILLED, broker.bootstrap, application, topic]
+    arguments = [sys.executable, "-c", KILLED, broker.bootstrap, before, application, topic]
     assert subprocess.run(arguments, check=False).returncode == 9
-    log, partition = KafkaLog(broker.bootstrap), TopicPartition(topic, 0)
+    log, partition = KafkaLog(broker.bootstrap, {"processing.guarantee": after}), TopicPartition(topic, 0)
     held_back_at = log.end_offsets([partition])[partition]
     assert held_back_at < log.end_offsets([partition], stable=False)[partition]
     began = time.monotonic()
@@ -50,8 +66,11 @@ def test_a_killed_task_does_not_hold_back_readers(broker: KafkaBroker) -> None:
     wait_until(lambda: log.end_offsets([partition])[partition] > held_back_at)
     # transaction.timeout.ms is a minute.
     assert time.monotonic() - began < 20
-    assert committer.committed is not None and committer.committed.version == "one"
-    assert contents(log, topic) == [(b"k", b"committed")]
+    assert committer.committed == Commit({partition: 0}, "one")
+    sent = [(b"k", b"sent ahead")] if before == "at_least_once" else []
+    assert contents(log, topic) == [(b"k", b"committed"), *sent]
+    committer.commit(Commit({partition: 1}, "two"), [])
+    assert log.committed(application, [partition]) == {partition: 1}
     committer.close()
     log.close()
 

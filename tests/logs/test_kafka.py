@@ -53,6 +53,7 @@ class TestContract(LogContract):
     earliest_timestamp: ClassVar[int] = 1
     latest_timestamp: ClassVar[int] = 1_700_000_000_000
 
+    guarantee: ClassVar[str] = "exactly_once"
     bootstrap: ClassVar[str]
     seen: ClassVar[set[Path]] = set()
 
@@ -64,7 +65,7 @@ class TestContract(LogContract):
         if directory not in self.seen:
             self.seen.add(directory)
             empty(self.bootstrap)
-        return KafkaLog(self.bootstrap)
+        return KafkaLog(self.bootstrap, {"processing.guarantee": self.guarantee})
 
     def test_an_expired_lease_is_lost_to_the_next(self, log: Log, clock: ManualClock) -> None:
         """By the broker's clock: nobody's own counts."""
@@ -78,6 +79,28 @@ class TestContract(LogContract):
         with pytest.raises(LogError, match="driver two"):
             log.lease("application", "driver three", 10_000)
         successor.release()
+
+
+class TestCommitsAtLeastOnce(TestContract):
+    """What a commit is does not depend on the guarantee."""
+
+    guarantee: ClassVar[str] = "at_least_once"
+    sent_is_hidden: ClassVar[bool] = False
+
+
+_COMMITS = {
+    "test_a_record_that_is_too_large_changes_nothing",
+    "test_a_commit_is_one_step",
+    "test_whoever_was_replaced_is_fenced",
+    "test_what_is_sent_ahead_is_there_once",
+    "test_an_output_without_a_topic_changes_nothing",
+    "test_a_closed_committer_commits_nothing",
+    "test_forgetting_an_application",
+    "test_an_application_is_told_where_to_begin",
+}
+for name in dir(TestContract):
+    if name.startswith("test_") and name not in _COMMITS:
+        setattr(TestCommitsAtLeastOnce, name, None)
 
 
 def wait_for_lease(log: Log, owner: str) -> Lease:

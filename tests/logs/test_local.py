@@ -339,7 +339,7 @@ def test_a_directory_that_may_not_be_written() -> None:
         for directory in (ours, os.path.join(top, "new")):
             os.chmod(top, 0o555)
             assert _error_as_nobody(directory).startswith(f"local log {directory}: cannot open: ")
-            assert "this user" in _error_as_nobody(directory)
+            assert "make it writable for user" in _error_as_nobody(directory)
         os.chmod(top, 0o755)
         os.chmod(ours, 0o755)
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
 from itertools import groupby
 from pathlib import Path
 
+import msgpack
 import pytest
 
-from penstock.errors import LogError
+from penstock import ManualClock
+from penstock.errors import LeaseHeldError, LogError
 from penstock.log import Commit
 from penstock.plugins.logs.local import LocalLog
 from penstock.record import OutputBatch, TopicPartition
@@ -139,17 +142,38 @@ def test_a_frozen_process_that_wakes_is_fenced(tmp_path: Path) -> None:
     log.close()
 
 
-def test_the_lease_of_a_killed_driver_is_free_at_once(tmp_path: Path) -> None:
-    """Its process is gone, so nobody needs to wait for its expiry; while it lives it is named."""
+def test_the_lease_of_a_killed_driver_is_free_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the next one starts under another host name, as a container does. A driver that runs is named at once, without a wait."""
     directory = make(tmp_path)
     log = LocalLog(directory)
+    monkeypatch.setattr(socket, "gethostname", lambda: "another-container")
     with start("take_lease", directory) as driver:
         assert line(driver) == "leased"
-        with pytest.raises(LogError, match=rf"the first driver \(process {driver.pid} on .*ends in 3[56]"):
+        with pytest.raises(LogError, match=rf"the first driver \(process {driver.pid} on .*ends in 3[56]") as raised:
             log.lease("app", "the second driver", 1000)
+        assert not isinstance(raised.value, LeaseHeldError)
+        log.lease("another", "another driver", 3_600_000)
         driver.kill()
         driver.wait()
-        log.lease("app", "the second driver", 1000).release()
+        lease = log.lease("app", "the second driver", 1000)
+    assert len(list(Path(directory).glob("lease-*"))) == 2, "the lock file of the killed driver is gone"
+    lease.release()
+    assert len(list(Path(directory).glob("lease-*"))) == 1
+    log.close()
+
+
+def test_a_lease_of_an_earlier_release_is_waited_for(tmp_path: Path) -> None:
+    """Its process locked no file, so whether it runs is unknown until the lease ends."""
+    clock = ManualClock(1_000)
+    log = LocalLog(make(tmp_path), clock=clock)
+    row = {"owner": "driver", "host": "h", "process": 1, "started": "7", "token": "t", "expires_ms": 16_000}
+    storage = log._storage
+    with storage.write("test") as (transaction, _):
+        transaction.put(b"app", msgpack.packb(row), db=storage.environment.database("leases"))
+    with pytest.raises(LeaseHeldError, match=r"run by driver \(process 1 on h\).*ends in 15.0 s"):
+        log.lease("app", "the next", 1_000)
+    clock.advance("15s")
+    log.lease("app", "the next", 1_000).release()
     log.close()
 
 
@@ -211,7 +235,7 @@ def test_a_file_size_limit_or_a_full_disk_loses_nothing(tmp_path: Path) -> None:
         process.wait()
     assert count > 10
     assert why.startswith(f"LogError: local log {directory}: cannot append to topic 'out'")
-    assert "Free space there" in why
+    assert "make room there, or give the log another directory" in why
     log = LocalLog(directory)
     names = [TopicPartition("out", each) for each in range(PARTITIONS)]
     assert sum(log.end_offsets(names).values()) == count * 10

@@ -54,9 +54,9 @@ FAULTS = Faults()
 
 
 class FaultyChangelog(MemoryChangelog):
-    def append(self, changes: Changes, previous: str | None, version: str) -> None:
+    def append(self, changes: Changes, previous: str | None, version: str, commit: Commit | None = None) -> None:
         FAULTS.step("before delta")
-        super().append(changes, previous, version)
+        super().append(changes, previous, version, commit)
         FAULTS.step("after delta")
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.clock import ManualClock
@@ -46,6 +50,27 @@ def test_one_in_use_stays_also_for_another_process(tmp_path: Path) -> None:
     use.close()
     os.utime(tmp_path / "0_0.lock", (0, 0))
     assert subprocess.run(other, capture_output=True, text=True, check=True).stdout == "['0_0']\n"
+
+
+def test_a_process_that_is_frozen_while_it_deletes_keeps_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used_at(tmp_path / "0_0", 0)
+
+    def frozen(directory: Path) -> None:
+        with open(tmp_path / "0_0.lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        (tmp_path / "0_0").mkdir()
+        raise PermissionError("it is killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", frozen)
+        assert remove_unused(tmp_path, 1_000, NOW) == ["0_0"]
+    assert len(list(tmp_path.glob("0_0.*.removed"))) == 1
+    DirectoryUse(tmp_path / "0_0").close()
+    os.utime(tmp_path / "0_0.lock", (NOW / 1000, NOW / 1000))
+    assert remove_unused(tmp_path, 1_000, NOW) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0_0", "0_0.lock"]
 
 
 class Keep(Processor):

@@ -92,12 +92,12 @@ def test_two_processes_share_one_copy_and_see_what_the_other_read(tmp_path: Path
     app = application(tmp_path, "memory")
     first, second = (GlobalStores(app, tmp_path) for _ in range(2))
     fill(log, ("a", "1"), ("b", "1"))
-    first.update(log, {})
+    first.update(log, {}, 0)
     assert contents(first) == {"a": "1", "b": "1"}
     assert first.stores["table"].get("a") == "1"  # type: ignore[attr-defined]  # now held as an object
     fill(log, ("a", "2"))
-    second.update(log, {})
-    first.update(log, {})
+    second.update(log, {}, 0)
+    first.update(log, {}, 0)
     assert contents(first) == contents(second) == {"a": "2", "b": "1"}
     first.close()
     second.close()
@@ -107,14 +107,14 @@ def test_it_survives_on_disk_and_goes_on_from_its_position(tmp_path: Path, log: 
     app = application(tmp_path)
     fill(log, ("a", "1"))
     first = GlobalStores(app, tmp_path)
-    first.update(log, {})
+    first.update(log, {}, 0)
     first.close()
     for partition in range(3):
         at = TopicPartition("table", partition)
         log.purge(at, log.end_offsets([at])[at])
     fill(log, ("b", "1"))
     again = GlobalStores(app, tmp_path)
-    again.update(log, {})
+    again.update(log, {}, 0)
     assert contents(again) == {"a": "1", "b": "1"}
     again.close()
 
@@ -125,9 +125,9 @@ def test_it_is_read_up_to_the_planned_ends_only(tmp_path: Path, log: MemoryLog) 
     (at,) = (
         each for each, end in log.end_offsets([TopicPartition("table", number) for number in range(3)]).items() if end
     )
-    stores.update(log, {at: 1})
+    stores.update(log, {at: 1}, 0)
     assert contents(stores) == {"a": "1"}
-    stores.update(log, {})
+    stores.update(log, {}, 0)
     assert contents(stores) == {"a": "2"}
     stores.close()
 
@@ -175,20 +175,20 @@ def test_its_topic_must_be_there(tmp_path: Path) -> None:
         UnknownTopicError,
         match="global store 'table': topic 'table' does not exist; create it: penstock topics create table",
     ):
-        stores.update(MemoryLog(), {})
+        stores.update(MemoryLog(), {}, 0)
     stores.close()
 
 
 def test_a_failure_leaves_it_as_it_was(tmp_path: Path, log: MemoryLog) -> None:
     stores = GlobalStores(application(tmp_path, "memory"), tmp_path)
     fill(log, ("a", "1"))
-    stores.update(log, {})
+    stores.update(log, {}, 0)
     fill(log, ("a", "2"), ("a", "raise"))
     for _ in range(2):
         with pytest.raises(
             Exception, match=r"node 'table-fill', at topic 'table' partition \d offset 2: ValueError: as asked"
         ):
-            stores.update(log, {})
+            stores.update(log, {}, 0)
         assert contents(stores) == {"a": "1"}
     stores.close()
 
@@ -196,7 +196,7 @@ def test_a_failure_leaves_it_as_it_was(tmp_path: Path, log: MemoryLog) -> None:
 def test_skipping_drops_the_record_only(tmp_path: Path, log: MemoryLog) -> None:
     stores = GlobalStores(application(tmp_path, "memory", processing_handler=skip), tmp_path)
     fill(log, ("a", "1"), ("a", "raise"), ("a", "3"))
-    stores.update(log, {})
+    stores.update(log, {}, 0)
     assert contents(stores) == {"a": "3"}
     stores.close()
 
@@ -206,7 +206,7 @@ def test_retries_end_and_dead_letters_are_sent(tmp_path: Path, log: MemoryLog) -
     waits: list[float] = []
     host = Host(wait=waits.append)
     fill(log, ("a", "1"), ("a", "raise"), ("a", "3"))
-    host.update_globals(app, log, {})
+    host.update_globals(app, log, {}, 0)
     assert dict(host.global_stores(app)["table"].all()) == {"a": "3"}  # type: ignore[attr-defined]
     assert waits == [0.02, 0.02]
     assert produced(log, "dead") == [("a", "raise", 0)]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from penstock import Application, OffsetOutOfRangeError, Topology
+from penstock import Application, OffsetOutOfRangeError, Processor, Record, Topology, key_value_store
 from penstock.errors import ConfigError
-from penstock.log import Log
+from penstock.log import Commit, Log
 from penstock.nodes import TaskId
 from penstock.plugins.logs.kafka import KafkaLog
 from penstock.plugins.logs.local import LocalLog
@@ -21,6 +22,7 @@ from penstock.plugins.testing.contracts.log_history import read
 from penstock.record import OutputBatch, TopicPartition
 
 from ..kafka.names import fresh_name
+from ..processes import opened_workers
 from ..waiting import wait_until
 
 
@@ -122,6 +124,104 @@ def test_go_on(
     wait_until(
         lambda: world.copied() == [b"1", b"2", b"3", b"4", *copied, b"10"]
     )  # a transaction is readable a moment after its commit
+
+
+def set_position(world: World, offset: int) -> None:
+    """Leave a commit that the log's records do not reach: what is left of one after the log lost its last records."""
+    committer = world.log.open_committer(world.id, "0_0", [world.partition])
+    before = committer.committed
+    assert before is not None
+    committer.commit(Commit({world.partition: offset}, before.version, before.engine_state), [])
+    committer.close()
+
+
+@pytest.mark.parametrize(("policy", "copied"), [("fail", None), ("earliest", [b"8", b"9", b"10"]), ("latest", [b"10"])])
+def test_the_log_ends_before_the_position(log: Log, tmp_path: Path, policy: str, copied: list[bytes] | None) -> None:
+    """As after an unclean leader election: what is written from there on would otherwise be skipped without a word."""
+    world = World(log, tmp_path)
+    set_position(world, 12)
+    if copied is None:
+        for _ in range(2):
+            with pytest.raises(OffsetOutOfRangeError, match=r"offset 12 .* ends before what was processed"):
+                world.run(policy)
+        return
+    world.run(policy)
+    world.produce(b"10")
+    world.run("fail")
+    wait_until(lambda: world.copied() == [b"1", b"2", b"3", b"4", *copied])
+
+
+class Counting(Processor):
+    def init(self, context: Any) -> None:
+        super().init(context)
+        self.counts = context.get_store("counts")
+
+    def process(self, record: Record) -> None:
+        self.counts.put("all", (self.counts.get("all") or 0) + 1)
+
+
+@pytest.mark.parametrize(("policy", "what"), [("earliest", "deleted"), ("latest", "lost"), ("fail", "deleted")])
+def test_nothing_is_skipped_in_an_internal_topic(log: Log, tmp_path: Path, policy: str, what: str) -> None:
+    """Whatever the policy: what was there is missing in the state, which the skip would hide."""
+    name = fresh_name("app")
+    topology = (
+        Topology()
+        .add_source("in", f"{name}.in")
+        .add_repartition("again", "in")
+        .add_processor("count", Counting, "again", stores=[key_value_store("counts", backend="memory")])
+    )
+    application = Application(
+        name,
+        topology,
+        log="memory:",
+        changelog=f"directory:{tmp_path / 'changelog'}",
+        data_dir=str(tmp_path),
+        offset_out_of_range=policy,
+    )
+    source, between = TopicPartition(f"{name}.in", 0), TopicPartition(f"{name}-again-repartition", 0)
+    log.create_topic(source.topic, 1)
+
+    def run(directory: str = "one") -> None:
+        there = application.with_settings(data_dir=str(tmp_path / directory))
+        with opened_workers(there, log) as (first, second):
+            first.run_batch(log.end_offsets([source]), 0)
+            wait_until(lambda: log.end_offsets([between]) == log.end_offsets([between], stable=False))
+            second.run_batch(log.end_offsets([between]), 0)
+
+    def produce() -> None:
+        log.append(OutputBatch(source.topic, [b"k"] * 3, [b"v"] * 3, [1] * 3))
+
+    produce()
+    run()
+    committed = log.committed(name, [between])[between]
+    assert committed is not None
+    committer = log.open_committer(name, "1_0", [between])
+    early = committer.committed
+    assert early is not None
+    if what == "lost":
+        committer.commit(Commit({between: committed + 50}, early.version, early.engine_state), [])
+        expected = f"offset {committed + 50} .* ends before what was processed"
+    else:
+        produce()
+        run()
+        end = log.committed(name, [between])[between]
+        assert end is not None
+        log.purge(between, end)
+        if isinstance(log, KafkaLog):
+            log._topics.flush_purges()
+            log._readers.forget(between.topic)
+        log.maintain(0)
+        # The log has lost the last commit, and so has the state, whose version it names.
+        committer = log.open_committer(name, "1_0", [between])
+        committer.commit(early, [])
+        expected = rf"offset {committed} .*lost a later commit than the one it has \(state version {early.version}\)"
+    committer.close()
+    produce()
+    for directory in ("one", "two"):
+        with pytest.raises(OffsetOutOfRangeError, match=expected) as caught:
+            run(directory)
+        for part in (name, "task 1_0", between.topic, "internal topic", "whatever `offset_out_of_range` says", "reset"):
+            assert part in str(caught.value)
 
 
 def test_another_policy(tmp_path: Path) -> None:

@@ -40,6 +40,22 @@ def count(supplier: Any = Count, **options: Any) -> Topology:
     )
 
 
+class Fill(Processor):
+    def process(self, record: Record) -> None:
+        self.context.get_store("table").put(record.key, record.value)
+
+
+class LookUp(Processor):
+    def process(self, record: Record) -> None:
+        self.context.forward(record.with_value(str(self.context.get_store("table").get(record.key))))
+
+
+def look_up() -> Topology:
+    """Each record gets its key's value in a global store."""
+    topology = Topology().add_global_store(key_value_store("table", key_serde="str"), "rows", "table", "fill", Fill)
+    return topology.add_source("in", "in").add_processor("look-up", LookUp, "in").add_sink("out", "out", "look-up")
+
+
 class ByValue(Processor):
     def process(self, record: Record) -> None:
         self.context.forward(record.with_key(record.value))

@@ -1,17 +1,32 @@
-"""Which checkpoint directory is used; no Spark is started."""
+"""Which checkpoint directory is used."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock import ConfigError, IncompatibleStateError, Settings
-from penstock.plugins.spark.checkpoint import Checkpoint
+from penstock.plugins.spark.checkpoint import Checkpoint, delete_checkpoint, delete_with_spark, has_checkpoint
 
 
-def checkpoint(directory: Path, identity: str = "life", parallelism: int = 2, spark: str = "4.3.0") -> Checkpoint:
-    return Checkpoint(Settings(data_dir=str(directory)), "app", identity, parallelism, spark)
+def checkpoint(
+    directory: Path,
+    identity: str = "life",
+    parallelism: int = 2,
+    spark: str = "4.3.0",
+    checkpoint_dir: str = "checkpoint",
+) -> Checkpoint:
+    made = Settings(data_dir=str(directory), checkpoint_dir=checkpoint_dir)
+    return Checkpoint(made, "app", identity, parallelism, spark, _delete_directory)
+
+
+def _delete_directory(location: str) -> None:
+    if "refuses" in location:
+        raise PermissionError("no such right")
+    shutil.rmtree(location.removeprefix("file://"))
 
 
 def test_it_is_used_again_while_it_fits(tmp_path: Path) -> None:
@@ -30,6 +45,37 @@ def test_another_parallelism_or_spark_starts_a_new_one(tmp_path: Path, change: d
     assert other.directory != first.directory
 
 
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_one_that_is_replaced_is_deleted_wherever_it_is(tmp_path: Path, scheme: str) -> None:
+    location = f"{scheme}{tmp_path}/elsewhere"
+    first = checkpoint(tmp_path, checkpoint_dir=location)
+    place = Path(first.directory.removeprefix("file://"))
+    (place / "offsets").mkdir(parents=True)
+    first.renew()
+    assert not place.exists()
+    second = Path(first.directory.removeprefix("file://"))
+    (second / "offsets").mkdir(parents=True)
+    made = Settings(data_dir=str(tmp_path), checkpoint_dir=location)
+    assert delete_checkpoint(made, "app") is None
+    assert not second.parent.exists()
+    assert not has_checkpoint(made, "app")
+
+
+def test_one_that_cannot_be_deleted_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = checkpoint(tmp_path, checkpoint_dir="other://refuses/here")
+    stays = first.directory
+    first.renew()
+    assert (
+        f"Spark's checkpoint in {stays} is not used any more, and cannot be deleted from here (no such right)"
+        in caplog.text
+    )
+    remark = delete_checkpoint(Settings(data_dir=str(tmp_path), checkpoint_dir="other://refuses/here"), "app")
+    assert remark is not None
+    assert remark.startswith(
+        "Spark's checkpoint in other://refuses/here/app is not used any more, and cannot be deleted from here ("
+    )
+
+
 def test_that_of_another_log_is_refused(tmp_path: Path) -> None:
     checkpoint(tmp_path)
     with pytest.raises(IncompatibleStateError, match="made with another log"):
@@ -40,3 +86,11 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").write_text("in the way")
     with pytest.raises(ConfigError, match=r"checkpoint directory .*checkpoint/app: .*set `checkpoint_dir`"):
         checkpoint(tmp_path)
+
+
+@pytest.mark.spark
+def test_spark_deletes_what_its_file_systems_reach(tmp_path: Path, spark: Any) -> None:
+    (tmp_path / "old" / "offsets").mkdir(parents=True)
+    delete_with_spark(spark, f"file://{tmp_path}/old")
+    delete_with_spark(spark, f"file://{tmp_path}/old")
+    assert not (tmp_path / "old").exists()

@@ -89,6 +89,19 @@ def test_a_batch_that_moved_nothing_is_repeated_but_not_at_once(stage: Stage) ->
     assert len(stage.waits) == 8
 
 
+def test_batches_that_moved_nothing_may_be_any_number(stage: Stage) -> None:
+    """2.0**1024 is too large for a float: the exponent stays small."""
+    stage.put("in", 5)
+    offset = stage.started()
+    for _ in range(1_100):
+        offset = stage.planner.next(offset, None)
+    assert offset["seq"] == 1_101
+    assert stage.waits[-1] == 0.5
+    stage.planner._idle_batches = 10**9
+    stage.planner.next(offset, None)
+    assert stage.waits[-1] == 0.5
+
+
 def test_a_tick_that_is_due_makes_a_batch_and_not_more_often_than_the_interval(stage: Stage) -> None:
     first = stage.started()
     stage.control.write(Control(next_tick=1_500))
@@ -188,15 +201,33 @@ def test_steps_run_at_the_clock_that_is_given_and_are_answered(stage: Stage) -> 
 
 
 def test_every_task_gets_a_row_for_each_partition(stage: Stage) -> None:
-    planner = stage.new_planner(globals=[("in", 0)])
-    end: Offset = {"seq": 3, "clock_ms": 5, "step": -1, "ends": {"in": {"0": 9}}}
+    planner = stage.new_planner(globals=["table"])
+    end: Offset = {"seq": 3, "clock_ms": 5, "step": -1, "ends": {"in": {"0": 9}, "table": {"0": 2, "1": 4}}}
     first, second = group_key(TaskId(0, 0), 2), group_key(TaskId(1, 0), 2)
-    assert planner.rows(end) == [
-        (first, "0_0", "in", 0, 9, 5),
-        (first, "0_0", "in", 0, 9, 5),
-        (second, "1_0", "app-r", 0, 0, 5),
-        (second, "1_0", "in", 0, 9, 5),
-    ]
+    for ids in ({"table": "id"}, {}):
+        id_ = ids.get("table", "")
+        assert planner.rows({**end, "topics": ids}) == [
+            (first, "0_0", "in", 0, 9, 5, ""),
+            (first, "0_0", "table", 0, 2, 5, id_),
+            (first, "0_0", "table", 1, 4, 5, id_),
+            (second, "1_0", "app-r", 0, 0, 5, ""),
+            (second, "1_0", "table", 0, 2, 5, id_),
+            (second, "1_0", "table", 1, 4, 5, id_),
+        ]
+    assert planner.rows(end)[1][-1] == "", "an offset of an earlier release has no ids"
+
+
+def test_topics_of_global_stores_are_planned_as_they_are_before_each_batch(stage: Stage) -> None:
+    planner = stage.new_planner(globals=["table"])
+    assert "table" not in planner.next(planner.first(), None)["ends"], "the task that misses it says so"
+    ids = []
+    for partitions in (2, 3):
+        stage.log.create_topic("table", partitions)
+        offset = stage.new_planner(globals=["table"]).next(planner.first(), None)
+        assert offset["ends"]["table"] == dict.fromkeys(map(str, range(partitions)), 0)
+        ids.append(offset["topics"]["table"])
+        stage.log.delete_topic("table")
+    assert ids[0] and ids[1] and ids[0] != ids[1]
 
 
 def test_the_plan_survives_its_text(stage: Stage) -> None:

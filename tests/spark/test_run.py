@@ -11,9 +11,18 @@ from typing import Any
 
 import pytest
 
-from penstock import Application, IncompatibleStateError, LogError, ProcessingError, Topology, TopologyError
+from penstock import (
+    Application,
+    IncompatibleStateError,
+    LogError,
+    ProcessingError,
+    RuntimeUnavailableError,
+    Topology,
+    TopologyError,
+)
 from penstock.plugins.spark import RunProgress, RunSummary, run
 
+from ..small_disk import small_disk
 from ..waiting import wait_until
 from . import apps
 from .surroundings import Surroundings
@@ -119,6 +128,7 @@ def test_a_checkpoint_of_another_log_is_refused(surroundings: Surroundings, spar
 
 
 def test_repartition_topics_drain_with_more_tasks_than_cores(surroundings: Surroundings, spark: Any) -> None:
+    """But for what the newest commit read: if the log loses that, reset --from-state goes back to the one before."""
     surroundings.create(**{"in": 4, "out": 1})
     surroundings.put("in", [(f"k{number}", f"v{number % 5}", number) for number in range(200)])
     summary = run(surroundings.application("app", apps.count_by_value()), session=spark)
@@ -127,6 +137,8 @@ def test_repartition_topics_drain_with_more_tasks_than_cores(surroundings: Surro
         f"v{n}": 40 for n in range(5)
     }
     assert surroundings.log.topics()["app-by-value-repartition"].internal
+    surroundings.put("in", [(f"k{number}", f"v{number % 5}", number) for number in range(200, 205)])
+    run(surroundings.application("app", apps.count_by_value()), session=spark)
     left = surroundings.log.start_offsets(surroundings.partitions("app-by-value-repartition"))
     assert sum(left.values()) == 200, "what was read of a repartition topic is purged"
 
@@ -219,6 +231,26 @@ def test_workers_log_lines_reach_the_driver_with_task_and_node(
     assert [(each.levelno, each.task, each.node) for each in lines] == [(logging.WARNING, "0_0", "count")]  # type: ignore[attr-defined]
 
 
+def test_a_global_store_follows_a_topic_that_is_made_again(surroundings: Surroundings, spark: Any) -> None:
+    """While the application runs, with more partitions and as many records as before."""
+    surroundings.create(**{"in": 2, "out": 1, "table": 1})
+    surroundings.put("table", [("a", "old", 0), ("b", "old", 0)])
+    surroundings.put("in", [("a", "?", 0), ("b", "?", 0)], 0)
+
+    def go_on() -> bool:
+        answers = surroundings.values_by_key("out")
+        if answers == {"a": ["old"], "b": ["old"]} and len(surroundings.partitions("table")) == 1:
+            surroundings.log.delete_topic("table")
+            surroundings.create(table=2)
+            surroundings.put("table", [("a", "new", 0)], 0)
+            surroundings.put("table", [("c", "new", 0)], 1)
+            surroundings.put("in", [(key, "?", 1) for key in "abc"], 1)
+        return sum(map(len, answers.values())) == 5
+
+    run_until(surroundings.application("app", apps.look_up()), spark, go_on)
+    assert surroundings.values_by_key("out") == {"a": ["old", "new"], "b": ["old", "None"], "c": ["new"]}
+
+
 def test_a_second_driver_is_refused(surroundings: Surroundings, spark: Any) -> None:
     surroundings.create(**{"in": 1, "out": 1})
     lease = surroundings.log.lease("app", "somebody", 60_000)
@@ -230,8 +262,8 @@ def test_a_second_driver_is_refused(surroundings: Surroundings, spark: Any) -> N
 def test_what_does_not_fit_is_refused_with_the_reason(surroundings: Surroundings, spark: Any) -> None:
     surroundings.create(**{"in": 2, "out": 1})
     run(surroundings.application("app", apps.count()), session=spark)
-    with pytest.raises(IncompatibleStateError, match=r"application 'app'.*store 'counts'.*no longer"):
-        run(surroundings.application("app", apps.pipe()), session=spark)
+    with pytest.raises(IncompatibleStateError, match=r"application 'app'.*store 'counts' was written with value_serde"):
+        run(surroundings.application("app", apps.count(), state_serde="json"), session=spark)
     surroundings.log.delete_topic("in")
     surroundings.create(**{"in": 3})
     with pytest.raises(IncompatibleStateError, match=r"'in' had 2 partitions and has 3"):
@@ -239,3 +271,20 @@ def test_what_does_not_fit_is_refused_with_the_reason(surroundings: Surroundings
     surroundings.log.delete_topic("out")
     with pytest.raises(TopologyError, match=r"no topic 'out' \(sink 'out'\).*penstock topics create"):
         run(surroundings.application("other", apps.count()), session=spark)
+
+
+def test_a_full_disk_under_the_checkpoint_ends_the_run_at_once(
+    surroundings: Surroundings, spark: Any, tmp_path: Path
+) -> None:
+    surroundings.create(**{"in": 1, "out": 1})
+    surroundings.put("in", records(10))
+    with small_disk(tmp_path / "small", 12) as disk:
+        application = surroundings.application("counts", apps.count(), checkpoint_dir=str(disk / "checkpoint"))
+        with pytest.raises(RuntimeUnavailableError) as raised:
+            run(application, session=spark)
+    message = str(raised.value)
+    assert message.startswith(
+        "application 'counts': Spark ended the query: java.io.IOException: No space left on device; the disk is full"
+    )
+    assert f"set `checkpoint_dir` (now {disk}/checkpoint/counts/" in message
+    assert run(application.with_settings(checkpoint_dir="checkpoint"), session=spark).records_in == 10

@@ -84,6 +84,18 @@ def test_what_spark_says_is_told_without_its_stack() -> None:
     assert explain("") == "no reason given"
 
 
+def test_a_full_disk_counts_before_what_came_of_it() -> None:
+    text = (
+        "org.apache.spark.SparkException: Job aborted\n\tat org.apache.spark.X\nTraceback (most recent call last):\n  File y\n"
+        "EOFError\n\nCaused by: java.io.IOException: No space left on device\n\tat java.io.FileOutputStream.writeBytes\n"
+    )
+    assert explain(text, "/data/checkpoint/a") == (
+        "java.io.IOException: No space left on device; the disk is full, or a quota or file size limit is reached: make room there, or set "
+        "`checkpoint_dir` (now /data/checkpoint/a) or SPARK_LOCAL_DIRS to another directory"
+    )
+    assert "the limit of this process is" in explain("Cannot run program: error=24, Too many open files")
+
+
 def test_importing_the_runtime_imports_no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     import subprocess
 

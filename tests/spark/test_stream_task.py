@@ -128,7 +128,7 @@ class Operator:
             application,
             TaskId(0, 0),
             partitions,
-            program.fingerprint(assignment),
+            program.fingerprint(assignment, application.settings),
             Host(wait=lambda seconds: None),
             stream="query",
             **self.options,
@@ -264,6 +264,59 @@ def test_the_number_of_tasks_may_not_change(operator: Operator) -> None:
     operator.in_a_new_process()
     with pytest.raises(IncompatibleStateError, match="'app', task 0_0: it does not fit.*partitions=.*new checkpoint"):
         operator.batch([("a", "x", 2)])
+
+
+class Numbers(Processor):
+    """Counts by key in the store `counts`, if there is one."""
+
+    def process(self, record: Record) -> None:
+        said = record.value
+        if self.context.config["user"].get("counts"):
+            counts = self.context.get_store("counts")
+            said = counts.put_if_absent(record.key, 0) or 0
+            counts.put(record.key, said + 1)
+        self.context.forward(record.with_value(str(said)))
+
+
+def changed(operator: Operator, *, counts: bool = True, settings: Any = None, **options: Any) -> None:
+    """Go on with a program whose store `counts` has other options, or which has none."""
+    topology = Topology().add_source("in", "in").add_processor("p", Numbers, "in")
+    if counts:
+        topology.add_store(key_value_store("counts", **{"key_serde": "str", **options}), "p")
+    topology.add_sink("out", "out", "p")
+    given = {"data_dir": str(operator.directory), "user": {"counts": counts}, **(settings or {})}
+    operator.application = Application("app", topology, **given)
+    operator.in_a_new_process()
+
+
+def test_what_a_program_may_change(tmp_path: Path) -> None:
+    operator = Operator(tmp_path)
+    changed(operator, counts=False)
+    operator.batch([("a", "x", 1)])
+    changed(operator)  # a first store
+    assert operator.batch([("a", "x", 2)]) == [("a", "0", 2)]
+    operator.on_a_new_host()
+    assert operator.batch([("a", "x", 3)]) == [("a", "1", 3)]
+    changed(operator, backend="memory")
+    assert operator.batch([("a", "x", 4)]) == [("a", "2", 4)]
+    changed(operator)
+    assert operator.batch([]) == []
+    operator.in_a_new_process()
+    assert operator.batch([("a", "x", 5)]) == [("a", "3", 5)]
+    for options, said in (
+        ({"logged": False}, "'counts' was in the changelog"),
+        ({"value_serde": "int"}, "'counts' was written with value_serde"),
+        ({"settings": {"state_serde": "json"}}, "'counts' was written with value_serde"),
+    ):
+        changed(operator, **options)
+        with pytest.raises(IncompatibleStateError, match=f"{said}.*new checkpoint"):
+            operator.batch([("a", "x", 6)])
+    changed(operator, ttl="1h")
+    assert operator.batch([("a", "x", 7)]) == [("a", "4", 7)]
+    changed(operator)
+    with pytest.raises(IncompatibleStateError, match="'counts' had a TTL and now has none"):
+        operator.batch([("a", "x", 8)])
+    operator.close()
 
 
 def test_going_back_as_far_as_spark_may(tmp_path: Path) -> None:

@@ -427,7 +427,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
     with forked(fill) as connection:
         text = answer(connection)
-        assert str(tmp_path) in text and "free some space" in text
+        assert str(tmp_path) in text and "make room there" in text
         assert answer(connection) == ("v1", [(b"k", b"1")])
         assert answer(connection) == ("v2", [(b"k", b"2")])
 

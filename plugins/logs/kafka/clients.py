@@ -10,9 +10,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from penstock.client_names import JAVA_ONLY, PREFIXES, RENAMED, advice
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, LogError
+from penstock.system_errors import open_files_advice
 
-from .failures import Patience, as_config_error
+from .admin import Admin
+from .failures import Patience, as_config_error, is_out_of_files
 
 _log = logging.getLogger("penstock.kafka")
 
@@ -77,6 +79,7 @@ class Clients:
         self.guarantee = settings.get("processing.guarantee", "exactly_once")
         self.replication = int(settings.get("replication.factor", "-1"))
         self.patience = Patience(self.where, float(settings.get("task.timeout.ms", "300000")) / 1000)
+        self.admin = Admin(lambda: self._make(AdminClient, "admin", {}), self.patience)
         self._most_batch_bytes = _BATCH_BYTES
         self._common: dict[str, Any] = {}
         self._own: dict[str, dict[str, Any]] = {kind: {} for kind in PREFIXES}
@@ -122,11 +125,6 @@ class Clients:
         self._most_batch_bytes = min(self._most_batch_bytes, most_bytes)
         return did
 
-    def admin(self) -> AdminClient:
-        """Return an admin client."""
-        made: AdminClient = self._make(AdminClient, "admin", {})
-        return made
-
     def _make(self, kind: Any, name: str, properties: dict[str, Any]) -> Any:
         chosen = {
             **_COMMON,
@@ -141,6 +139,8 @@ class Clients:
         try:
             return kind(chosen, logger=_Librdkafka())
         except (KafkaException, TypeError, ValueError) as error:
+            if is_out_of_files(str(error)):
+                raise LogError(f"{self.where}: cannot make a client ({error}): {open_files_advice()}") from error
             raise as_config_error(error, f"log {self.location!r}, {name}") or error from None
 
     def _failed(self, error: KafkaError) -> None:

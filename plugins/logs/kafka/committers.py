@@ -1,39 +1,44 @@
-"""The commit points of a task: a Kafka transaction, or outputs flushed and then positions committed."""
+"""The commit points of a task. Both are transactions; the guarantees differ in where outputs go."""
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
-from threading import Thread
-from typing import Any
+from typing import ClassVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
-from penstock.errors import FencedError, LogError, PenstockError, ProductionError
+from penstock.errors import FencedError, LogError, PenstockError, ProductionError, RecordRefusedError
 from penstock.log import Commit, TaskCommitter
 from penstock.record import OutputBatch, TopicPartition
 
 from ..messages import fenced
 from .clients import Clients
-from .failures import FOREIGN_MEMBERS, describe, error_of, has_members, is_fenced, is_retriable
+from .failures import describe, error_of, is_fenced
 from .positions import from_kafka, plain, to_kafka
 from .producing import Outbox
+from .transactions import Transactions
+
+_log = logging.getLogger("penstock.kafka")
 
 _ABORT_SECONDS = 5.0
 """A transaction that takes longer is left to the next committer, whose opening aborts it."""
-_STUCK_SECONDS = 5.0
-"""So much later than it should a call of librdkafka counts as one that never comes back."""
+_LAST_ABORT_SECONDS = 2.0
 _RENEWAL_SECONDS = 12 * 3600.0
 """Brokers forget the offsets of a group without members when nobody commits them for `offsets.retention.minutes`."""
 
 
 class KafkaCommitter(TaskCommitter):
-    """What both guarantees share. `consumer` belongs to the application's group, and asks for its offsets."""
+    """A transaction for each commit, under the task's transactional id: opening it shuts out, and aborts, a predecessor.
+
+    `consumer` belongs to the application's group and reads its committed offsets; it is shared by the tasks of a process.
+    """
 
     streams_outputs = True
+    open_files: ClassVar[int] = 8
+    """How many descriptors an open one needs with one broker: librdkafka's connections, and a pipe for each of its threads."""
 
     def __init__(
         self,
@@ -41,17 +46,20 @@ class KafkaCommitter(TaskCommitter):
         application_id: str,
         task_id: str,
         partitions: Sequence[TopicPartition],
+        count_partitions: Callable[[str], int],
+        consumer: Consumer,
     ) -> None:
         self._clients = clients
-        self._patience = clients.patience
         self._application_id = application_id
         self._task_id = task_id
         self._partitions = tuple(partitions)
+        self._count_partitions = count_partitions
+        self._consumer = consumer
         self._what = f"task {task_id} of application {application_id!r}"
         self._committed: Commit | None = None
         self._committed_at = 0.0
-        self._outbox: Outbox | None = None
-        self._consumer: Consumer | None = None
+        self._transactions: Transactions | None = Transactions(clients, count_partitions, application_id, task_id)
+        self._open(self._transactions)
 
     @property
     def committed(self) -> Commit | None:
@@ -60,7 +68,7 @@ class KafkaCommitter(TaskCommitter):
 
     def is_current(self) -> bool:
         """Return whether the committed positions are those that this object left."""
-        if self._outbox is None:
+        if self._transactions is None:
             return False
         return self._read() == self._committed
 
@@ -70,36 +78,28 @@ class KafkaCommitter(TaskCommitter):
 
     def send(self, outputs: Sequence[OutputBatch]) -> None:
         """Produce ahead of the commit."""
-        self._begin()
         try:
-            for batch in outputs:
-                self._open_outbox().send(batch)
-        except ProductionError as exception:
-            lost = self._lost_by(exception)
-            self._undo()
-            if lost is not None:
-                raise lost from exception
-            raise
-        except KafkaException as exception:
-            # A producer that is lost says so at any call.
-            failed = self._failed(f"producing for {self._what}", exception)
-            self._undo()
-            raise failed from exception
+            self._produce(self._outbox(), outputs)
         except BaseException:
             self._undo()
             raise
 
     def commit(self, commit: Commit, outputs: Sequence[OutputBatch]) -> None:
-        """Make outputs, positions and version visible."""
-        self.send(outputs)
+        """Make outputs, positions and version visible, in one transaction."""
         offsets = to_kafka(self._task_id, commit)
         try:
-            self._finish(offsets)
+            self._deliver_sent()
+            transactions = self._begun()
+            self._produce(transactions, outputs)
+            try:
+                transactions.commit(offsets, self._consumer)
+            except KafkaException as exception:
+                raise self._failed(transactions, f"committing {self._what}", exception) from exception
         except (FencedError, ProductionError):
             self._undo()
             raise
         except BaseException:
-            # Whether the broker has it is unknown.
+            # The commit's outcome is unknown here; reopen and read it.
             self.close()
             raise
         self._committed = commit
@@ -107,68 +107,104 @@ class KafkaCommitter(TaskCommitter):
 
     def close(self) -> None:
         """Release everything; what was sent and not committed is given up."""
-        outbox, self._outbox = self._outbox, None
-        consumer, self._consumer = self._consumer, None
-        if outbox is not None:
-            self._give_up(outbox)
-            outbox.close()
-        if consumer is not None:
-            consumer.close()
+        transactions, self._transactions = self._transactions, None
+        if transactions is not None:
+            # What cannot be aborted now is aborted when a successor opens the task, or by the broker after `transaction.timeout.ms`.
+            transactions.abort(_LAST_ABORT_SECONDS)
+            transactions.close()
 
     # ------------------------------------------------------------------ for each guarantee
 
     @abstractmethod
-    def _take_fence(self) -> None:
-        """Shut out whoever held the task before, where that can be done."""
+    def _outbox(self) -> Outbox:
+        """Return what takes outputs ahead of the commit, ready for them."""
 
     @abstractmethod
-    def _begin(self) -> None:
-        """Get ready to produce."""
+    def _deliver_sent(self) -> None:
+        """Wait until everything is there that has to be before the transaction begins."""
 
-    @abstractmethod
-    def _finish(self, offsets: list[KafkaPartition]) -> None:
-        """Make everything sent count, with the offsets."""
-
-    @abstractmethod
     def _undo(self) -> None:
-        """Make everything sent since the last commit count for nothing; leave the object ready for another try, if it can be."""
+        """Give up what was sent since the last commit; leave the object ready for another try, if it can be."""
+        transactions = self._transactions
+        if transactions is None:
+            return
+        was_refused = transactions.failed is not None
+        is_aborted = transactions.abort(_ABORT_SECONDS)
+        if is_aborted and not was_refused:
+            return
+        self._transactions = None
+        transactions.close()
+        if is_aborted:
+            self._renew()
 
-    @abstractmethod
-    def _give_up(self, outbox: Outbox) -> None:
-        """Undo before closing; raises nothing."""
+    def _renew(self) -> None:
+        """Take another producer and the fence again, unless somebody commits meanwhile; stay closed when that fails.
+
+        The next transaction of a producer whose last batch was refused would fail as well: librdkafka leaves a gap in its sequence numbers.
+        """
+        self._transactions = Transactions(self._clients, self._count_partitions, self._application_id, self._task_id)
+        try:
+            self._transactions.take_fence()
+            if self._read() == self._committed:
+                return
+        except (KafkaException, PenstockError) as error:
+            _log.debug("%s: %s", self._what, error)
+        self.close()
 
     # ------------------------------------------------------------------ inside
 
-    def _open(self) -> None:
+    def _open(self, transactions: Transactions) -> None:
         """Take the fence and read the last commit; close everything when that fails."""
         try:
-            self._take_fence()
+            transactions.take_fence()
             self._committed = self._read()
         except KafkaException as exception:
-            failed = self._failed(f"opening {self._what}", exception)
+            failed = self._failed(transactions, f"opening {self._what}", exception)
             self.close()
             raise failed from exception
         except BaseException:
             self.close()
             raise
 
-    def _open_outbox(self) -> Outbox:
-        if self._outbox is None:
+    def _opened(self) -> Transactions:
+        if self._transactions is None:
             raise LogError(
                 f"{self._what}: this committer was closed, or the outcome of its last commit is unknown: open another "
                 "and read `committed`"
             )
-        return self._outbox
+        return self._transactions
+
+    def _begun(self) -> Transactions:
+        transactions = self._opened()
+        try:
+            transactions.begin()
+        except KafkaException as exception:
+            raise self._failed(transactions, f"beginning a transaction of {self._what}", exception) from exception
+        return transactions
+
+    def _produce(self, outbox: Outbox, outputs: Sequence[OutputBatch]) -> None:
+        try:
+            for batch in outputs:
+                outbox.send(batch)
+        except RecordRefusedError:
+            raise
+        except ProductionError as exception:
+            cause = exception.__cause__
+            failed = self._judged(outbox, None if cause is None else error_of(cause))
+            if failed is not None:
+                raise failed from exception
+            raise
+        except KafkaException as exception:
+            # A producer that is lost says so at any call.
+            raise self._failed(outbox, f"producing for {self._what}", exception) from exception
 
     def _read(self) -> Commit | None:
-        assert self._consumer is not None
-        consumer = self._consumer
         if not self._partitions:
             return None
-        found = self._patience.call(
+        found = self._clients.patience.call(
             f"reading the positions of {self._what}",
-            lambda seconds: consumer.committed(plain(self._partitions), timeout=seconds),
-            consumer,
+            lambda seconds: self._consumer.committed(plain(self._partitions), timeout=seconds),
+            self._consumer,
         )
         for each in found:
             if each.error is not None:
@@ -176,37 +212,29 @@ class KafkaCommitter(TaskCommitter):
         commit, self._committed_at = from_kafka(self._task_id, found)
         return commit
 
-    def _failed(self, doing: str, exception: KafkaException) -> PenstockError:
+    def _failed(self, outbox: Outbox, doing: str, exception: KafkaException) -> PenstockError:
         """Return what an exception of Kafka's means for a commit."""
         error = error_of(exception)
         if error is None:
             return LogError(f"{self._clients.where}: {doing}: {exception}")
         if is_fenced(error):
             return fenced(self._application_id, self._task_id)
-        if error.code() in FOREIGN_MEMBERS:
-            return has_members(self._clients.where, self._application_id)
-        error = self._lost_producer() or error
-        outbox = self._outbox
-        if outbox is not None and outbox.failed is not None:
+        return self._judged(outbox, error) or LogError(
+            f"{self._clients.where}: {doing}: {describe(error)}. Nothing since the last commit counts"
+        )
+
+    def _judged(self, outbox: Outbox, error: KafkaError | None) -> PenstockError | None:
+        """Return the error for a record that was refused, or for a producer that is lost; None for neither."""
+        failed = outbox.failed
+        if failed is None and error is None:
+            return None
+        lost = outbox.settle()
+        if outbox.failed is not None and outbox.knows_refusal():
             # What a record failed with says more than what the transaction did because of it.
             topic, delivery = outbox.failed
-            return self._lost(delivery) if self._is_lost(delivery) else outbox.error(topic, delivery)
-        if self._is_lost(error):
-            return self._lost(error)
-        return LogError(f"{self._clients.where}: {doing}: {describe(error)}. Nothing since the last commit counts")
-
-    def _lost_producer(self) -> KafkaError | None:
-        """Have the producer tell which records failed, and return what it was lost by; None if it can go on."""
-        try:
-            if self._outbox is not None:
-                self._outbox.producer.poll(0)
-        except KafkaException as fatal:
-            return error_of(fatal)
-        return None
-
-    def _is_lost(self, error: KafkaError) -> bool:
-        """Return whether the producer can do nothing any more, and another has to be opened."""
-        return is_fenced(error) or error.fatal() or error.code() == KafkaError._FATAL
+            return self._lost(delivery) if outbox.is_lost_by(delivery) else outbox.error(topic, delivery)
+        error = lost or error or (None if failed is None else failed[1])
+        return self._lost(error) if error is not None and outbox.is_lost_by(error) else None
 
     def _lost(self, error: KafkaError) -> FencedError:
         if is_fenced(error) or error.code() == KafkaError._FATAL:
@@ -216,195 +244,56 @@ class KafkaCommitter(TaskCommitter):
             "nothing since the last commit counts; open it again"
         )
 
-    def _lost_by(self, exception: ProductionError) -> FencedError | None:
-        """Return the error for a record that was not taken because the producer is lost; None if it is the record's own."""
-        self._lost_producer()
-        failed = self._outbox.failed if self._outbox is not None else None
-        cause = exception.__cause__
-        error = failed[1] if failed is not None else error_of(cause) if cause is not None else None
-        return self._lost(error) if error is not None and self._is_lost(error) else None
-
 
 class ExactlyOnce(KafkaCommitter):
-    """A transaction for each commit, with one transactional id for the task: opening it shuts out, and aborts, a predecessor."""
-
-    def __init__(
-        self,
-        clients: Clients,
-        application_id: str,
-        task_id: str,
-        partitions: Sequence[TopicPartition],
-        count_partitions: Callable[[str], int],
-    ) -> None:
-        super().__init__(clients, application_id, task_id, partitions)
-        self._in_transaction = False
-        self._outbox = Outbox(
-            clients, count_partitions, {"transactional.id": transactional_id(application_id, task_id)}
-        )
-        self._consumer = clients.consumer(application_id, {"isolation.level": "read_committed"})
-        self._open()
-
-    def _take_fence(self) -> None:
-        # Its answer waits until the predecessor's transaction is over, so what is read after it is final.
-        producer = self._open_outbox().producer
-        self._patience.call(f"taking the fence of {self._what}", producer.init_transactions, producer)
-
-    def _begin(self) -> None:
-        if self._in_transaction:
-            return
-        producer = self._open_outbox().producer
-        try:
-            producer.begin_transaction()
-        except KafkaException as exception:
-            raise self._failed(f"beginning a transaction of {self._what}", exception) from exception
-        self._in_transaction = True
-
-    def _finish(self, offsets: list[KafkaPartition]) -> None:
-        outbox = self._open_outbox()
-        producer = outbox.producer
-        assert self._consumer is not None
-        group = self._consumer.consumer_group_metadata()
-        try:
-            if offsets:
-                self._patience.call(
-                    f"committing the positions of {self._what}",
-                    lambda seconds: self._send_offsets(producer, offsets, group, seconds),
-                    producer,
-                )
-            self._patience.call(f"committing {self._what}", lambda seconds: _commit(outbox, seconds), producer)
-        except KafkaException as exception:
-            raise self._failed(f"committing {self._what}", exception) from exception
-        self._in_transaction = False
-
-    def _undo(self) -> None:
-        outbox = self._outbox
-        if outbox is None:
-            return
-        if self._in_transaction:
-            self._in_transaction = False
-            try:
-                outbox.producer.abort_transaction(_ABORT_SECONDS)
-            except KafkaException as exception:
-                error = error_of(exception)
-                # A fenced producer aborts nothing: its successor has done that.
-                if error is not None and is_retriable(error):
-                    self._outbox = None
-                    outbox.close()
-        outbox.failed = None
-
-    def _is_lost(self, error: KafkaError) -> bool:
-        # Records wait no longer than their transaction may last.
-        codes = (KafkaError._MSG_TIMED_OUT, KafkaError._STATE)
-        return super()._is_lost(error) or error.txn_requires_abort() or error.code() in codes
+    """All outputs are in the transaction."""
 
     @property
     def commit_within(self) -> float:
         """Half the time that a transaction may last: producing what is left takes some of it."""
         return self._clients.transaction_seconds / 2
 
-    def _send_offsets(self, producer: Producer, offsets: list[KafkaPartition], group: Any, seconds: float) -> None:
-        """Put the offsets into the transaction.
+    def _outbox(self) -> Outbox:
+        return self._begun()
 
-        Another thread waits for that: librdkafka does not come back when the group's coordinator has left the cluster (its issue 5511).
-        """
-        done: Future[None] = Future()
-
-        def send() -> None:
-            try:
-                producer.send_offsets_to_transaction(offsets, group, seconds)
-            except BaseException as error:
-                done.set_exception(error)
-            else:
-                done.set_result(None)
-
-        Thread(target=send, name="penstock-offsets", daemon=True).start()
-        if not wait([done], seconds + _STUCK_SECONDS).done:
-            # Nobody may touch the producer while it is in there.
-            outbox, self._outbox, self._in_transaction = self._outbox, None, False
-            admin = self._clients.admin()
-            self._patience.call(f"committing {self._what}", lambda left: admin.list_topics(timeout=left), admin)
-            if not wait([done], _STUCK_SECONDS).done:
-                raise FencedError(
-                    f"{self._what}: its transaction in {self._clients.where} was given up (the group's coordinator has left the cluster): "
-                    "nothing since the last commit counts; open it again"
-                )
-            self._outbox, self._in_transaction = outbox, True
-        done.result()
-
-    def _give_up(self, outbox: Outbox) -> None:
-        if not self._in_transaction:
-            return
-        self._in_transaction = False
-        try:
-            outbox.producer.abort_transaction(2.0)
-        except KafkaException:
-            # The successor's opening aborts it, or the broker after `transaction.timeout.ms`.
-            pass
+    def _deliver_sent(self) -> None:
+        pass  # the transaction's commit does
 
 
 class AtLeastOnce(KafkaCommitter):
-    """Outputs flushed, then positions committed. No fence: a late zombie may take positions back, which repeats work."""
+    """What is sent ahead goes through an ordinary producer, for everybody to read at once, and is delivered before the commit.
 
-    def __init__(
-        self,
-        clients: Clients,
-        application_id: str,
-        task_id: str,
-        partitions: Sequence[TopicPartition],
-        count_partitions: Callable[[str], int],
-    ) -> None:
-        super().__init__(clients, application_id, task_id, partitions)
-        self._consumer = clients.consumer(application_id)
-        self._outbox = Outbox(clients, count_partitions)
-        self._open()
+    The transaction has the rest: positions, version, the changelog's records. So neither positions nor state go back, and of a process that
+    was replaced only outputs can still come.
+    """
 
-    def _take_fence(self) -> None:
-        pass
+    open_files = 13
+    _sent: Outbox | None = None
 
-    def _begin(self) -> None:
-        self._open_outbox()
+    def close(self) -> None:
+        """Release everything; what was sent and not delivered is given up."""
+        super().close()
+        self._drop_sent()
 
-    def _finish(self, offsets: list[KafkaPartition]) -> None:
-        outbox, consumer = self._open_outbox(), self._consumer
-        assert consumer is not None
-        try:
-            outbox.flush()
-            found = self._patience.call(
-                f"committing the positions of {self._what}",
-                lambda seconds: consumer.commit(offsets=offsets, asynchronous=False),
-                consumer,
-            )
-        except KafkaException as exception:
-            raise self._failed(f"committing {self._what}", exception) from exception
-        for each in found or []:
-            if each.error is not None and each.error.code() in FOREIGN_MEMBERS:
-                raise has_members(self._clients.where, self._application_id)
-            if each.error is not None:
-                raise LogError(
-                    f"{self._clients.where}: committing {self._what}: {each.topic}-{each.partition}: {describe(each.error)}"
-                )
+    def _outbox(self) -> Outbox:
+        self._opened()
+        if self._sent is None:
+            self._sent = Outbox(self._clients, self._count_partitions)
+        return self._sent
+
+    def _deliver_sent(self) -> None:
+        if self._sent is not None:
+            try:
+                self._sent.flush()
+            except KafkaException as exception:
+                raise self._failed(self._sent, f"producing for {self._what}", exception) from exception
 
     def _undo(self) -> None:
-        if self._outbox is not None:
-            self._outbox.producer.purge()
-            try:
-                self._outbox.producer.flush(1.0)
-            except KafkaException:
-                pass  # it is lost, and says so again when it is used
-            self._outbox.failed = None
+        super()._undo()
+        # The next one is a new one: this one may still say of records that they were given up.
+        self._drop_sent()
 
-    def _give_up(self, outbox: Outbox) -> None:
-        pass
-
-
-def _commit(outbox: Outbox, seconds: float) -> None:
-    try:
-        outbox.producer.commit_transaction(seconds)
-    except KafkaException:
-        outbox.check_topics()
-        raise
-
-
-def transactional_id(application_id: str, task_id: str) -> str:
-    """Return the one transactional id of a task."""
-    return f"{application_id}-{task_id}"
+    def _drop_sent(self) -> None:
+        sent, self._sent = self._sent, None
+        if sent is not None:
+            sent.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import re
 import time
@@ -11,6 +12,7 @@ from typing import Protocol, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 
 from penstock.errors import ConfigError, LogError
+from penstock.system_errors import error_number, open_files_advice
 
 _log = logging.getLogger("penstock.kafka")
 T = TypeVar("T")
@@ -63,11 +65,10 @@ _NO_TOPIC = frozenset(
     [KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_ID]
 )  # fmt: skip
 
-FOREIGN_MEMBERS = frozenset([KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION])
-"""What a group says that has members to those who are none."""
-
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
 _LONGEST_TRY = 10.0
+_SAYS_AFTER, _SAYS_LATER, _SAYS_EVERY = 1.0, 10.0, 60.0
+"""After how many seconds of waiting a log line says so: when a connection failed, and otherwise; and how often again."""
 
 
 def error_of(error: BaseException) -> KafkaError | None:
@@ -104,6 +105,11 @@ def describe(error: KafkaError) -> str:
 def is_refused(error: KafkaError) -> bool:
     """Return whether somebody answers, and does not let these clients in."""
     return error.code() in _REFUSED or "SSL handshake failed" in error.str()
+
+
+def is_out_of_files(text: str) -> bool:
+    """Return whether an error says that this process, or the host, has too many open files: that does not pass by itself."""
+    return error_number(text) in (errno.EMFILE, errno.ENFILE)
 
 
 def has_members(where: str, group: str) -> LogError:
@@ -158,8 +164,8 @@ class Patience:
         Other errors of Kafka come out as they are. `seconds` is how long one try may take, `first` that of the first; `client` is asked
         for what its connections failed with.
         """
-        deadline = time.monotonic() + self.timeout_s
-        wait, warned, most = _FIRST_WAIT, False, first
+        began = time.monotonic()
+        deadline, said_at, most, wait = began + self.timeout_s, 0.0, first, _FIRST_WAIT
         self._heard = None
         while True:
             left = deadline - time.monotonic()
@@ -172,15 +178,21 @@ class Patience:
                 if client is not None:
                     client.poll(0)
                 reason = self._heard or error
-                if is_refused(reason) and not self._has_answered:
+                if is_out_of_files(reason.str()) or (is_refused(reason) and not self._has_answered):
                     raise self.failed(doing, reason) from exception
                 if deadline - time.monotonic() <= wait:
                     raise self.timed_out(f"while {doing}", error) from exception
-                if not warned and wait >= _LONGEST_WAIT:
-                    warned = True
-                    _log.warning("%s: %s: %s; trying again for %.0f s", self.where, doing, describe(reason), left)
+                now = time.monotonic()
+                if now - said_at >= _SAYS_EVERY and now - began >= (_SAYS_AFTER if self._heard else _SAYS_LATER):
+                    said_at = now
+                    _log.warning(
+                        "waiting for %s, for %.0f s at most (task_timeout), while %s: %s",
+                        self.where, deadline - now, doing, describe(reason),
+                    )  # fmt: skip
             else:
                 self._has_answered = True
+                if said_at:
+                    _log.warning("%s answers again, after %.0f s", self.where, time.monotonic() - began)
                 return answer
             time.sleep(wait)
             wait, most = min(_LONGEST_WAIT, wait * 2), min(_LONGEST_TRY, most * 2)
@@ -206,4 +218,6 @@ def _hint(error: KafkaError) -> str:
         return ": correct sasl.username and sasl.password (or sasl.mechanism) among the client settings"
     if error.code() == KafkaError._SSL or "SSL" in error.str():
         return ": check security.protocol and the ssl.* client settings"
+    if is_out_of_files(error.str()):
+        return f": {open_files_advice()}"
     return ""

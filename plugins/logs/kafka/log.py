@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 
 from confluent_kafka import Consumer, KafkaException
@@ -17,13 +18,14 @@ from penstock.record import OutputBatch, RecordBatch, TopicPartition
 from ..messages import out_of_range as out_of_range_error
 from ..messages import too_large
 from .clients import Clients
-from .committers import AtLeastOnce, ExactlyOnce, transactional_id
+from .committers import AtLeastOnce, ExactlyOnce
 from .failures import error_of, is_retriable, is_unknown_topic
 from .notes import Notes
 from .positions import nothing, plain, position_of, seeds, task_of
 from .producing import SharedOutbox, largest_message
-from .reading import PartitionReader, Readers, out_of_range
+from .reading import MOST_READERS, PartitionReader, Readers, out_of_range
 from .topics import Topics
+from .transactions import Transactions
 
 _GUARANTEES = {"exactly_once": ExactlyOnce, "exactly_once_v2": ExactlyOnce, "at_least_once": AtLeastOnce}
 _SETTLE_SECONDS = 1.0
@@ -40,6 +42,9 @@ class KafkaLog(Log):
     `replication.factor`. Connects when first used. Raises ConfigError for settings that cannot work.
     """
 
+    commit_markers = 1
+    """That of the transaction, which both guarantees commit with."""
+
     def __init__(self, location: str, settings: Mapping[str, str] | None = None) -> None:
         self._clients = Clients(location, settings or {})
         committer = _GUARANTEES.get(self._clients.guarantee)
@@ -48,7 +53,6 @@ class KafkaLog(Log):
                 f"setting 'processing_guarantee': expected one of {', '.join(_GUARANTEES)}, found {self._clients.guarantee!r}"
             )
         self._committer = committer
-        self.fences = committer is ExactlyOnce
         self._patience = self._clients.patience
         self._topics = Topics(self._clients)
         self._notes = Notes(self._clients, self._topics)
@@ -58,11 +62,19 @@ class KafkaLog(Log):
         self._measured: dict[str, int | None] = {}
         self._positions: dict[tuple[str, str], Consumer] = {}
 
+    def open_files(self, tasks: int) -> int:
+        """Return what the committers of `tasks` tasks and the readers of one partition each need, with one broker."""
+        return tasks * self._committer.open_files + min(tasks, MOST_READERS) * PartitionReader.open_files
+
     # -- topics
 
     def topics(self) -> Mapping[str, TopicInfo]:
         """Return all topics by name."""
         return self._topics.all()
+
+    def topic(self, name: str) -> TopicInfo:
+        """Return one topic, without asking for the others."""
+        return self._topics.one(name)
 
     def create_topic(
         self, name: str, partitions: int, config: Mapping[str, str] | None = None, *, internal: bool = False
@@ -164,8 +176,7 @@ class KafkaLog(Log):
         """Let an application begin at `positions`: one commit of the group, which also takes its other positions back."""
         self._topics.check(list(positions))
         self._topics.check_members(application_id)
-        before = self._topics.group_positions(application_id)
-        self._fence_all(application_id, before)
+        before = self._fence_all(application_id)
         # The broker keeps positions in a topic that was deleted for a while, and takes none for it.
         there = self._topics.counts(fresh=True)
         others = [TopicPartition(each.topic, each.partition) for each in before if each.topic in there]
@@ -184,11 +195,12 @@ class KafkaLog(Log):
     def open_committer(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> TaskCommitter:
         """Take the task's fence, then read its last commit."""
         self._topics.check(partitions)
-        return self._committer(self._clients, application_id, task_id, partitions, self._topics.count)
+        consumer = self._group(application_id, "read_committed")
+        return self._committer(self._clients, application_id, task_id, partitions, self._topics.count, consumer)
 
     def delete_commits(self, application_id: str) -> None:
         """Forget every commit of an application, and its notes; open committers are fenced."""
-        self._fence_all(application_id, self._topics.group_positions(application_id))
+        self._fence_all(application_id)
         self._topics.delete_group(application_id)
         self._notes.delete(application_id)
 
@@ -215,6 +227,7 @@ class KafkaLog(Log):
         self._readers.close()
         for consumer in consumers:
             consumer.close()
+        self._clients.admin.close()
 
     # -- inside
 
@@ -249,18 +262,30 @@ class KafkaLog(Log):
                 self._positions[application_id, level] = found
             return found
 
-    def _fence_all(self, application_id: str, positions: Sequence[KafkaPartition]) -> None:
-        """Shut out whoever holds a task that has commits."""
-        tasks = sorted({task for each in positions if (task := task_of(each)) is not None})
-        if self._committer is ExactlyOnce and tasks:
+    def _fence_all(self, application_id: str) -> list[KafkaPartition]:
+        """Shut out whoever holds a task that has commits, and return the group's positions, which nobody changes from then on.
+
+        The first look does not wait for open transactions, because a fence ends those of the tasks that it shows. The next ones do: a
+        commit that has just returned, or the first one of a task, may not be readable before.
+        """
+        fenced: set[str] = set()
+        stable = False
+        while True:
+            positions = self._topics.group_positions(application_id, stable=stable)
+            tasks = {task for each in positions if (task := task_of(each)) is not None} - fenced
+            if stable and not tasks:
+                return positions
             with ThreadPoolExecutor(8) as threads:
-                list(threads.map(lambda task: self._fence(application_id, task), tasks))
+                list(threads.map(lambda task: self._fence(application_id, task), sorted(tasks)))
+            fenced |= tasks
+            stable = True
 
     def _fence(self, application_id: str, task_id: str) -> None:
         """Shut out whoever holds a task."""
-        doing = f"fencing task {task_id} of application {application_id!r}"
-        producer = self._clients.producer({"transactional.id": transactional_id(application_id, task_id)})
         try:
-            self._patience.call(doing, producer.init_transactions, producer)
+            with closing(Transactions(self._clients, self._topics.count, application_id, task_id)) as transactions:
+                transactions.take_fence()
         except KafkaException as exception:
-            raise self._patience.failed(doing, exception) from exception
+            raise self._patience.failed(
+                f"fencing task {task_id} of application {application_id!r}", exception
+            ) from exception

@@ -12,12 +12,12 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
 
-from penstock.errors import ProductionError, RecordRefusedError, UnknownTopicError
+from penstock.errors import LogError, ProductionError, RecordRefusedError, UnknownTopicError
 from penstock.record import OutputBatch
 
 from ..messages import unknown_topics_as_production_errors
 from .clients import Clients
-from .failures import describe, is_unknown_topic
+from .failures import describe, error_of, is_fenced, is_unknown_topic
 
 _CHUNK = 5_000
 """Records between two looks at how much is in flight."""
@@ -26,11 +26,21 @@ _MOST_IN_FLIGHT = 400_000
 _SAMPLED = 32
 _LOOK_SECONDS = 1.0
 """How long nothing is delivered until it is asked whether the topics are still there."""
+_SETTLE_SECONDS = 5.0
+_PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
+"""What became of records that were given up because of another one, or of the transaction."""
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
 
 
 class Outbox:
-    """What one producer sends. `failed` keeps the first record that could not be delivered. Used by one thread."""
+    """What one producer sends. Used by one thread.
+
+    `failed` is the topic and the error of the first record that could not be delivered; one that was refused counts before those that
+    were given up because of it.
+
+    The producer has threads and sockets until nothing refers to it any more, and the frames of an error's traceback refer to their
+    arguments and variables. So no one but this object refers to it, and `close` ends it whoever keeps the error.
+    """
 
     def __init__(
         self, clients: Clients, partitions: Callable[[str], int], properties: Mapping[str, Any] | None = None
@@ -39,13 +49,18 @@ class Outbox:
         self._partitions = partitions
         self._checked: dict[str, int] = {}
         self.failed: tuple[str, KafkaError] | None = None
+        self.is_over = False
         self._refused_bytes: int | None = None
-        self.producer: Producer = clients.producer({"on_delivery": self._delivered, **(properties or {})})
+        self._producer: Producer = clients.producer({"on_delivery": self._delivered, **(properties or {})})
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None and self.failed is None:
+        if error is not None and not self.knows_refusal() and (self.failed is None or error.code() not in _PURGED):
             self.failed = message.topic() or "?", error
             self._refused_bytes = len(message.key() or b"") + len(message.value() or b"")
+
+    def knows_refusal(self) -> bool:
+        """Return whether `failed` is what a record failed with by itself."""
+        return self.failed is not None and self.failed[1].code() not in _PURGED
 
     def send(self, batch: OutputBatch) -> None:
         """Queue a batch. Raises ProductionError for a record that cannot be produced, and for a topic that is not there."""
@@ -73,7 +88,7 @@ class Outbox:
                 if batch.headers is None and (batch.partitions is None or told is not None):
                     deque(
                         map(
-                            self.producer.produce,
+                            self._producer.produce,
                             repeat(topic),
                             batch.values[start:stop],
                             batch.keys[start:stop],
@@ -88,18 +103,17 @@ class Outbox:
                     self._send_one_by_one(batch, range(start, min(stop, len(batch.keys))))
             except Exception as exception:
                 raise self._refused(topic, exception) from exception
-            self.producer.poll(0)
+            self._producer.poll(0)
             self.check()
 
     def _send_one_by_one(self, batch: OutputBatch, indexes: range) -> None:
-        produce = self.producer.produce
         for index in indexes:
             targets: Sequence[int] = (-1,)
             if batch.partitions is not None and (told := batch.partitions[index]) is not None:
                 targets = told
             headers: Any = list(batch.headers[index]) if batch.headers is not None else None
             for partition in targets:
-                produce(
+                self._producer.produce(
                     batch.topic, batch.values[index], batch.keys[index], partition, None, None,
                     batch.timestamps[index], headers,
                 )  # fmt: skip
@@ -108,23 +122,23 @@ class Outbox:
         most = max(0, min(_MOST_IN_FLIGHT, _MOST_IN_FLIGHT_BYTES // size) - count)
         deadline = time.monotonic() + self._clients.patience.timeout_s
         look_at = time.monotonic() + _LOOK_SECONDS
-        while len(self.producer) > most:
-            self.producer.poll(0.01)
+        while len(self._producer) > most:
+            self._producer.poll(0.01)
             self.check()
             if time.monotonic() > look_at:
                 self.check_topics()
                 look_at = time.monotonic() + _LOOK_SECONDS
             if time.monotonic() > deadline:
-                raise self._clients.patience.timed_out(f"with {len(self.producer)} records on their way to it")
+                raise self._clients.patience.timed_out(f"with {len(self._producer)} records on their way to it")
 
     def flush(self) -> None:
         """Wait until everything sent is delivered. Raises as `send`, and LogError when that takes too long."""
         deadline = time.monotonic() + self._clients.patience.timeout_s
-        while self.producer.flush(_LOOK_SECONDS):
+        while self._producer.flush(_LOOK_SECONDS):
             self.check()
             self.check_topics()
             if time.monotonic() > deadline:
-                raise self._clients.patience.timed_out(f"with {len(self.producer)} records on their way to it")
+                raise self._clients.patience.timed_out(f"with {len(self._producer)} records on their way to it")
         self.check()
 
     def check_topics(self) -> None:
@@ -152,11 +166,13 @@ class Outbox:
             limit = largest_message(self._clients, topic)
             # A batch of many records that is refused says nothing about one of them: the next producer makes smaller ones.
             is_alone = limit is None or not self._clients.limit_batches(limit)
+            size = self._refused_bytes if is_alone else None
             return RecordRefusedError(
-                f"{what}: make records smaller, or raise the topic's 'max.message.bytes'"
+                f"{what}: {'records sent together' if size is None else f'a record of {size} bytes'}: "
+                "make records smaller, or raise the topic's 'max.message.bytes'"
                 + (f" ({limit})" if limit is not None else ""),
                 topic,
-                above=self._refused_bytes - 1 if is_alone and self._refused_bytes is not None else limit,
+                above=limit if size is None else size - 1,
             )
         if error.code() == KafkaError.INVALID_RECORD:
             return RecordRefusedError(
@@ -177,15 +193,47 @@ class Outbox:
             return ProductionError(f"topic {topic!r}: a record cannot be produced: {exception}")
         return exception
 
-    def close(self) -> None:
-        """Drop what is not delivered, and end the producer's threads."""
-        self.producer.purge()
+    def settle(self) -> KafkaError | None:
+        """Give up what is not sent, hear what became of the rest, and return what the producer was lost by; None if it can go on.
+
+        A transaction fails before its producer hears which record was refused, so `failed` says it after this at the earliest.
+        """
         try:
-            self.producer.flush(0.1)
+            self._producer.poll(0)
+            if not self.knows_refusal():
+                self._producer.purge(in_flight=False)
+                self._producer.flush(_SETTLE_SECONDS)
+        except KafkaException as fatal:
+            return error_of(fatal)
+        return None
+
+    def poll(self, seconds: float) -> None:
+        """Hear what became of records. Raises KafkaException when the producer is lost."""
+        self._producer.poll(seconds)
+
+    def is_lost_by(self, error: KafkaError) -> bool:
+        """Return whether the producer can do nothing any more after an error, so that another has to be opened."""
+        return is_fenced(error) or error.fatal() or error.code() == KafkaError._FATAL
+
+    def drop(self, seconds: float) -> None:
+        """Give up what is not delivered."""
+        self._producer.purge()
+        try:
+            self._producer.flush(seconds)
         except KafkaException:
-            pass  # one that was shut out says so here, too
-        # Its callback leads back here: without this its threads and sockets would live until a collection of such cycles.
-        del self.producer
+            pass  # it is lost, and says so again when it is used
+        self.failed = None
+
+    def close(self) -> None:
+        """Drop what is not delivered, and end the producer's threads; idempotent."""
+        if not self.is_over:
+            self.drop(0.1)
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of the producer without a call: another thread may be in one, which then ends it."""
+        self.is_over = True
+        del self._producer
 
 
 class SharedOutbox:
@@ -223,11 +271,13 @@ class SharedOutbox:
 def largest_message(clients: Clients, topic: str) -> int | None:
     """Return a topic's `max.message.bytes`; None when the broker does not say."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    admin = clients.admin()
     try:
-        config = admin.describe_configs([resource], request_timeout=10.0)[resource].result()
+        config = clients.admin.one(
+            f"asking for the largest message of topic {topic!r}",
+            lambda client, seconds: client.describe_configs([resource], request_timeout=seconds),
+        )
         return int(config["max.message.bytes"].value)
-    except (KafkaException, KeyError, ValueError):
+    except (KafkaException, LogError, KeyError, ValueError):
         return None
 
 

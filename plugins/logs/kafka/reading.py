@@ -20,7 +20,7 @@ from .failures import is_retriable
 
 _MESSAGES = 4_000
 """How many messages are taken from a consumer at once."""
-_MOST_READERS = 32
+MOST_READERS = 32
 """How many partitions a process reads ahead; each costs some threads and up to `queued.max.messages.kbytes`."""
 _BLOCK_SECONDS = 0.1
 _SAMPLED = 32
@@ -32,13 +32,20 @@ class PartitionReader:
     It never seeks: what a consumer says of its position, and of the end, may for a moment be of where it was before.
     """
 
+    open_files = 8
+    """How many descriptors one needs with one broker."""
+
     def __init__(self, clients: Clients, group: str, partition: TopicPartition, offset: int) -> None:
         self.partition = partition
         self.next = offset
         """Where the last fetch ended, and the next one begins."""
         self._clients = clients
         self._consumer: Consumer = clients.consumer(group)
-        self._consumer.assign([KafkaPartition(partition.topic, partition.partition, offset)])
+        try:
+            self._consumer.assign([KafkaPartition(partition.topic, partition.partition, offset)])
+        except BaseException:
+            self._consumer.close()
+            raise
         self._kept: list[Message] = []  # messages after `next`
         self._ended = -1  # an end of the partition that the consumer has met
 
@@ -142,7 +149,7 @@ class Readers:
             if partition in self._idle:
                 gone.append(self._idle.pop(partition))
             self._idle[partition] = reader
-            while len(self._idle) > _MOST_READERS:
+            while len(self._idle) > MOST_READERS:
                 gone.append(self._idle.popitem(last=False)[1])
         for each in gone:
             each.close()

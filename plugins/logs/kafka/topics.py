@@ -6,26 +6,32 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from difflib import get_close_matches
-from functools import partial
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+)
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
     ConfigResource,
     NewTopic,
     OffsetSpec,
     ResourceType,
 )
 
-from penstock.errors import LogError
+from penstock.errors import LogError, UnknownTopicError
 from penstock.log import TopicInfo
 from penstock.record import TopicPartition
 
 from ..messages import check_partition, unknown_topic
 from ..topics import CONFIG_DEFAULTS, CONFIG_IGNORED, check_name
+from .admin import Ask
 from .clients import Clients
 from .failures import describe, error_of, has_members, is_unknown_topic
 
@@ -46,12 +52,13 @@ class Topics:
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
         self._patience = clients.patience
-        self._admin: AdminClient = clients.admin()
+        self._admin = clients.admin
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
         self._counted_at = -_CACHE_SECONDS
         self._purges: dict[TopicPartition, int] = {}
         self._purged_at = 0.0
+        self._end_purge: Callable[[], bool] = lambda: True
 
     # ------------------------------------------------------------------ what there is
 
@@ -59,20 +66,41 @@ class Topics:
         """Return all topics but Kafka's own and those for notes; settings are asked for when somebody looks at them."""
         counts = self.counts(fresh=True)
         settings = _Settings(self, list(counts))
-        owners = {name.removesuffix(NOTES_SUFFIX) for name in counts if name.endswith(NOTES_SUFFIX)}
+        owners = self._owners(counts)
         return {
             name: TopicInfo(name, count, settings.of(name), _is_internal(name, owners))
             for name, count in counts.items()
             if not name.endswith(NOTES_SUFFIX) and name not in _KAFKAS_OWN
         }
 
+    def one(self, name: str) -> TopicInfo:
+        """Return one topic with its id; brokers before 2.8 have none."""
+        doing = f"describing topic {name!r}"
+        asked = TopicCollection([name])
+        try:
+            found = self._admin.one(
+                doing, lambda client, seconds: client.describe_topics(asked, request_timeout=seconds)
+            )
+        except KafkaException as exception:
+            error = error_of(exception)
+            if error is not None and is_unknown_topic(error):
+                raise self._unknown(name, self.counts(fresh=True)) from exception
+            raise self._patience.failed(doing, exception) from exception
+        topic_id = found.topic_id
+        has_id = topic_id.get_most_significant_bits() or topic_id.get_least_significant_bits()
+        return TopicInfo(
+            name,
+            len(found.partitions),
+            _Settings(self, [name]).of(name),
+            name.endswith(_OWN_SUFFIXES) and _is_internal(name, self._owners(self.counts())),
+            str(topic_id) if has_id else "",
+        )
+
     def counts(self, *, fresh: bool = False) -> dict[str, int]:
         """Return the number of partitions of each topic; up to two seconds old unless `fresh`."""
         if not fresh and time.monotonic() < self._counted_at + _CACHE_SECONDS:
             return self._counts
-        listed = self._patience.call(
-            "listing topics", lambda seconds: self._admin.list_topics(timeout=seconds), self._admin
-        )
+        listed = self._admin.list_topics("listing topics")
         self._counts = {name: len(topic.partitions) for name, topic in listed.topics.items() if topic.error is None}
         self._counted_at = time.monotonic()
         return self._counts
@@ -92,35 +120,31 @@ class Topics:
         if found is None:
             found = self.counts(fresh=True).get(topic)
         if found is None:
-            others = {name for name in self._counts if not name.endswith(NOTES_SUFFIX)} - _KAFKAS_OWN
-            raise unknown_topic(topic, others, self._clients.where)
+            raise self._unknown(topic, self._counts)
         return found
+
+    def _unknown(self, topic: str, counts: Mapping[str, int]) -> UnknownTopicError:
+        others = {name for name in counts if not name.endswith(NOTES_SUFFIX)} - _KAFKAS_OWN
+        return unknown_topic(topic, others, self._clients.where)
+
+    def _owners(self, counts: Mapping[str, int]) -> set[str]:
+        """Return the applications that have run here."""
+        return {name.removesuffix(NOTES_SUFFIX) for name in counts if name.endswith(NOTES_SUFFIX)}
 
     def settings(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
         """Return the settings that were given to topics."""
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-        found: dict[str, dict[str, str]] = {}
         if not resources:
-            return found
-        futures = self._admin.describe_configs(resources, request_timeout=10.0)
-        for resource, future in futures.items():
-            try:
-                entries = future.result()
-            except KafkaException as exception:
-                error = error_of(exception)
-                if error is not None and (
-                    is_unknown_topic(error) or error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
-                ):
-                    # Of somebody else's topic, that is no reason to stop.
-                    continue
-                raise self._patience.failed(
-                    f"reading the settings of topic {resource.name!r}", exception
-                ) from exception
-            # Source 1 is what was given to this topic; others are defaults of the broker.
-            found[resource.name] = {
-                name: entry.value for name, entry in entries.items() if entry.source == 1 and entry.value is not None
-            }
-        return found
+            return {}
+        doing = "reading the settings of topics"
+        try:
+            return self._admin.call(
+                doing,
+                lambda client, seconds: client.describe_configs(resources, request_timeout=seconds),
+                _own_settings,
+            )
+        except KafkaException as exception:
+            raise self._patience.failed(doing, exception) from exception
 
     # ------------------------------------------------------------------ making and deleting
 
@@ -132,9 +156,9 @@ class Topics:
                 raise LogError(f"topic {name!r}: setting {key!r} is {value!r}, expected text, e.g. {str(value)!r}")
         new = NewTopic(name, partitions, self._clients.replication, config=dict(config))
         try:
-            self._admin_call(
+            self._admin.one(
                 f"creating topic {name!r}",
-                lambda seconds: self._admin.create_topics([new], request_timeout=seconds)[name],
+                lambda client, seconds: client.create_topics([new], request_timeout=seconds),
             )
         except KafkaException as exception:
             raise self._not_created(name, config, exception) from exception
@@ -144,9 +168,9 @@ class Topics:
         """Delete a topic, and wait until the cluster has forgotten it."""
         self._count(name, self.counts(fresh=True))
         try:
-            self._admin_call(
+            self._admin.one(
                 f"deleting topic {name!r}",
-                lambda seconds: self._admin.delete_topics([name], request_timeout=seconds)[name],
+                lambda client, seconds: client.delete_topics([name], request_timeout=seconds),
             )
         except KafkaException as exception:
             raise self._patience.failed(f"deleting topic {name!r}", exception) from exception
@@ -217,8 +241,7 @@ class Topics:
         asked = {KafkaPartition(each.topic, each.partition): spec for each in partitions}
         options: dict[str, Any] = {} if level is None else {"isolation_level": level}
 
-        def ask(seconds: float) -> dict[TopicPartition, int]:
-            futures = self._admin.list_offsets(asked, request_timeout=seconds, **options)
+        def read(futures: Mapping[KafkaPartition, Future[Any]]) -> dict[TopicPartition, int]:
             try:
                 return {
                     TopicPartition(each.topic, each.partition): int(future.result().offset)
@@ -234,7 +257,11 @@ class Topics:
                 raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, error.str())) from exception
 
         try:
-            found = self._patience.call("asking for offsets", ask, self._admin)
+            found = self._admin.call(
+                "asking for offsets",
+                lambda client, seconds: client.list_offsets(asked, request_timeout=seconds, **options),
+                read,
+            )
         except KafkaException as exception:
             error = error_of(exception)
             if error is not None and is_unknown_topic(error):
@@ -255,38 +282,38 @@ class Topics:
                 return
             self._purged_at = time.monotonic()
             purges, self._purges = self._purges, {}
-        self._delete_records(purges)
-
-    def _delete_records(self, purges: Mapping[TopicPartition, int]) -> None:
-        asked = [KafkaPartition(each.topic, each.partition, before) for each, before in purges.items()]
-        if not asked:
-            return
-        for each, future in self._admin.delete_records(asked, request_timeout=5.0).items():
-            name = f"{each.topic}-{each.partition}"
-            future.add_done_callback(partial(_log_failure, name))
+        # One that had no answer until now is given up: this one covers it, or another will.
+        self._end_purge()
+        try:
+            self._end_purge = self._admin.start(_deleting(purges))
+        except KafkaException as exception:
+            _log.debug("purging %s: %s", purges, exception)
 
     def flush_purges(self, seconds: float = 5.0) -> None:
         """Do what `purge` has noted, and wait for it."""
         with self._lock:
             purges, self._purges = self._purges, {}
-        asked = [KafkaPartition(each.topic, each.partition, before) for each, before in purges.items()]
-        if asked:
-            for each, future in self._admin.delete_records(asked, request_timeout=seconds).items():
-                try:
-                    future.result(seconds)
-                except Exception as error:
-                    _log.debug("purging %s-%s: %s", each.topic, each.partition, error)
+            self._end_purge = lambda: True
+        if purges:
+            try:
+                self._admin.once(_deleting(purges), lambda futures: None, seconds)
+            except KafkaException as exception:
+                _log.debug("purging %s: %s", purges, exception)
 
     # ------------------------------------------------------------------ groups
 
-    def group_positions(self, group: str) -> list[KafkaPartition]:
-        """Return every committed offset of a consumer group, with its metadata."""
+    def group_positions(self, group: str, *, stable: bool) -> list[KafkaPartition]:
+        """Return every committed offset of a consumer group, with its metadata; `stable` waits until no transaction with offsets is open."""
+        # Makes a new cluster have coordinators: without one, the client library crashes on the answer to the next request.
+        self._described(group)
         asked = [ConsumerGroupTopicPartitions(group)]
         doing = f"reading the positions of {group!r}"
         try:
-            found = self._admin_call(
+            found = self._admin.one(
                 doing,
-                lambda seconds: self._admin.list_consumer_group_offsets(asked, request_timeout=seconds)[group],
+                lambda client, seconds: client.list_consumer_group_offsets(
+                    asked, require_stable=stable, request_timeout=seconds
+                ),
             )
         except KafkaException as exception:
             error = error_of(exception)
@@ -297,25 +324,30 @@ class Topics:
 
     def check_members(self, group: str) -> None:
         """Raise LogError if programs that are not ours have joined a consumer group: they would move its positions."""
+        found = self._described(group)
+        if found is not None and found.members:
+            raise has_members(self._clients.where, group)
+
+    def _described(self, group: str) -> Any:
+        """Return what the brokers say of a consumer group; None if they know none of that name."""
         doing = f"looking for members of {group!r}"
         try:
-            found = self._admin_call(
-                doing, lambda seconds: self._admin.describe_consumer_groups([group], request_timeout=seconds)[group]
+            found = self._admin.one(
+                doing, lambda client, seconds: client.describe_consumer_groups([group], request_timeout=seconds)
             )
         except KafkaException as exception:
             error = error_of(exception)
             if error is not None and error.code() == KafkaError.GROUP_ID_NOT_FOUND:
-                return
+                return None
             raise self._patience.failed(doing, exception) from exception
-        if found.members:
-            raise has_members(self._clients.where, group)
+        return found
 
     def delete_group(self, group: str) -> None:
         """Delete a consumer group and its offsets."""
         try:
-            self._admin_call(
+            self._admin.one(
                 f"deleting the positions of {group!r}",
-                lambda seconds: self._admin.delete_consumer_groups([group], request_timeout=seconds)[group],
+                lambda client, seconds: client.delete_consumer_groups([group], request_timeout=seconds),
             )
         except KafkaException as exception:
             error = error_of(exception)
@@ -324,10 +356,6 @@ class Topics:
             if error is not None and error.code() == KafkaError.NON_EMPTY_GROUP:
                 raise has_members(self._clients.where, group) from exception
             raise self._patience.failed(f"deleting the positions of {group!r}", exception) from exception
-
-    def _admin_call(self, doing: str, call: Callable[[float], Any]) -> Any:
-        # What was done, and not answered in time, would be an error the second time.
-        return self._patience.call(doing, lambda seconds: call(seconds).result(), self._admin, first=10.0)
 
 
 class _Settings:
@@ -370,7 +398,25 @@ def _is_internal(name: str, owners: set[str]) -> bool:
     return name.endswith(_OWN_SUFFIXES) and any(name.startswith(f"{owner}-") for owner in owners)
 
 
-def _log_failure(name: str, done: Any) -> None:
-    error = done.exception()
-    if error is not None:
-        _log.debug("purging %s: %s", name, error)
+def _own_settings(futures: Mapping[ConfigResource, Future[Any]]) -> dict[str, dict[str, str]]:
+    """Return what was given to topics themselves, out of descriptions of their settings. Raises KafkaException."""
+    found: dict[str, dict[str, str]] = {}
+    for resource, future in futures.items():
+        try:
+            entries = future.result()
+        except KafkaException as exception:
+            error = error_of(exception)
+            if error is not None and (is_unknown_topic(error) or error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED):
+                # Of somebody else's topic, that is no reason to stop.
+                continue
+            raise
+        # Source 1 is what was given to this topic; others are defaults of the broker.
+        found[resource.name] = {
+            name: entry.value for name, entry in entries.items() if entry.source == 1 and entry.value is not None
+        }
+    return found
+
+
+def _deleting(purges: Mapping[TopicPartition, int]) -> Ask:
+    asked = [KafkaPartition(each.topic, each.partition, before) for each, before in purges.items()]
+    return lambda client, seconds: client.delete_records(asked, request_timeout=seconds)

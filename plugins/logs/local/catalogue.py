@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 
 import msgpack
@@ -77,11 +78,15 @@ class Catalogue:
     def put(self, transaction: Transaction, topic: Topic) -> None:
         """Add a topic."""
         transaction.put(topic.info.name.encode(), topic.to_bytes(), db=self._environment.database("topics"))
+        # Numbers start again in a log that is deleted and made again.
+        token = secrets.token_hex(8).encode()
+        transaction.put(_token_key(topic.id), token, db=self._environment.database("system"))
         self._next(transaction, b"generation")
 
     def delete(self, transaction: Transaction, topic: Topic) -> None:
         """Remove a topic."""
         transaction.delete(topic.info.name.encode(), db=self._environment.database("topics"))
+        transaction.delete(_token_key(topic.id), db=self._environment.database("system"))
         self._next(transaction, b"generation")
 
     def next_id(self, transaction: Transaction) -> int:
@@ -105,6 +110,17 @@ class Catalogue:
                 loaded[name] = (
                     old
                     if old is not None and old.id == topic_id
-                    else Topic.make(topic_id, TopicInfo(name, partitions, config, internal))
+                    else Topic.make(
+                        topic_id, TopicInfo(name, partitions, config, internal, self._topic_id(transaction, topic_id))
+                    )
                 )
         return loaded
+
+    def _topic_id(self, transaction: Transaction, topic_id: int) -> str:
+        """Return the id that a reader compares; a topic of an earlier release has its number only."""
+        token = transaction.get(_token_key(topic_id), db=self._environment.database("system"))
+        return str(topic_id) if token is None else f"{topic_id}-{bytes(token).decode()}"
+
+
+def _token_key(topic_id: int) -> bytes:
+    return b"topic-token-%d" % topic_id

@@ -15,6 +15,7 @@ import lmdb
 
 from penstock.clock import duration_ms
 from penstock.errors import LogError
+from penstock.system_errors import error_number, free_bytes, what_to_do
 
 from .file_lock import FileLock
 
@@ -23,6 +24,7 @@ _FORMAT = b"1"
 _MAX_READERS = 1022
 _SETTINGS = {"map_size": str(1 << 40), "lock_timeout": "30s"}
 _LOOSE_PAGES = 32
+_ELSEWHERE = "give the log another directory on a local disk"
 _LOCATION = re.compile(r"(?P<directory>.*?)(?:\?(?P<settings>\w+=[^&=/]*(?:&\w+=[^&=/]*)*))?", re.DOTALL)
 
 Transaction = Any
@@ -273,21 +275,25 @@ class Environment:
         except OSError as error:
             raise LogError(
                 f"local log {self.directory}: cannot {what}: {error.strerror or error} ({error.filename}): "
-                "give the log a directory on a local disk that this user can write"
+                + (what_to_do(error, _ELSEWHERE) or "give the log a directory on a local disk that this user can write")
             ) from error
 
     def _explain(self, error: lmdb.Error) -> str:
         reason = str(error)
-        code = getattr(error, "code", 0)
         if isinstance(error, lmdb.MapFullError):
             return (
                 f"the log is full: it has reached its 'map_size' of {self._options.map_size} bytes. Raise that setting "
                 "(`local:DIRECTORY?map_size=BYTES`), delete topics, or give topics a 'retention.ms' or 'retention.bytes'. Nothing was changed"
             )
-        if isinstance(error, lmdb.DiskError) or code in (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT):
+        if isinstance(error, lmdb.DiskError) or error_number(error) in (
+            errno.ENOSPC,
+            errno.EIO,
+            errno.EFBIG,
+            errno.EDQUOT,
+        ):
             return (
-                f"{reason}; the disk has {_free_bytes(self.directory)} bytes free. Free space there, or raise this user's quota or "
-                "file size limit. What was being written is not half done: it is there completely or not at all"
+                f"{reason}; {what_to_do(error, _ELSEWHERE, self.directory) or 'the disk failed'} ({free_bytes(self.directory)} bytes are free). "
+                "What was being written is not half done: it is there completely or not at all"
             )
         if isinstance(error, lmdb.ReadersFullError):
             return f"more than {_MAX_READERS} processes read it at once: stop some"
@@ -295,9 +301,11 @@ class Environment:
             error, (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
         ):
             return f"data.mdb is damaged ({reason}): restore it from a copy, or move the directory away to start with an empty log"
-        if isinstance(error, lmdb.ReadonlyError) or code in (errno.EACCES, errno.EROFS, errno.EPERM):
-            return f"{reason}: this user cannot write there: change the directory's permissions, or choose another directory"
-        if isinstance(error, lmdb.MemoryError) or code == errno.ENOMEM:
+        is_read_only = isinstance(error, lmdb.ReadonlyError)
+        known = what_to_do(PermissionError(errno.EACCES, reason) if is_read_only else error, _ELSEWHERE)
+        if known is not None:
+            return f"{reason}: {known}"
+        if isinstance(error, lmdb.MemoryError) or getattr(error, "code", 0) == errno.ENOMEM:
             return f"{reason}: this process may not map {self._options.map_size} bytes: lower it (`local:DIRECTORY?map_size=BYTES`)"
         return reason
 
@@ -334,11 +342,3 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-def _free_bytes(directory: str) -> int:
-    try:
-        found = os.statvfs(directory)
-    except OSError:
-        return 0
-    return found.f_bavail * found.f_frsize

@@ -1,39 +1,55 @@
-"""Driver leases: who runs an application on this log."""
+"""Driver leases: which process runs an application on this log."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import msgpack
 
-from penstock.errors import LogError
+from penstock.errors import LeaseHeldError, LogError
 from penstock.log import Lease
 
 from ..messages import lease_lost
 from .environment import Transaction
 from .storage import Storage
 
+_LOCK_PREFIX = "lease-"
+
 
 @dataclass(frozen=True)
 class _Holder:
+    """A row: the holder, until when it holds the lease, and the token that names its lock file."""
+
     owner: str
     host: str
     process: int
-    started: str
     token: str
     expires_ms: int
 
-    def is_gone(self) -> bool:
-        """Return whether the holder surely ended: its process was on this host and is no more."""
-        return self.host == socket.gethostname() and self.started != _started(self.process)
+    @classmethod
+    def from_row(cls, row: bytes) -> _Holder:
+        """Return what `to_row` wrote. Rows of earlier releases have more fields, and no lock file."""
+        found = msgpack.unpackb(row)
+        return cls(**{name: found[name] for name in cls.__dataclass_fields__})
+
+    def to_row(self) -> bytes:
+        row: bytes = msgpack.packb(asdict(self))
+        return row
 
 
 class LocalLease(Lease):
-    """A row per application, renewed before it expires; the row of a process that is gone counts as expired."""
+    """A row for each application, renewed before it expires, and a file that the holder's process keeps locked.
+
+    The kernel ends the lock with the process. Unlike a process id and a host name, the lock is true for another container on this
+    machine as well, and for one that starts again under another host name.
+    """
 
     def __init__(self, storage: Storage, application_id: str, owner: str, ttl_ms: int) -> None:
         self._storage = storage
@@ -41,16 +57,21 @@ class LocalLease(Lease):
         self._owner = owner
         self._ttl_ms = ttl_ms
         self._token = secrets.token_hex(8)
-        with storage.write(f"take the lease of {application_id!r}") as (transaction, _):
-            held = self._holder(transaction)
-            now_ms = storage.clock.now_ms()
-            if held is not None and held.expires_ms > now_ms and not held.is_gone():
-                raise LogError(
-                    f"application {application_id!r} is already run by {held.owner} (process {held.process} on {held.host}); its "
-                    f"lease in the local log {storage.directory} ends in {(held.expires_ms - now_ms) / 1000:.1f} s unless renewed: "
-                    "stop that one first, or wait if it is gone"
-                )
-            self._put(transaction, now_ms)
+        self._file: int | None = None
+        try:
+            with storage.write(f"take the lease of {application_id!r}") as (transaction, _), self._naming_errors():
+                held = self._holder(transaction)
+                now_ms = storage.clock.now_ms()
+                if held is not None and held.expires_ms > now_ms:
+                    self._check_gone(held, now_ms)
+                # All lock files are made and removed inside a write transaction, so no other process is between two steps of it.
+                self._file = os.open(self._lock_path(self._token), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                fcntl.flock(self._file, fcntl.LOCK_EX)
+                self._put(transaction, now_ms)
+                self._remove_unused(transaction)
+        except BaseException:
+            self._unlock()
+            raise
 
     def renew(self) -> None:
         """Keep it for another period."""
@@ -64,39 +85,74 @@ class LocalLease(Lease):
             held = self._holder(transaction)
             if held is not None and held.token == self._token:
                 transaction.delete(self._key(), db=self._storage.environment.database("leases"))
+            self._lock_path(self._token).unlink(missing_ok=True)
+        self._unlock()
+
+    def _check_gone(self, held: _Holder, now_ms: int) -> None:
+        """Return when the holder's process has ended. Raises LogError when it runs, LeaseHeldError when that cannot be known."""
+        runs = _is_locked(self._lock_path(held.token))
+        if runs is False:
+            return
+        kind = LeaseHeldError if runs is None else LogError
+        raise kind(
+            f"application {self._application_id!r} is already run by {held.owner} (process {held.process} on {held.host}); its "
+            f"lease in the local log {self._storage.directory} ends in {(held.expires_ms - now_ms) / 1000:.1f} s unless renewed: "
+            "stop that one first, or wait if it is gone"
+        )
 
     def _check_mine(self, transaction: Transaction) -> None:
         held = self._holder(transaction)
         if held is None or held.token != self._token:
             raise lease_lost(self._application_id, self._owner)
 
+    def _remove_unused(self, transaction: Transaction) -> None:
+        """Remove the lock files of processes that have ended, except those that a row still names."""
+        with transaction.cursor(db=self._storage.environment.database("leases")) as cursor:
+            named = {self._lock_path(_Holder.from_row(row).token) for _, row in cursor}
+        for path in Path(self._storage.directory).glob(f"{_LOCK_PREFIX}*"):
+            if path not in named and not _is_locked(path):
+                path.unlink(missing_ok=True)
+
     def _holder(self, transaction: Transaction) -> _Holder | None:
         row = transaction.get(self._key(), db=self._storage.environment.database("leases"))
-        return None if row is None else _Holder(**msgpack.unpackb(row))
+        return None if row is None else _Holder.from_row(row)
 
     def _put(self, transaction: Transaction, now_ms: int) -> None:
-        process = os.getpid()
-        holder = _Holder(
-            self._owner, socket.gethostname(), process, _started(process), self._token, now_ms + self._ttl_ms
-        )
-        row = msgpack.packb(asdict(holder))
-        transaction.put(self._key(), row, db=self._storage.environment.database("leases"))
+        holder = _Holder(self._owner, socket.gethostname(), os.getpid(), self._token, now_ms + self._ttl_ms)
+        transaction.put(self._key(), holder.to_row(), db=self._storage.environment.database("leases"))
+
+    def _unlock(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
+    @contextmanager
+    def _naming_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise LogError(
+                f"local log {self._storage.directory}: the lease of {self._application_id!r} cannot be locked: "
+                f"{error.strerror or error}; make the directory writable, on a local disk"
+            ) from error
+
+    def _lock_path(self, token: str) -> Path:
+        return Path(self._storage.directory, _LOCK_PREFIX + token)
 
     def _key(self) -> bytes:
         return self._application_id.encode()
 
 
-def _started(process: int) -> str:
-    """Return when a process started, in a form of this host's own; empty when there is no such process."""
+def _is_locked(path: Path) -> bool | None:
+    """Return whether a process holds the lock of a file; None when there is no such file."""
     try:
-        # Field 22 of the line, counted after the command's closing parenthesis; a later process with the same number differs.
-        return Path(f"/proc/{process}/stat").read_text("ascii", "replace").rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        pass
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
     try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return ""
-    except OSError:
-        pass
-    return "running"
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False

@@ -51,6 +51,11 @@ class LocalLog(Log):
         with self._storage.read() as (_, topics):
             return {name: topic.info for name, topic in topics.items()}
 
+    def topic(self, name: str) -> TopicInfo:
+        """Return one topic."""
+        with self._storage.read() as (_, topics):
+            return topics.named(name).info
+
     def create_topic(
         self, name: str, partitions: int, config: Mapping[str, str] | None = None, *, internal: bool = False
     ) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from penstock.changelog import version_counter
 from penstock.errors import IncompatibleStateError
-from penstock.plugins.runtime.state import version_counter
 
 STATE_SCHEMA = "version string, commit string"
 _FORMAT = 1

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from penstock.clock import duration_ms
 from penstock.config import Application
 from penstock.errors import ConfigError, IncompatibleStateError, StaleStoreError
 from penstock.fingerprint import check_compatible
+from penstock.layout import Layouts, layout_of_fingerprint
 from penstock.nodes import SourceNode, TaskId
 from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.locations import open_changelog
 from penstock.plugins.runtime.retries import Retries, close_parts
-from penstock.plugins.runtime.state import TaskState, first_version, next_version
-from penstock.punctuation import PunctuationType
+from penstock.plugins.runtime.state import TaskState
 from penstock.record import OutputBatch, TopicPartition
 from penstock.task import RetryRequested, Task
 
@@ -138,26 +138,28 @@ class StreamTask:
     def _append(self, state: TaskState, commit: StreamCommit) -> StreamCommit:
         """Make the batch's delta durable, and return what is to be committed; the local store stays where it is."""
         commit = replace(commit, attempt=secrets.token_hex(8), fingerprint=self._fingerprint)
-        if not self._pending:
+        if not self._pending and state.is_settled:
             return commit
-        version = next_version(commit.version)
+        version = state.new_version(commit.version)
         state.append_delta(self._pending, version)
         return replace(commit, version=version, anchors=next_anchors(commit.anchors, version, self._kept))
 
     def _tend(self, state: TaskState, last: StreamCommit) -> None:
         """Keep the changelog short; what leads to any state that Spark may go back to stays, however old it is."""
-        if state.snapshot_when_due():
+        # Spark has no fence to ask. A later attempt on this host shows in the store; on another host, nothing shows it,
+        # and what keeps its files is that their counters are not below that of `oldest`.
+        is_current = partial(state.is_at, last.version)
+        if state.snapshot_when_due(is_current):
             oldest = oldest_needed(last.anchors, last.version, self._kept)
             if oldest is not None:
-                state.clean_changelog(oldest, duration_ms(self._settings.changelog_grace), self._host.now_ms())
+                grace_ms, now_ms = duration_ms(self._settings.changelog_grace), self._host.now_ms()
+                state.clean_changelog(oldest, grace_ms, now_ms, is_current)
 
     def _next_tick(self, task: Task) -> int | None:
         tick = task.next_wall_clock_punctuation()
         if tick is not None and not self._has_timeouts:
-            due = json.loads(task.engine_state()).get("due", {})
-            nodes = [node for node, kinds in due.items() if PunctuationType.WALL_CLOCK_TIME.value in kinds]
             raise ConfigError(
-                f"application {self._application.id!r}, task {self.id}: node {', '.join(map(repr, nodes)) or '?'} schedules by the wall clock, "
+                f"application {self._application.id!r}, task {self.id}: node {', '.join(map(repr, task.wall_clock_nodes()))} schedules by the wall clock, "
                 "which in a Spark pipeline needs Spark's timeouts: transform(..., wall_clock=True). With it the "
                 'query runs batches without data too, and never ends under "availableNow"; or schedule by stream time'
             )
@@ -184,13 +186,17 @@ class StreamTask:
         if known is not None and known.fingerprint != self._fingerprint:
             self._check_compatible(known.fingerprint)
         builders = self._subtopology.stores
+        layouts = Layouts.of_program(builders, self._settings.store_backend)
+        before = None if known is None else layout_of_fingerprint(self._stores_in(known.fingerprint))
+        if before is not None:
+            layouts = Layouts(before).followed_by(layouts.now)
         changelog = open_changelog(self._settings, self._application.id, self._directory_name) if builders else None
         directory = self._host.task_directory(self._application, self._directory_name)
         state = self._state = TaskState(
-            builders, directory, changelog, self._settings, self._application.id, str(self.id)
+            builders, directory, changelog, self._settings, self._application.id, str(self.id), layouts
         )
         if known is None:
-            known = StreamCommit("", first_version())
+            known = StreamCommit("", state.new_version(None))
             state.append_delta({}, known.version)
         state.open(known.version)
         self._start(state, known, clock_ms)
@@ -212,12 +218,31 @@ class StreamTask:
         state.serve(task, self._subtopology)
 
     def _check_compatible(self, before: Mapping[str, Any]) -> None:
-        reasons = check_compatible(before, self._fingerprint)
+        reasons = [*check_compatible(before, self._fingerprint), *self._changes_of_history(before)]
         if reasons:
             raise IncompatibleStateError(
                 f"application {self._application.id!r}, task {self.id}: it does not fit what Spark's checkpoint has of it: {'; '.join(reasons)}. Undo "
                 "the change (the number of tasks is what transform(..., partitions=...) says), or start with a new checkpoint"
             )
+
+    def _stores_in(self, fingerprint: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+        """Return this task's stores in a fingerprint."""
+        found: Mapping[str, Mapping[str, Any]] = (
+            fingerprint["subtopologies"].get(str(self.id.subtopology), {}).get("stores", {})
+        )
+        return found
+
+    def _changes_of_history(self, before: Mapping[str, Any]) -> Iterator[str]:
+        """Return, in words, changes of stores that would take a commit of the task's own, which there is none of here."""
+        was, now = self._stores_in(before), self._stores_in(self._fingerprint)
+        for name, new in now.items():
+            old = was.get(name, {})
+            if old.get("logged", new["logged"]) != new["logged"]:
+                yield f"store {name!r} was {'' if old['logged'] else 'not '}in the changelog (logged) and now is{' not' if old['logged'] else ''}"
+            if not new["logged"] and old.get("backend", new["backend"]) != new["backend"]:
+                yield f"store {name!r}, which is not logged, was on the backend {old['backend']!r} and now is on {new['backend']!r}"
+            if old.get("ttl_ms") is not None and new["ttl_ms"] is None:
+                yield f"store {name!r} had a TTL and now has none, which would bring back what has expired: give it a long one"
 
     # ------------------------------------------------------------------ closing
 

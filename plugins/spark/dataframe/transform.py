@@ -75,7 +75,7 @@ def transform(
             data_dir=str(Path(application.settings.data_dir).expanduser().absolute()), clients={}, max_task_idle="0ms"
         ),
         {groups[task]: (task, inputs) for task, inputs in assignment.tasks.items()},
-        program.fingerprint(assignment),
+        program.fingerprint(assignment, application.settings),
         int(session.conf.get("spark.sql.streaming.minBatchesToRetain", "100")) + _MARGIN,  # type: ignore[arg-type]
         wall_clock,
     )

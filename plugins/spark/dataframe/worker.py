@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from penstock.config import Application
 from penstock.errors import ConfigError
 from penstock.nodes import TaskId
 from penstock.plugins.runtime.host import Host, tune_garbage_collector
+from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.record import OutputBatch, TopicPartition
 
 from ..worker_process import Opened, WorkerProcess
@@ -87,9 +87,9 @@ def _run_once(packed: bytes, clock_ms: int, group: int, frame: pandas.DataFrame)
     _collect(frame, chunks)
     cargo: Cargo = pickle.loads(packed)
     task_id, partitions = cargo.tasks[group]
-    with tempfile.TemporaryDirectory(prefix="penstock-") as directory:
+    with TemporaryDirectory("once") as directory:
         application = cargo.application.with_settings(
-            data_dir=directory, state_dir="state", changelog="directory:changelog"
+            data_dir=str(directory), state_dir="state", changelog="directory:changelog"
         )
         task = StreamTask(
             application, task_id, partitions, cargo.fingerprint, Host(), stream="once", kept=1, has_timeouts=True

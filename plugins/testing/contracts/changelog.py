@@ -13,9 +13,11 @@ from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from penstock.changelog import Changelog, TaskChangelog
+from penstock.changelog import Changelog, TaskChangelog, version_counter
 from penstock.clock import SystemClock
 from penstock.errors import ChangelogError
+from penstock.log import Commit
+from penstock.record import TopicPartition
 from penstock.store import Change, Changes
 
 State = dict[str, dict[bytes, bytes]]
@@ -64,40 +66,40 @@ class ChangelogContract:
     def test_many_deltas_ask_for_a_snapshot_and_go_with_it(self, tmp_path: Path) -> None:
         """So the cost of a restore, and the space, stay a constant factor of the state's size."""
         log = self._open(tmp_path)
-        log.append({}, None, "v0")
+        log.append({}, None, "0-v")
         assert not log.wants_snapshot()
         value = Random(1).randbytes(64 * 1024)  # incompressible
-        last, count = "v0", 0
+        last, count = "0-v", 0
         while not log.wants_snapshot():
             count += 1
             assert count < 2000, "128 MB of changes to one key of 64 kB, and no snapshot is wanted"
-            log.append({"s": [(b"key", value)]}, last, f"v{count}")
-            last = f"v{count}"
+            log.append({"s": [(b"key", value)]}, last, f"{count}-v")
+            last = f"{count}-v"
         log.snapshot(last, iter([("s", b"key", value)]))
         assert not log.wants_snapshot()
         now_ms = SystemClock().now_ms()
         for days in (1, 2):
-            log.clean(last, 60_000, now_ms + days * _DAY_MS)
-        log.append({"s": [(b"other", b"1")]}, last, "next")
+            log.clean(last, 60_000, now_ms + days * _DAY_MS, _is_current)
+        log.append({"s": [(b"other", b"1")]}, last, "999999-next")
         reopened = self._open(tmp_path)
-        assert restored(reopened, "next", None, {}) == {"s": {b"key": value, b"other": b"1"}}
+        assert restored(reopened, "999999-next", None, {}) == {"s": {b"key": value, b"other": b"1"}}
         with pytest.raises(ChangelogError):
-            reopened.restore("v0", None)
+            reopened.restore("0-v", None)
 
     def test_a_large_snapshot_comes_in_steps(self, tmp_path: Path) -> None:
         """A state need not fit into memory, neither on the way out nor back."""
         rows = 2000
         log = self._open(tmp_path)
-        log.append({}, None, "v0")
+        log.append({}, None, "0-v")
 
         def entries() -> Iterator[tuple[str, bytes, bytes]]:
             for store in ("a", "b"):
                 for row in range(rows):
                     yield store, b"%08d" % row, b"%08d" % row * 1000
 
-        log.snapshot("v0", entries())
-        log.append({"b": [(b"%08d" % 0, None)]}, "v0", "v1")
-        plan = self._open(tmp_path).restore("v1", "elsewhere")
+        log.snapshot("0-v", entries())
+        log.append({"b": [(b"%08d" % 0, None)]}, "0-v", "1-v")
+        plan = self._open(tmp_path).restore("1-v", "elsewhere")
         assert plan.base is None
         seen: dict[str, set[bytes]] = {"a": set(), "b": set()}
         versions = []
@@ -113,15 +115,15 @@ class ChangelogContract:
                         assert value == key * 1000
                         seen[store].add(key)
             assert size < 12_000_000, "one step holds most of the state"
-        assert versions[-1] == "v1"
+        assert versions[-1] == "1-v"
         assert len(versions) == len(set(versions)) >= 3
-        assert {"v0", "v1"} >= set(versions[-2:])
+        assert {"0-v", "1-v"} >= set(versions[-2:])
         assert len(seen["a"]) == rows and len(seen["b"]) == rows - 1
 
     def test_a_snapshot_that_failed_is_none(self, tmp_path: Path) -> None:
         """The failure comes out as it is, and restoring goes by what was there before."""
         log = self._open(tmp_path)
-        log.append({"s": [(b"key", b"1")]}, None, "v0")
+        log.append({"s": [(b"key", b"1")]}, None, "0-v")
 
         def entries() -> Iterator[tuple[str, bytes, bytes]]:
             for row in range(100):
@@ -129,65 +131,160 @@ class ChangelogContract:
             raise RuntimeError("the store went away")
 
         with pytest.raises(RuntimeError, match="the store went away"):
-            log.snapshot("v0", entries())
+            log.snapshot("0-v", entries())
         for reader in (log, self._open(tmp_path)):
-            assert restored(reader, "v0", None, {}) == {"s": {b"key": b"1"}}
+            assert restored(reader, "0-v", None, {}) == {"s": {b"key": b"1"}}
 
     def test_a_snapshot_that_failed_leaves_the_one_before(self, tmp_path: Path) -> None:
         """Of the same version: the deltas that led there may be gone."""
         log = self._open(tmp_path)
-        log.append({}, None, "v0")
-        log.append({"s": [(b"key", b"1")]}, "v0", "v1")
-        log.snapshot("v1", iter([("s", b"key", b"1")]))
+        log.append({}, None, "0-v")
+        log.append({"s": [(b"key", b"1")]}, "0-v", "1-v")
+        log.snapshot("1-v", iter([("s", b"key", b"1")]))
         now_ms = SystemClock().now_ms()
         for days in (1, 2):
-            log.clean("v1", 60_000, now_ms + days * _DAY_MS)
+            log.clean("1-v", 60_000, now_ms + days * _DAY_MS, _is_current)
 
         def entries() -> Iterator[tuple[str, bytes, bytes]]:
             raise RuntimeError("the store went away")
             yield
 
         with pytest.raises(RuntimeError, match="the store went away"):
-            log.snapshot("v1", entries())
-        assert restored(self._open(tmp_path), "v1", None, {}) == {"s": {b"key": b"1"}}
-        log.snapshot("v1", iter([("s", b"key", b"1")]))
-        assert restored(self._open(tmp_path), "v1", None, {}) == {"s": {b"key": b"1"}}
+            log.snapshot("1-v", entries())
+        assert restored(self._open(tmp_path), "1-v", None, {}) == {"s": {b"key": b"1"}}
+        log.snapshot("1-v", iter([("s", b"key", b"1")]))
+        assert restored(self._open(tmp_path), "1-v", None, {}) == {"s": {b"key": b"1"}}
+
+    def test_a_snapshot_of_a_new_version_begins_a_history(self, tmp_path: Path) -> None:
+        """Without a delta that leads there: what came before does not count, and no copy from before is on the way."""
+        log = self._open(tmp_path)
+        log.append({"gone": [(b"key", b"1")]}, None, "000-a")
+        log.append({"s": [(b"key", b"1")]}, "000-a", "001-a")
+        log.snapshot("002-a", iter([("s", b"key", b"2")]))
+        log.append({"s": [(b"more", b"3")]}, "002-a", "003-a")
+        for reader in (log, self._open(tmp_path)):
+            assert reader.restore("003-a", "001-a").base is None
+            assert restored(reader, "003-a", "001-a", {}) == {"s": {b"key": b"2", b"more": b"3"}}
+        log.snapshot("004-a", iter([]))
+        assert restored(self._open(tmp_path), "004-a", None, {}) == {}
 
     def test_a_version_that_nobody_appended_is_an_error(self, tmp_path: Path) -> None:
         """An empty state in its place would be a silent loss."""
         log = self._open(tmp_path)
         with pytest.raises(ChangelogError, match="ghost"):
             log.restore("ghost", None)
-        log.append({}, None, "v0")
-        log.append({"s": [(b"key", b"1")]}, "v0", "v1")
-        for have in (None, "v0", "v1"):
+        log.append({}, None, "0-v")
+        log.append({"s": [(b"key", b"1")]}, "0-v", "1-v")
+        for have in (None, "0-v", "1-v"):
             with pytest.raises(ChangelogError, match="ghost"):
                 log.restore("ghost", have)
 
     def test_a_chain_with_a_gap_is_an_error_that_names_it_until_a_snapshot_mends_it(self, tmp_path: Path) -> None:
         """A partial state in its place would be a silent loss; who still has a copy is asked for a snapshot."""
         log = self._open(tmp_path)
-        log.append({"s": [(b"key", b"1")]}, None, "v0")
-        log.append({"s": [(b"key", b"2")]}, "gone", "v2")
+        log.append({"s": [(b"key", b"1")]}, None, "0-v")
+        log.append({"s": [(b"key", b"2")]}, "1-gone", "2-v")
         with pytest.raises(ChangelogError, match="gone"):
-            log.restore("v2", None)
+            log.restore("2-v", None)
         with pytest.raises(ChangelogError, match="gone"):
-            log.restore("v2", "v0")
+            log.restore("2-v", "0-v")
         assert log.wants_snapshot()
-        log.clean("v2", 0, SystemClock().now_ms() + _DAY_MS)
-        log.snapshot("v2", iter([("s", b"key", b"2")]))
+        log.clean("2-v", 0, SystemClock().now_ms() + _DAY_MS, _is_current)
+        log.snapshot("2-v", iter([("s", b"key", b"2")]))
         assert not log.wants_snapshot()
-        assert restored(self._open(tmp_path), "v2", "v0", {}) == {"s": {b"key": b"2"}}
+        assert restored(self._open(tmp_path), "2-v", "0-v", {}) == {"s": {b"key": b"2"}}
+
+    @pytest.mark.parametrize("successor", ["commits", "snapshots", "starts anew"])
+    @pytest.mark.parametrize("frozen", ["before its snapshot", "in its snapshot", "before it deletes"])
+    def test_a_frozen_process_deletes_nothing_that_its_successor_needs(
+        self, tmp_path: Path, frozen: str, successor: str
+    ) -> None:
+        """However long it was frozen, and whatever the successor did meanwhile: committed, cleaned up, or began another chain."""
+        log = self._open(tmp_path)
+        _commit(log, None, "0-v", "1-v", "2-v", "3-v")
+        now_ms = SystemClock().now_ms()
+        newest: list[str] = []
+
+        def is_frozen() -> None:
+            if newest:
+                return
+            other = self._open(tmp_path)
+            if successor == "starts anew":
+                other.destroy()
+                _commit(other, None, "0-s", "1-s", "2-s")
+                newest.append("2-s")
+                return
+            other.restore("3-v", "3-v")
+            _commit(other, "3-v", "4-s", "5-s", "6-s")
+            if successor == "snapshots":
+                other.snapshot("6-s", iter([("s", b"key", b"6-s")]))
+                for days in (1, 2):
+                    other.clean("6-s", 60_000, now_ms + days * _DAY_MS, _is_current)
+            _commit(other, "6-s", "7-s", "8-s")
+            newest.append("8-s")
+
+        def entries() -> Iterator[tuple[str, bytes, bytes]]:
+            if frozen == "in its snapshot":
+                is_frozen()
+            yield "s", b"key", b"3-v"
+
+        def is_current() -> bool:
+            # A log answers False after a reset; whether it sees a successor that took the task over is not relied upon.
+            current = not newest or successor != "starts anew"
+            if frozen == "before it deletes":
+                is_frozen()
+            return current
+
+        if frozen == "before its snapshot":
+            is_frozen()
+        log.wants_snapshot()
+        try:
+            log.snapshot("3-v", entries())
+        except ChangelogError:
+            pass  # The successor may have deleted the unfinished file.
+        for days in (10, 20):
+            log.clean("3-v", 60_000, now_ms + days * _DAY_MS, is_current)
+        (last,) = newest
+        assert restored(self._open(tmp_path), last, None, {}) == {"s": {b"key": last.encode()}}
+        following = self._open(tmp_path)
+        following.restore(last, last)
+        more = [f"{version_counter(last) + each}-t" for each in (1, 2, 3)]
+        _commit(following, last, *more)
+        following.snapshot(more[-1], iter([("s", b"key", b"end")]))
+        for days in (30, 40):
+            following.clean(more[-1], 60_000, now_ms + days * _DAY_MS, _is_current)
+        assert restored(self._open(tmp_path), more[-1], None, {}) == {"s": {b"key": b"end"}}
+        with pytest.raises(ChangelogError):
+            self._open(tmp_path).restore("3-v", None)
 
     def test_tasks_and_applications_are_apart(self, tmp_path: Path) -> None:
         """The same version name elsewhere is another state."""
         where = self.location(tmp_path)
         places = [("one", "0_0"), ("one", "0_1"), ("two", "0_0")]
         for number, place in enumerate(places):
-            type(self).changelog(where, *place).append({"s": [(b"key", b"%d" % number)]}, None, "v0")
+            type(self).changelog(where, *place).append({"s": [(b"key", b"%d" % number)]}, None, "0-v")
         for number, place in enumerate(places):
             log = type(self).changelog(where, *place)
-            assert restored(log, "v0", None, {}) == {"s": {b"key": b"%d" % number}}
+            assert restored(log, "0-v", None, {}) == {"s": {b"key": b"%d" % number}}
+
+    def test_a_changelog_keeps_commits(self, tmp_path: Path) -> None:
+        """That which a delta follows, the latest one of a snapshot, and the first of all, whatever happened since."""
+        log = self._open(tmp_path)
+        assert (log.proven(), log.beginnings(), log.kept("0-v")) == (set(), set(), None)
+        log.append({}, None, "0-v", _commit_of("0-v", 1))
+        assert (log.proven(), log.beginnings()) == (set(), {"0-v"})
+        assert log.kept("0-v") == _commit_of("0-v", 1)
+        log.append({"s": [(b"key", b"1")]}, "0-v", "1-orphan", _commit_of("0-v", 2))
+        log.append({"s": [(b"key", b"1")]}, "0-v", "1-v", _commit_of("0-v", 3))
+        reopened = self._open(tmp_path)
+        assert (reopened.proven(), reopened.kept("0-v")) == ({"0-v"}, _commit_of("0-v", 3))
+        assert reopened.kept("1-v") is None
+        log.snapshot("1-v", iter([("s", b"key", b"1")]), _commit_of("1-v", 4))
+        assert (log.proven(), log.kept("1-v")) == ({"0-v", "1-v"}, _commit_of("1-v", 4))
+        log.append({}, "1-v", "2-v")
+        assert log.kept("1-v") == _commit_of("1-v", 4), "a delta may be appended without a commit"
+        log.destroy()
+        assert (log.proven(), log.beginnings(), log.kept("1-v")) == (set(), set(), None)
 
     def test_a_destroyed_one_never_was(self, tmp_path: Path) -> None:
         """Neither version nor snapshot is left, a new chain begins in its place, and others stay as they are."""
@@ -195,33 +292,44 @@ class ChangelogContract:
         log, other = self._open(tmp_path), type(self).changelog(where, "application", "0_1")
         log.destroy()
         for each in (log, other):
-            each.append({"s": [(b"key", b"old")]}, None, "v0")
-            each.append({"s": [(b"more", b"old")]}, "v0", "v1")
-            each.snapshot("v0", iter([("s", b"key", b"old")]))
+            each.append({"s": [(b"key", b"old")]}, None, "0-v")
+            each.append({"s": [(b"more", b"old")]}, "0-v", "1-v")
+            each.snapshot("0-v", iter([("s", b"key", b"old")]))
         log.destroy()
         log.destroy()
         for reader in (log, self._open(tmp_path)):
-            for version in ("v0", "v1"):
+            for version in ("0-v", "1-v"):
                 with pytest.raises(ChangelogError, match=version):
                     reader.restore(version, None)
-        log.append({}, None, "w0")
-        log.append({"s": [(b"other", b"new")]}, "w0", "w1")
+        log.append({}, None, "0-w")
+        log.append({"s": [(b"other", b"new")]}, "0-w", "1-w")
         for reader in (log, self._open(tmp_path)):
             # A copy of the old chain is recognised as of no use.
-            assert restored(reader, "w1", "v1", {"v1": {"s": {b"key": b"old", b"more": b"old"}}}) == {
+            assert restored(reader, "1-w", "1-v", {"1-v": {"s": {b"key": b"old", b"more": b"old"}}}) == {
                 "s": {b"other": b"new"}
             }
-        assert restored(other, "v1", None, {}) == {"s": {b"key": b"old", b"more": b"old"}}
+        assert restored(other, "1-v", None, {}) == {"s": {b"key": b"old", b"more": b"old"}}
 
     def test_closing_twice_is_fine(self, tmp_path: Path) -> None:
         """`close` may come from an error path that ran already."""
         log = self._open(tmp_path)
-        log.append({}, None, "v0")
+        log.append({}, None, "0-v")
         log.close()
         log.close()
 
     def _open(self, directory: Path) -> TaskChangelog:
         return type(self).changelog(self.location(directory), "application", "0_0")
+
+
+def _commit_of(version: str, position: int) -> Commit:
+    return Commit({TopicPartition("in", 3): position, TopicPartition("other", 3): 7}, version, b"%d" % position)
+
+
+def _commit(log: TaskChangelog, previous: str | None, *versions: str) -> None:
+    """Append a delta for each version, which sets one key to the version's name."""
+    for version in versions:
+        log.append({"s": [(b"key", version.encode())]}, previous, version)
+        previous = version
 
 
 def restored(log: TaskChangelog, target: str, have: str | None, known: dict[str, State]) -> State:
@@ -245,6 +353,10 @@ def restored(log: TaskChangelog, target: str, have: str | None, known: dict[str,
             assert _filled(state) == _filled(known[version]), f"wrong state at {version} on the way to {target}"
     assert at == target
     return _filled(state)
+
+
+def _is_current() -> bool:
+    return True
 
 
 def _apply(state: State, store: str, rows: Any) -> None:
@@ -281,6 +393,7 @@ class _History(RuleBasedStateMachine):
         self._contract = contract
         self._directory = tempfile.TemporaryDirectory()
         self._known: dict[str, State] = {}
+        self._commits: dict[str, Commit] = {}
         self._chain: list[str] = []
         self._sure = 0
         """How many versions at the beginning of the chain may have been cleaned away."""
@@ -298,9 +411,10 @@ class _History(RuleBasedStateMachine):
 
     def _append(self, changes: Changes) -> str:
         previous = self._chain[-1] if self._chain else None
-        version = f"{self._count:06d}-x"
+        version = f"{len(self._chain):012d}-{self._count:x}"
         self._count += 1
-        self._log.append(changes, previous, version)
+        commit = _commit_of(version, 0) if previous is None else self._commits[previous]
+        self._log.append(changes, previous, version, commit)
         state: State = {store: dict(rows) for store, rows in self._known[previous].items()} if previous else {}
         for store, rows in changes.items():
             _apply(state, store, rows)
@@ -309,7 +423,16 @@ class _History(RuleBasedStateMachine):
 
     @rule(changes=_changes)
     def commit(self, changes: Changes) -> None:
-        self._chain.append(self._append(changes))
+        version = self._append(changes)
+        self._chain.append(version)
+        self._commits[version] = _commit_of(version, self._count)
+
+    @precondition(lambda self: self._chain)
+    @rule()
+    def commit_without_changes(self) -> None:
+        version = self._chain[-1]
+        self._count += 1
+        self._commits[version] = _commit_of(version, self._count)
 
     @rule(changes=_changes, crash=st.booleans())
     def append_what_is_never_committed(self, changes: Changes, crash: bool) -> None:
@@ -320,7 +443,8 @@ class _History(RuleBasedStateMachine):
     @precondition(lambda self: self._chain)
     @rule()
     def snapshot(self) -> None:
-        self._log.snapshot(self._chain[-1], self._entries(self._chain[-1]))
+        version = self._chain[-1]
+        self._log.snapshot(version, self._entries(version), self._commits[version])
 
     @precondition(lambda self: self._chain)
     @rule(at=st.integers(0, 5))
@@ -346,19 +470,20 @@ class _History(RuleBasedStateMachine):
         self._reopen()
 
     @precondition(lambda self: self._chain)
-    @rule(back=st.integers(0, 3) | st.just(0), twice=st.booleans())
-    def clean(self, back: int, twice: bool) -> None:
-        """Also for a version that is not the newest: a process that slept through its successor's commits."""
+    @rule(back=st.integers(0, 3) | st.just(0), twice=st.booleans(), current=st.booleans() | st.just(True))
+    def clean(self, back: int, twice: bool, current: bool) -> None:
+        """Also for a version that is not the newest: that of a process that was frozen during its successor's commits."""
         place = max(0, len(self._chain) - 1 - back)
         now_ms = SystemClock().now_ms() + _DAY_MS
         for days in range(1 + twice):
-            self._log.clean(self._chain[place], 60_000, now_ms + days * _DAY_MS)
-        self._sure = max(self._sure, place)
+            self._log.clean(self._chain[place], 60_000, now_ms + days * _DAY_MS, lambda: current)
+        if current:
+            self._sure = max(self._sure, place)
 
     @precondition(lambda self: self._chain)
     @rule()
     def clean_within_grace(self) -> None:
-        self._log.clean(self._chain[-1], 60_000, SystemClock().now_ms())
+        self._log.clean(self._chain[-1], 60_000, SystemClock().now_ms(), _is_current)
 
     @precondition(lambda self: self._chain)
     @rule(data=st.data())
@@ -373,6 +498,22 @@ class _History(RuleBasedStateMachine):
         if have not in self._chain[: self._chain.index(target) + 1]:
             assert plan_base is None, "a copy that is not on the way must not be used"
         assert restored(self._log, target, have, self._known) == _filled(self._known[target])
+
+    @precondition(lambda self: self._chain)
+    @rule()
+    def look_for_what_was_committed(self) -> None:
+        """Nothing that was not committed is proven, and all but the newest commit is."""
+        proven = self._log.proven()
+        assert proven <= set(self._chain), "a version is proven that no commit names"
+        if self._sure == 0:
+            assert self._chain[0] in self._log.beginnings()
+        if len(self._chain) > 1:
+            newest = max(proven, key=self._chain.index)
+            assert newest in self._chain[-2:], "a version that another follows is proven"
+            kept = self._log.kept(newest)
+            assert kept is not None and kept.version == newest
+            if newest == self._chain[-2]:
+                assert kept == self._commits[newest], "the delta that follows a commit keeps it"
 
     @rule()
     def ask_for_a_snapshot(self) -> None:

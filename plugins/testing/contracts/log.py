@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -47,6 +49,8 @@ class LogContract:
     """Whether offsets count records (False: commits, also those that fail, leave markers among them)."""
     earliest_timestamp: ClassVar[int] = 0
     """The smallest timestamp that is kept as it is."""
+    sent_is_hidden: ClassVar[bool] = True
+    """Whether nobody reads what is sent ahead of a commit before that (False: outputs are guaranteed at least once)."""
     latest_timestamp: ClassVar[int] = (1 << 63) - 1
     """The largest timestamp that records may have."""
 
@@ -104,6 +108,23 @@ class LogContract:
         assert set(found) == {"plain", own}
         assert found["plain"].partitions == 3 and not found["plain"].internal
         assert found[own].internal and found[own].config["cleanup.policy"] == "compact"
+
+    def test_one_topic_can_be_asked_for(self, log: Log) -> None:
+        """As `topics` describes it, and by an id that another topic of the same name does not have."""
+        log.put_meta(APPLICATION, "note", b"")
+        own = f"{APPLICATION}-set-changelog"
+        log.create_topic(own, 2, {"cleanup.policy": "compact"}, internal=True)
+        found = log.topic(own)
+        assert (found.name, found.partitions, found.internal) == (own, 2, True)
+        assert found.config["cleanup.policy"] == "compact"
+        assert log.topic(own).id == found.id
+        log.delete_topic(own)
+        with pytest.raises(UnknownTopicError, match=own):
+            log.topic(own)
+        log.create_topic(own, 3)
+        again = log.topic(own)
+        assert again.partitions == 3
+        assert again.id != found.id or not found.id
 
     @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ü", "x" * 250])
     def test_a_bad_topic_name_is_refused(self, log: Log, name: str) -> None:
@@ -382,6 +403,39 @@ class LogContract:
         assert log.open_committer(APPLICATION, "0_0", partitions).committed == commit
         log.close()
 
+    def test_a_commit_takes_an_offset_for_each_record_and_its_markers(self, log: Log) -> None:
+        """As many as `commit_markers` says: with fewer, readers who count would pass over records."""
+        log.create_topic("in", 1)
+        log.create_topic("out", 1)
+        log.create_topic("side", 1)
+        partition, out, side = (TopicPartition(topic, 0) for topic in ("in", "out", "side"))
+        committer = log.open_committer(APPLICATION, "0_0", [partition])
+        for number in range(5):
+            outputs = [output("out", 2), output("out", 1)] + [output("side", 1)] * (number == 2)
+            committer.commit(Commit({partition: 0}, f"v{number}"), outputs)
+        committer.close()
+        ends = settled_ends(log, [out, side])
+        assert ends == {out: 5 * (3 + log.commit_markers), side: 1 + log.commit_markers}
+
+    @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts descriptors where Linux lists them")
+    def test_tasks_need_the_open_files_that_it_says(self, log: Log) -> None:
+        """At least `open_files`: with fewer, a runner would refuse starts that work."""
+        log.create_topic("in", 4)
+        log.create_topic("out", 1)
+        partitions = [TopicPartition("in", number) for number in range(4)]
+        for partition in partitions:
+            log.append(replace(output("in", 1), partitions=[(partition.partition,)]))
+        before, committers = len(os.listdir("/proc/self/fd")), []
+        for partition in partitions:
+            committers.append(log.open_committer(APPLICATION, f"0_{partition.partition}", [partition]))
+            log.fetch(partition, 0, 1, 1000)
+            committers[-1].commit(Commit({partition: 1}, "v1"), [output("out", 1)])
+        needed = len(os.listdir("/proc/self/fd")) - before
+        for committer in committers:
+            committer.close()
+        assert log.open_files(0) <= log.open_files(4)
+        assert log.open_files(4) - log.open_files(0) <= needed
+
     def test_nothing_is_committed_before_the_first_commit(self, log: Log) -> None:
         """Opening takes the fence and nothing else."""
         log.create_topic("in", 1)
@@ -409,6 +463,31 @@ class LogContract:
         successor.commit(Commit({partition: 1}, "v1"), [output("out", 2)])
         assert log.open_committer(APPLICATION, "0_0", [partition]).committed == Commit({partition: 1}, "v1")
         assert len(_everything(log, "out")) == 2
+
+    def test_what_is_sent_ahead_is_there_once(self, log: Log) -> None:
+        """In order, before what the commit brings; what was sent and not committed is given up, where nobody reads it before."""
+        log.create_topic("in", 1)
+        log.create_topic("out", 1)
+        partition = TopicPartition("in", 0)
+        committer = log.open_committer(APPLICATION, "0_0", [partition])
+        if not committer.streams_outputs:
+            pytest.skip("this log takes outputs with the commit")
+        values = [b"one", b"two", b"three"]
+        sent, more, last = [OutputBatch("out", [b"k"], [value], [1]) for value in values]
+        committer.send([sent])
+        committer.send([more])
+        committer.commit(Commit({partition: 1}, "v1"), [last])
+        assert [each.value for each in _everything(log, "out")] == values
+        committer.send([sent])
+        committer.close()
+        with pytest.raises(LogError):
+            committer.send([sent])
+        successor = log.open_committer(APPLICATION, "0_0", [partition])
+        assert successor.committed == Commit({partition: 1}, "v1")
+        successor.commit(Commit({partition: 2}, "v2"), [more])
+        found = [each.value for each in _everything(log, "out")]
+        assert found[:3] == values and found[-1] == b"two"
+        assert len(found) == 4 or not self.sent_is_hidden
 
     def test_tasks_and_applications_do_not_fence_each_other(self, log: Log) -> None:
         """And each application has its own positions."""

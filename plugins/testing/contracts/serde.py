@@ -151,6 +151,30 @@ class SerdeContract:
 
     @_few
     @given(st.data())
+    def test_a_column_is_read_as_its_values_are(self, data: st.DataObject) -> None:
+        """A list with as many as there are, None for None."""
+        serde = self.made()
+        values = data.draw(st.lists(st.none() | self.values, max_size=5))
+        column = [None if value is None else serde.serialize(value) for value in values]
+        read = serde.deserialize_column(column)
+        assert isinstance(read, list) and len(read) == len(column)
+        for one, raw in zip(read, column, strict=True):
+            assert self.same(one, None if raw is None else serde.deserialize(raw))
+
+    @_few
+    @given(st.data())
+    def test_the_fast_function_writes_the_same_bytes(self, data: st.DataObject) -> None:
+        """Or raises, and then `serialize` is asked."""
+        serde = self.made()
+        value = data.draw(self.values)
+        try:
+            written = serde.serializer()(value)
+        except Exception:
+            return
+        assert written == serde.serialize(value)
+
+    @_few
+    @given(st.data())
     def test_bound_to_a_topic_it_is_a_serde(self, data: st.DataObject) -> None:
         """`bind` returns the serde for one topic's keys or values."""
         value = data.draw(self.values)

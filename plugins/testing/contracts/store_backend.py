@@ -30,6 +30,12 @@ from .child import answer, forked
 
 STORES = ("first", "second")
 
+NAMES = (
+    "counts", "Counts", "a.b", "a_b", "a-b", "...", ".a", "a.", "-", "--", "_", "9", "n" * 249, "n" * 248 + "N",
+    "version", "meta", "entries", "table", "select", "rowid", "sqlite_master", "sqlite_x", "con", "data.mdb", "lock.mdb", "tmp",
+)  # fmt: skip
+"""Names that stores may have, and that a table, a file or a part of one may not, or not beside one another."""
+
 _LENGTHS = (0, 1, 255, 256, 509, 510, 511, 512, 513, 1012, 1013, 1014, 4096, 10_000)
 
 KEYS: st.SearchStrategy[bytes] = st.one_of(
@@ -84,6 +90,19 @@ class StoreBackendContract:
                 suppress_health_check=list(HealthCheck),
             ),
         )
+
+    def test_a_write_may_stay_at_its_version(self, tmp_path: Path) -> None:
+        """The engine replaces a store's content so, and opens a directory with more stores or fewer than before."""
+        with self._opened(tmp_path) as backend:
+            backend.write({"first": [(b"key", b"1")], "second": [(b"key", b"1")]}, None, "v1")
+            backend.write({"first": [(b"key", None)]}, "v1", "v1")
+            backend.write({"first": [(b"more", b"2")]}, "v1", "v1")
+            with pytest.raises(StaleStoreError):
+                backend.write({"first": [(b"more", b"3")]}, "v0", "v0")
+        with self._opened(tmp_path) as backend:
+            assert backend.version() == "v1"
+            assert list(backend.range("first")) == [(b"more", b"2")]
+            assert list(backend.range("second")) == [(b"key", b"1")]
 
     @pytest.mark.parametrize("length", _LENGTHS)
     def test_a_key_of_any_length(self, tmp_path: Path, length: int) -> None:
@@ -146,6 +165,23 @@ class StoreBackendContract:
             with pytest.raises(StoreError, match="third"):
                 backend.write({"first": [(b"k", b"3")], "third": [(b"k", b"3")]}, "v2", "v3")
             assert (backend.version(), backend.get("first", b"k")) == ("v2", b"1")
+
+    def test_any_name_that_a_store_may_have(self, tmp_path: Path) -> None:
+        """Names that differ in case only are different stores, and none is the backend's own."""
+        with self._opened(tmp_path, NAMES) as backend:
+            for name in NAMES:
+                assert list(backend.range(name)) == [], f"store {name!r} is not empty at first"
+            backend.write({name: [(b"key", name.encode())] for name in NAMES}, None, "v1")
+            backend.write({"counts": [(b"key", None), (b"other", b"1")]}, "v1", "v2")
+        # As they are, in another order, and with one that is new.
+        with self._opened(tmp_path, ["COUNTS", *reversed(NAMES)]) as backend:
+            assert backend.version() == "v2"
+            for name in NAMES:
+                expected = [(b"other", b"1")] if name == "counts" else [(b"key", name.encode())]
+                assert list(backend.range(name)) == expected, f"store {name!r} is mixed up with another"
+                assert backend.get(name, b"key") == dict(expected).get(b"key")
+                assert backend.approximate_count(name) == 1
+            assert list(backend.range("COUNTS")) == []
 
     def test_stores_may_be_added(self, tmp_path: Path) -> None:
         """Opening with other names keeps what is there."""

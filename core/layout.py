@@ -1,0 +1,118 @@
+"""Layouts: which stores a task keeps, and how, at each version of its state."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from hashlib import sha256
+from typing import Any
+
+from .store import StoreBuilder
+
+_NAMED = re.compile(r"[0-9]+-[0-9a-f]+_([0-9a-f]{8})(-|$)")
+
+
+@dataclass(frozen=True)
+class KeptStore:
+    """How a task keeps a store. Two stores of one name but another `life` have nothing in common: the content of the first was dropped.
+
+    `backend` has its entries on the host; a `logged` one is in the changelog. `timestamped`: entries had timestamps when the
+    history in the changelog began. `expires`: entries may carry an expiry, because the store has a TTL or had one.
+    """
+
+    backend: str
+    logged: bool = True
+    timestamped: bool = False
+    expires: bool = False
+    life: int = 0
+
+    @classmethod
+    def of(cls, store: StoreBuilder, default_backend: str) -> KeptStore:
+        """Return how the first program that names a store keeps it."""
+        return cls(
+            store.backend or default_backend,
+            store.logged,
+            bool(getattr(store, "timestamped", False)),
+            getattr(store, "ttl_ms", None) is not None,
+        )
+
+    def followed_by(self, after: KeptStore) -> KeptStore:
+        """Return how the store is kept when a program that keeps it as `after` follows on this one."""
+        if self.life != after.life:
+            return after
+        return replace(after, timestamped=self.timestamped, expires=self.expires or after.expires)
+
+
+Layout = Mapping[str, KeptStore]
+"""The stores of a task by name, also those that the program no longer names and that are parked."""
+
+
+def layout_id(layout: Layout) -> str:
+    """Return a short name for a layout."""
+    return sha256(json.dumps(layout_to_data(layout), sort_keys=True).encode()).hexdigest()[:8]
+
+
+def layout_to_data(layout: Layout) -> dict[str, Any]:
+    """Return a layout as data for JSON."""
+    return {name: asdict(each) for name, each in sorted(layout.items())}
+
+
+def layout_from_data(data: Mapping[str, Any]) -> Layout:
+    """Return what `layout_to_data` made."""
+    return {name: KeptStore(**each) for name, each in data.items()}
+
+
+def layout_of_fingerprint(stores: Mapping[str, Mapping[str, Any]]) -> Layout | None:
+    """Return the layout of a sub-topology's stores in a fingerprint; None where that does not say, as in its format 1."""
+    if any("backend" not in each for each in stores.values()):
+        return None
+    return {
+        name: KeptStore(each["backend"], each["logged"], each["timestamped"], each["ttl_ms"] is not None)
+        for name, each in stores.items()
+    }
+
+
+@dataclass(frozen=True)
+class Layouts:
+    """The layout of a sub-topology's tasks, and the earlier ones by their ids.
+
+    Every version of a task's state is named after the layout in which it was written. So whatever a crash leaves behind, a task, a copy on
+    any host and a chain of deltas say by their versions which stores they have.
+    """
+
+    now: Layout
+    earlier: Mapping[str, Layout] = field(default_factory=dict)
+
+    @classmethod
+    def of_program(cls, stores: Sequence[StoreBuilder], default_backend: str) -> Layouts:
+        """Return the layout of a program that follows on none."""
+        return cls({store.name: KeptStore.of(store, default_backend) for store in stores})
+
+    @cached_property
+    def id(self) -> str:
+        """The id of the present layout."""
+        return layout_id(self.now)
+
+    def followed_by(self, now: Layout) -> Layouts:
+        """Return the layouts with another present one."""
+        return Layouts(
+            now, {name: each for name, each in self.earlier.items() if name != self.id} | {self.id: self.now}
+        )
+
+    def of_version(self, version: str) -> Layout | None:
+        """Return the layout in which a version was written; None where it is not known: versions of early releases do not say."""
+        name = id_of_version(version)
+        return self.now if name == self.id else self.earlier.get(name or "")
+
+
+def id_of_version(version: str) -> str | None:
+    """Return the id of the layout that a version is named after, None where it has none.
+
+    >>> id_of_version("000000000012-1a2b3c4d_00c0ffee"), id_of_version("000000000012-1a2b3c4d")
+    ('00c0ffee', None)
+    """
+    named = _NAMED.match(version)
+    return named[1] if named else None

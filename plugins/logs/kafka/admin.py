@@ -1,0 +1,129 @@
+"""Admin: calls of Kafka's admin API, also while brokers are away."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from .failures import Patience, error_of, is_retriable
+
+T = TypeVar("T")
+_CONNECT_SECONDS = 1.0
+_TRY_SECONDS = 10.0
+"""How long the first try of a call waits. What was done, and not answered in time, would be an error the second time."""
+_NEVER_SECONDS = 3600.0
+"""The longest time limit that librdkafka takes for a request."""
+
+Ask = Callable[[AdminClient, float], Mapping[Any, "Future[Any]"]]
+"""Sends a request with the time limit (in seconds) for librdkafka, and returns its futures."""
+
+
+class Admin:
+    """Makes calls with one admin client, and with a new one after a call without an answer. Thread-safe.
+
+    `make` returns a new client. When the time limit of a request to a group's coordinator passes before librdkafka has found the
+    coordinator, it aborts the process as soon as the coordinator is there (its issue 4605). So its limit is never reached: the wait for
+    the answer ends here, and the client goes together with its request. No request is made before a broker has answered the client.
+    """
+
+    def __init__(self, make: Callable[[], AdminClient], patience: Patience) -> None:
+        self._make = make
+        self._patience = patience
+        self._lock = threading.Lock()
+        self._client: AdminClient | None = None
+        self._is_answered = False
+
+    def list_topics(self, doing: str) -> Any:
+        """Return the cluster's metadata. Raises as `call`."""
+        return self._patience.call(doing, self._metadata)
+
+    def call(self, doing: str, ask: Ask, read: Callable[[Mapping[Any, Future[Any]]], T]) -> T:
+        """Return what `read` makes of the finished futures of `ask`, which is tried again after errors that pass.
+
+        Raises LogError when no try succeeds within `task_timeout`; other errors of Kafka come out as they are.
+        """
+        return self._patience.call(doing, lambda seconds: self.once(ask, read, seconds), first=_TRY_SECONDS)
+
+    def one(self, doing: str, ask: Ask) -> Any:
+        """Return the answer to a request with a single future. Raises as `call`."""
+        return self.call(doing, ask, lambda futures: next(iter(futures.values())).result())
+
+    def once(self, ask: Ask, read: Callable[[Mapping[Any, Future[Any]]], T], seconds: float) -> T:
+        """Return what `call` does after a single try. Raises KafkaException."""
+        deadline = time.monotonic() + seconds
+        client = self._connected(seconds)
+        try:
+            futures = ask(client, _NEVER_SECONDS)
+            if wait(futures.values(), max(0.0, deadline - time.monotonic())).not_done:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no answer in {seconds:.0f} s"))
+            return read(futures)
+        except KafkaException as exception:
+            client.poll(0)
+            error = error_of(exception)
+            # Brokers answer with positive codes; the others are librdkafka's own.
+            if error is not None and error.code() < 0 and is_retriable(error):
+                self._drop(client)
+            raise
+        finally:
+            del client  # or the frame, which the exception keeps, would keep it and its request
+
+    def start(self, ask: Ask) -> Callable[[], bool]:
+        """Send a request without waiting. The function that is returned gives the request up, and returns whether it was answered by then.
+
+        Raises KafkaException when no broker answers.
+        """
+        client = self._connected(_CONNECT_SECONDS)
+        futures = ask(client, _NEVER_SECONDS)
+
+        def end() -> bool:
+            if wait(futures.values(), 0).not_done:
+                self._drop(client)
+                return False
+            return True
+
+        return end
+
+    def close(self) -> None:
+        """End the client; a later call makes another."""
+        with self._lock:
+            self._client = None
+
+    def _metadata(self, seconds: float) -> Any:
+        client = self._current()
+        try:
+            listed = client.list_topics(timeout=seconds)
+            with self._lock:
+                self._is_answered = self._is_answered or client is self._client
+        except KafkaException as exception:
+            client.poll(0)  # what its connections failed with says more
+            # The frames below, of the client's own functions, keep it.
+            raise exception.with_traceback(None) from None
+        finally:
+            del client
+        return listed
+
+    def _connected(self, seconds: float) -> AdminClient:
+        """Return a client that a broker has answered. Raises KafkaException."""
+        while True:
+            with self._lock:
+                if self._client is not None and self._is_answered:
+                    return self._client
+            self._metadata(min(seconds, _CONNECT_SECONDS))
+
+    def _current(self) -> AdminClient:
+        with self._lock:
+            if self._client is None:
+                self._client, self._is_answered = self._make(), False
+            return self._client
+
+    def _drop(self, client: AdminClient) -> None:
+        """Let the next call use another client; this one ends when no call uses it any more."""
+        with self._lock:
+            if self._client is client:
+                self._client = None

@@ -1,0 +1,93 @@
+"""Coverage: which stores' content a version of a task's state has, on a host and in the changelog."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.layout import KeptStore, Layouts, id_of_version
+
+
+class Coverage:
+    """What follows from the layout that a version is named after, where the program's is another one by now.
+
+    A version that names no layout, or one that nobody knows, is taken to have the present one.
+    """
+
+    def __init__(self, layouts: Layouts, version: str) -> None:
+        self._layouts = layouts
+        self._version = version
+        known = layouts.of_version(version)
+        self._now = layouts.now
+        self._was = layouts.now if known is None else known
+        self.is_settled = known is None or id_of_version(version) == layouts.id
+        """Whether the version has what the program expects."""
+
+    def _before(self, store: str) -> KeptStore | None:
+        """Return how the store was kept; None where what is kept now was not there."""
+        was, now = self._was.get(store), self._now.get(store)
+        return was if was is not None and now is not None and was.life == now.life else None
+
+    @property
+    def in_history(self) -> frozenset[str]:
+        """The stores that are restored from the changelog."""
+        return frozenset(
+            store
+            for store, now in self._now.items()
+            if now.logged and (was := self._before(store)) is not None and was.logged
+        )
+
+    @property
+    def begun(self) -> frozenset[str]:
+        """The logged stores that the changelog does not have yet."""
+        return frozenset(store for store, now in self._now.items() if now.logged) - self.in_history
+
+    @property
+    def needs_new_history(self) -> bool:
+        """Whether the changelog has entries that do not count any more, or lacks some that do."""
+        logged = {store for store, was in self._was.items() if was.logged}
+        if logged - self.in_history or (not logged and self.begun):
+            return True
+        return any(self._before(store) is not None for store in self.begun)
+
+    @property
+    def had_changelog(self) -> bool:
+        """Whether the version is in the changelog: the versions of a task without stores are not."""
+        return bool(self._was)
+
+    @property
+    def gone(self) -> Mapping[str, list[str]]:
+        """By backend, stores that it had and that nobody needs there any more."""
+        found: dict[str, list[str]] = {}
+        for store, was in self._was.items():
+            before = self._before(store)
+            if (before is None and store not in self._now) or (
+                before is not None and before.backend != self._now[store].backend
+            ):
+                found.setdefault(was.backend, []).append(store)
+        return found
+
+    @property
+    def moved(self) -> Mapping[str, str]:
+        """The stores outside the changelog that another backend had, each with that one's name."""
+        return {
+            store: was.backend
+            for store, now in self._now.items()
+            if store not in self.in_history and (was := self._before(store)) is not None and was.backend != now.backend
+        }
+
+    def missing(self, backend: str, have: str) -> frozenset[str]:
+        """Return the stores of `backend` for which a copy at version `have` has no content, or that of another store or time."""
+        stores = frozenset(store for store, now in self._now.items() if now.backend == backend)
+        copy = self._layouts.of_version(have)
+        if copy is None:
+            known = id_of_version(have) in (None, id_of_version(self._version))
+            return frozenset() if known else stores
+        return frozenset(store for store in stores if not self._is_in(copy.get(store), store, backend))
+
+    def _is_in(self, copied: KeptStore | None, store: str, backend: str) -> bool:
+        return (
+            copied is not None
+            and copied.backend == backend
+            and copied.life == self._now[store].life
+            and (copied.logged or store not in self.in_history)
+        )

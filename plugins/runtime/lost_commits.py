@@ -1,0 +1,30 @@
+"""What is said about a task whose commit is gone from the log: why that may be, and how to go on."""
+
+from __future__ import annotations
+
+from penstock.config import Settings
+from penstock.hooks import registry
+
+NO_COMMIT = "its positions were deleted or have expired (offsets.retention.minutes), a topic was deleted and made again, or this is another log"
+"""Why a commit that was made may be gone."""
+
+KEEPS_NO_POSITIONS = "a changelog that lives in the log keeps the newest value of each key and no positions, so nothing says up to where the state goes"
+"""Why a reset cannot go by the state of a changelog like `topic:`."""
+
+
+def ways_on(settings: Settings, *, partly: bool = False) -> str:
+    """Return what to do about a commit that is gone; `partly`: only some of its positions are."""
+    if in_log(settings) and not partly:
+        return (
+            "To start now would process everything again. `penstock reset` starts the application afresh, from where it says; its state "
+            f"cannot be kept, for {KEEPS_NO_POSITIONS}"
+        )
+    return (
+        "To start now would process everything again. `penstock reset --from-state --dry-run` shows from where the application can go on "
+        "with its state, and `penstock reset` starts it afresh"
+    )
+
+
+def in_log(settings: Settings) -> bool:
+    """Return whether the application's changelog lives in the log."""
+    return bool(getattr(registry().load("changelog", settings.changelog.partition(":")[0]), "in_log", False))

@@ -1,0 +1,86 @@
+"""Which partitions an application has had a committed position in, noted in its log: one that is gone later is missed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+from penstock.assignment import Assignment
+from penstock.config import Application
+from penstock.errors import IncompatibleStateError
+from penstock.log import Log
+from penstock.nodes import TaskId
+from penstock.plugins.runtime.lost_commits import NO_COMMIT, ways_on
+from penstock.record import TopicPartition
+
+_META = "committed"
+_MOST_NAMED = 5
+
+
+class CommittedPartitions:
+    """The note of one application. `identity` names its life in the log: what a driver of an earlier one writes late does not count.
+
+    Positions may expire or be deleted while notes stay. Without the note such an application would look like a new one.
+    """
+
+    def __init__(self, log: Log, application_id: str, identity: str) -> None:
+        self._log = log
+        self._application_id = application_id
+        self._key = f"{_META}-{identity}"
+        saved = log.get_meta(application_id, self._key)
+        topics: Mapping[str, Sequence[int]] = {} if saved is None else json.loads(saved)
+        self._known = {TopicPartition(topic, number) for topic, numbers in topics.items() for number in numbers}
+
+    def add(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note partitions that have a committed position; writes only when one is new."""
+        new = set(partitions) - self._known
+        if new:
+            self._write(self._known | new)
+
+    def lost(self, assignment: Assignment) -> dict[TaskId, list[TopicPartition]]:
+        """Return the tasks that had a committed position which is gone, each with the partitions."""
+        return self._lost(assignment, self._positions(assignment))
+
+    def check(self, application: Application, assignment: Assignment) -> None:
+        """Raise IncompatibleStateError naming tasks and partitions whose committed positions are gone; note those that are there.
+
+        Partitions that no task reads any more are forgotten, so that one that is read again later counts as new.
+        """
+        positions = self._positions(assignment)
+        lost = self._lost(assignment, positions)
+        if lost:
+            raise IncompatibleStateError(
+                f"application {application.id!r} had committed positions that are gone: {_named(lost)}: {NO_COMMIT}. "
+                f"{ways_on(application.settings, partly=all(set(gone) < set(assignment.tasks[task]) for task, gone in lost.items()))}"
+            )
+        now = {each for each, position in positions.items() if position is not None}
+        if now != self._known:
+            self._write(now)
+
+    def _lost(
+        self, assignment: Assignment, positions: Mapping[TopicPartition, int | None]
+    ) -> dict[TaskId, list[TopicPartition]]:
+        gone = {each for each in self._known if positions.get(each) is None}
+        return {
+            task: lost
+            for task, partitions in assignment.tasks.items()
+            if (lost := [each for each in partitions if each in gone])
+        }
+
+    def _positions(self, assignment: Assignment) -> Mapping[TopicPartition, int | None]:
+        there = self._log.topics()
+        read = [each for partitions in assignment.tasks.values() for each in partitions if each.topic in there]
+        return self._log.committed(self._application_id, read)
+
+    def _write(self, partitions: set[TopicPartition]) -> None:
+        topics: dict[str, list[int]] = {}
+        for topic, number in sorted(partitions):
+            topics.setdefault(topic, []).append(number)
+        self._log.put_meta(self._application_id, self._key, json.dumps(topics).encode())
+        self._known = partitions
+
+
+def _named(lost: Mapping[TaskId, Sequence[TopicPartition]]) -> str:
+    named = [f"task {task} in {', '.join(map(str, gone))}" for task, gone in lost.items()]
+    more = f"; and {len(named) - _MOST_NAMED} more tasks" if len(named) > _MOST_NAMED else ""
+    return "; ".join(named[:_MOST_NAMED]) + more

@@ -1,0 +1,267 @@
+"""Compatibility: whether a program fits what the one that ran last under its application id saved in the log."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping
+from copy import copy, deepcopy
+from dataclasses import replace
+from typing import Any
+
+from penstock.assignment import Assignment
+from penstock.config import Application
+from penstock.errors import IncompatibleStateError
+from penstock.fingerprint import check_compatible
+from penstock.layout import KeptStore, Layout, Layouts, layout_from_data, layout_to_data
+from penstock.log import Log
+from penstock.record import TopicPartition
+
+_EARLIER = 100
+"""So many earlier layouts are remembered; a copy of the state that names an older one is restored afresh."""
+
+Note = dict[str, Any]
+"""What the log keeps for an application of the program that ran last: `identity`, a word for this life of the application; `fingerprint`;
+`changelog`; `reads`, the topics of each sub-topology by their names in the log; `layouts` by sub-topology; `parked` stores;
+`gone`, the sub-topologies of the program before that only parked stores are left of; `lives` of stores that were dropped."""
+
+
+def check_saved(application: Application, assignment: Assignment, before: Note, log: Log) -> tuple[Note, Application]:
+    """Compare the program with the note `before` of the one that ran last, empty if none did.
+
+    Return the note that this one leaves, and the application, whose tasks know the layouts of their state. Raises IncompatibleStateError with
+    the reasons when the program does not fit.
+    """
+    now = application.program.fingerprint(assignment, application.settings)
+    note: Note = {
+        "identity": before.get("identity") or secrets.token_hex(8),
+        "fingerprint": now,
+        "changelog": application.settings.changelog.partition(":")[0],
+        "reads": _reads(assignment),
+        "lives": before.get("lives", {}),
+    }
+    reasons: list[str] = []
+    if before:
+        _check_changelog(application, before)
+        old = deepcopy(saved_subtopologies(before))
+        parked, back = _park(application.id, before, now, log)
+        reasons += _late(application.id, before, back, log)
+        for name in parked:
+            each = old[parked[name]["subtopology"]]
+            each["stores"].pop(name, None)
+            each["parked"] = [*each.get("parked", ()), name]
+        drained = _drained(application.id, before["fingerprint"].get("internal_topics", ()), log)
+        reasons += check_compatible({**before["fingerprint"], "subtopologies": old}, now, drained)
+        left = {each["subtopology"] for each in parked.values()}
+        note["parked"] = parked
+        note["gone"] = {
+            number: each
+            for number, each in saved_subtopologies(before).items()
+            if number in left and number not in now["subtopologies"]
+        }
+    if reasons:
+        raise IncompatibleStateError(
+            f"application {application.id!r} does not fit what it saved: {'; '.join(reasons)}. Undo the change, or run it under another "
+            "application id, which starts afresh, or `penstock reset` it; to give up the content of single stores, `penstock stores drop`"
+        )
+    layouts = _layouts(application, before, note)
+    note["layouts"] = {
+        **before.get("layouts", {}),
+        **{
+            str(number): {
+                "now": layout_to_data(each.now),
+                "earlier": {name: layout_to_data(layout) for name, layout in list(each.earlier.items())[-_EARLIER:]},
+            }
+            for number, each in layouts.items()
+        },
+    }
+    return note, _with_layouts(application, layouts)
+
+
+def saved_subtopologies(note: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the sub-topologies of a note by number, with those that are gone, and parked stores among their stores."""
+    found = deepcopy({**note.get("gone", {}), **note["fingerprint"]["subtopologies"]})
+    for name, each in note.get("parked", {}).items():
+        found[each["subtopology"]]["stores"][name] = each["store"]
+    return found
+
+
+def gone_stores(note: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the parked stores of sub-topologies that are gone."""
+    gone = note.get("gone", {})
+    return tuple(sorted(name for name, each in note.get("parked", {}).items() if each["subtopology"] in gone))
+
+
+def _check_changelog(application: Application, before: Mapping[str, Any]) -> None:
+    changelog = application.settings.changelog.partition(":")[0]
+    has_state = any(store.logged for each in application.program.subtopologies for store in each.stores)
+    if has_state and before.get("changelog", changelog) != changelog:
+        raise IncompatibleStateError(
+            f"application {application.id!r} keeps its state's history in the changelog {before['changelog']!r}, and setting 'changelog' is "
+            f"{application.settings.changelog!r} now, where there is none of it: go back to the other one, or `penstock reset` it"
+        )
+
+
+# ---------------------------------------------------------------- parked stores
+
+
+def _park(application_id: str, before: Note, now: Mapping[str, Any], log: Log) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the stores that are parked from now on, and those that were and that the program names again, by name."""
+    named = {name for each in now["subtopologies"].values() for name in each["stores"]}
+    were = before.get("parked", {})
+    parked = {name: each for name, each in were.items() if name not in named}
+    back = {name: each for name, each in were.items() if name in named}
+    if "layouts" in before:  # else the release that ran last did not say how it kept its stores
+        for number, each in before["fingerprint"]["subtopologies"].items():
+            for name, store in each["stores"].items():
+                if name not in named:
+                    upstream = _upstream(before, number)
+                    positions = _positions(application_id, _read_by(before, upstream), log)
+                    parked[name] = {
+                        "subtopology": number, "store": store, "positions": positions, "upstream": upstream,
+                    }  # fmt: skip
+    return parked, back
+
+
+def _late(application_id: str, before: Note, back: Mapping[str, Any], log: Log) -> Iterable[str]:
+    """Return, in words, which stores that come back have missed what their tasks processed meanwhile."""
+    for name, each in back.items():
+        if not each.get("accepted") and (moved := missed(application_id, before, each, log)):
+            yield (
+                f"store {name!r} was parked while the program did not name it, and it has missed what was processed since ({', '.join(moved)}): "
+                "`penstock stores accept` takes it back as it was then, `penstock stores drop` lets it start empty"
+            )
+
+
+def missed(application_id: str, note: Note, parked: Mapping[str, Any], log: Log) -> list[str]:
+    """Return, in words, how far the tasks that feed a parked store have gone on without it, also in topics that they did not read before."""
+    were = {**_read_by(note, parked["upstream"]), **parked["positions"]}
+    positions = _positions(application_id, were, log)
+    return [
+        f"{topic}-{partition} from {at or 0} to {positions[topic][partition]}"
+        for topic, numbers in were.items()
+        for partition, at in enumerate(numbers)
+        if (positions[topic][partition] or 0) != (at or 0)
+    ]
+
+
+def _upstream(note: Note, number: str) -> list[str]:
+    """Return a sub-topology and those that lead to it through internal topics, by their numbers."""
+    subtopologies = note["fingerprint"]["subtopologies"]
+    wanted, found = [number], []
+    while wanted:
+        found.append(wanted.pop())
+        read = set(subtopologies[found[-1]]["topics"])
+        wanted += [
+            other
+            for other, each in subtopologies.items()
+            if other not in (*found, *wanted) and read.intersection(each["writes"])
+        ]
+    return found
+
+
+def _read_by(note: Note, numbers: Iterable[str]) -> dict[str, list[int | None]]:
+    """Return the topics that sub-topologies read, each with None for each of its partitions."""
+    counts = note["fingerprint"]["partitions"]
+    topics = sorted({topic for number in numbers for topic in note["reads"].get(number, ())})
+    return {topic: [None] * counts[topic] for topic in topics}
+
+
+def _positions(application_id: str, topics: Mapping[str, list[int | None]], log: Log) -> dict[str, list[int | None]]:
+    known = log.topics()
+    partitions = [
+        TopicPartition(topic, number)
+        for topic, numbers in topics.items()
+        for number in range(len(numbers))
+        if topic in known
+    ]
+    committed = log.committed(application_id, partitions) if partitions else {}
+    return {
+        topic: [committed.get(TopicPartition(topic, number)) for number in range(len(numbers))]
+        for topic, numbers in topics.items()
+    }
+
+
+# ---------------------------------------------------------------- layouts
+
+
+def _layouts(application: Application, before: Mapping[str, Any], note: Mapping[str, Any]) -> dict[int, Layouts]:
+    """Return the layouts of each sub-topology's tasks."""
+    found = {}
+    for subtopology in application.program.subtopologies:
+        number = str(subtopology.id)
+        now = {
+            store.name: replace(
+                KeptStore.of(store, application.settings.store_backend), life=note["lives"].get(store.name, 0)
+            )
+            for store in subtopology.stores
+        }
+        saved = before.get("layouts", {}).get(number)
+        if saved is not None:
+            last = Layouts(
+                layout_from_data(saved["now"]),
+                {name: layout_from_data(layout) for name, layout in saved["earlier"].items()},
+            )
+            found[subtopology.id] = last.followed_by(_following(last.now, now, number, note.get("parked", {})))
+        else:
+            found[subtopology.id] = Layouts(now, _unnamed(before, number, now, application.settings.store_backend))
+    return found
+
+
+def _following(
+    before: Layout, now: Mapping[str, KeptStore], number: str, parked: Mapping[str, Any]
+) -> dict[str, KeptStore]:
+    followed = {name: before[name].followed_by(kept) if name in before else kept for name, kept in now.items()}
+    kept = {name: before[name] for name, each in parked.items() if each["subtopology"] == number and name in before}
+    return {**followed, **kept}
+
+
+def _unnamed(before: Mapping[str, Any], number: str, now: Layout, default_backend: str) -> dict[str, Layout]:
+    """Return the layout of versions that name none, which early releases wrote: the stores of the program that ran last, kept as they are now.
+
+    Those that were dropped since are among them, for the history has their entries.
+    """
+    old = before.get("fingerprint", {}).get("subtopologies", {}).get(number)
+    if old is None:
+        return {}
+    kept = {name: each for name, each in now.items() if name in old["stores"]}
+    dropped = {name: replace(now.get(name) or KeptStore(default_backend), life=0) for name in old.get("dropped", ())}
+    return {"": {**kept, **dropped}}
+
+
+def _with_layouts(application: Application, layouts: Mapping[int, Layouts]) -> Application:
+    made = copy(application)
+    made.program = replace(
+        application.program,
+        subtopologies=tuple(replace(each, layouts=layouts[each.id]) for each in application.program.subtopologies),
+    )
+    return made
+
+
+# ---------------------------------------------------------------- topics
+
+
+def _reads(assignment: Assignment) -> dict[str, list[str]]:
+    """Return the topics that each sub-topology reads, by their names in the log."""
+    found: dict[str, set[str]] = {}
+    for task, partitions in assignment.tasks.items():
+        found.setdefault(str(task.subtopology), set()).update(each.topic for each in partitions)
+    return {number: sorted(topics) for number, topics in found.items()}
+
+
+def _drained(application_id: str, topics: Iterable[str], log: Log) -> list[str]:
+    """Return those of the internal topics in which no record waits."""
+    infos = log.topics()
+    names = {topic: f"{application_id}-{topic}" for topic in topics}
+    return [
+        topic
+        for topic, name in names.items()
+        if name not in infos or not waiting_records(application_id, name, infos[name].partitions, log)
+    ]
+
+
+def waiting_records(application_id: str, topic: str, partitions: int, log: Log) -> int:
+    """Return how many records of an internal topic have not been read."""
+    each = [TopicPartition(topic, number) for number in range(partitions)]
+    committed, starts, ends = log.committed(application_id, each), log.start_offsets(each), log.end_offsets(each)
+    positions = {one: starts[one] if (at := committed[one]) is None else at for one in each}
+    return sum(max(0, ends[one] - positions[one]) for one in each)

@@ -1,0 +1,301 @@
+"""Going on after the log lost commits: from the newest commit of each task that its changelog proves, with the state of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+from penstock.assignment import Assignment
+from penstock.changelog import TaskChangelog, version_counter
+from penstock.config import Application
+from penstock.dead_letter import dead_letter_topics
+from penstock.errors import ChangelogError, ConfigError, IncompatibleStateError
+from penstock.log import Commit, Log
+from penstock.nodes import SinkNode, TaskId, decorate
+from penstock.plugins.runtime.lag import start_positions
+from penstock.plugins.runtime.locations import open_changelog
+from penstock.plugins.runtime.lost_commits import KEEPS_NO_POSITIONS, in_log
+from penstock.plugins.runtime.state import first_version
+from penstock.record import TopicPartition
+
+from .changelog_location import keeps_state
+from .checkpoint import checkpoint_location, delete_checkpoint, has_checkpoint
+from .preparation import check_program, make_repartition_topics
+from .reset import Destination, Known, Offsets
+
+_MOST_TRIED = 10
+"""So many proven versions of a task are looked at, the newest first."""
+_THREADS = 8
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """How a task goes on whose commit, or a position of it, is gone.
+
+    `now`: the positions that it still has. `then`: where it starts to read. `commit` is the one that the changelog proves, with the state
+    that the task goes on with. Without it the task goes on with the state of its own commit if it has positions `now`, else with
+    empty state. `lost`: the partitions without a position; `open`: those of which the user has to say where they start, and `refused`
+    why, "" when there are none; `chosen`: those of which the user said it. `outputs` names the topics in which records may repeat.
+    """
+
+    task: TaskId
+    now: Offsets
+    then: Offsets
+    lost: tuple[TopicPartition, ...]
+    open: tuple[TopicPartition, ...] = ()
+    refused: str = ""
+    chosen: tuple[TopicPartition, ...] = ()
+    commit: Commit | None = None
+    has_stores: bool = False
+    outputs: tuple[str, ...] = ()
+
+    @property
+    def state(self) -> str:
+        """What the task goes on with: a version of its state, "committed", "empty" or "none" (it has no stores)."""
+        if not self.has_stores:
+            return "none"
+        if self.commit is not None:
+            return self.commit.version
+        return "committed" if self.now else "empty"
+
+
+@dataclass(frozen=True)
+class FromStatePlan:
+    """What `penstock reset --from-state` does. `kept` counts the tasks that stay as they are."""
+
+    assignment: Assignment
+    recoveries: tuple[Recovery, ...]
+    kept: int
+    ends: Offsets
+    checkpoint: str | None
+
+    def check(self, application_id: str) -> None:
+        """Raise IncompatibleStateError naming each task that cannot go on."""
+        refused = [f"task {each.task}: {each.refused}" for each in self.recoveries if each.refused]
+        if refused:
+            raise IncompatibleStateError(
+                f"application {application_id!r} cannot go on from its state alone: {'; '.join(refused)}. Nothing was changed. Add where "
+                "the lost positions of these tasks start (--to-earliest, --to-latest, --to-time, --to-offsets); a task that has lost all of them, and whose "
+                "changelog keeps none that is proven, then starts with empty state. `penstock reset` without --from-state starts all tasks afresh"
+            )
+
+
+def plan_from_state(
+    application: Application, log: Log, destination: Destination | None, topics: Sequence[str] | None = None
+) -> FromStatePlan:
+    """Return how each task goes on whose committed positions are gone; changes nothing.
+
+    `destination` says where the lost positions start of tasks whose changelog does not prove them; with `topics`, the lost
+    positions in these topics, proven or not. Raises IncompatibleStateError when the program does not fit what is saved, ConfigError
+    for a topic in which no position is lost.
+    """
+    prepared = check_program(application, log)
+    application, assignment = prepared.application, prepared.assignment
+    finder = _Finder(application, assignment, log, prepared.committed.lost(assignment))
+    with ThreadPoolExecutor(_THREADS, "from-state") as pool:
+        recoveries = [each for each in pool.map(finder.recovery, assignment.tasks) if each is not None]
+    if destination is not None:
+        recoveries = finder.choose(recoveries, destination, topics)
+    return FromStatePlan(
+        assignment,
+        tuple(recoveries),
+        len(assignment.tasks) - len(recoveries),
+        finder.ends,
+        checkpoint_location(application.settings, application.id)
+        if has_checkpoint(application.settings, application.id)
+        else None,
+    )
+
+
+def go_on(application: Application, log: Log, plan: FromStatePlan, check_lease: Callable[[], None]) -> list[str]:
+    """Carry a plan out, and return remarks about what is left where. Whoever calls holds the application's lease.
+
+    Each task is one commit. Killed in between, the tasks that have theirs are left alone when it is done again, and a run is refused
+    until all have. Spark's checkpoint goes first: it may know later commits.
+    """
+    plan.check(application.id)
+    check_lease()
+    remark = delete_checkpoint(application.settings, application.id)
+    make_repartition_topics(plan.assignment, log)
+    for each in plan.recoveries:
+        check_lease()
+        _commit(application, log, plan.assignment.tasks[each.task], each)
+    return [] if remark is None else [remark]
+
+
+def _commit(application: Application, log: Log, partitions: Sequence[TopicPartition], recovery: Recovery) -> None:
+    with closing(log.open_committer(application.id, str(recovery.task), partitions)) as committer:
+        commit, own = recovery.commit, committer.committed
+        if own is not None:
+            if not recovery.now and set(recovery.chosen) != set(recovery.then):
+                raise IncompatibleStateError(
+                    f"application {application.id!r}, task {recovery.task}: the log has its commit (state version {own.version}) and not its "
+                    f"positions: {_names(each for each in partitions if each not in recovery.chosen)} were deleted and made again. Say where "
+                    "they start: --topic with --to-earliest, --to-latest, --to-time or --to-offsets"
+                )
+            if commit is None or version_counter(commit.version) < version_counter(own.version):
+                commit = own
+        if commit is None:
+            commit = Commit(recovery.then, first_version())
+            if recovery.has_stores:
+                with closing(open_changelog(application.settings, application.id, str(recovery.task))) as changelog:
+                    changelog.destroy()
+                    changelog.append({}, None, commit.version, commit)
+        committer.commit(Commit(recovery.then, commit.version, commit.engine_state), [])
+
+
+@dataclass
+class _Finder:
+    """Finds what is lost, and what the changelogs prove. `lost`: partitions that had a committed position, by task."""
+
+    application: Application
+    assignment: Assignment
+    log: Log
+    lost: Mapping[TaskId, Sequence[TopicPartition]]
+    positions: Mapping[TopicPartition, int | None] = field(init=False)
+    starts: Offsets = field(init=False)
+    ends: Offsets = field(init=False)
+
+    def __post_init__(self) -> None:
+        read = [each for partitions in self.assignment.tasks.values() for each in partitions]
+        there = [each for each in read if each.topic not in self.assignment.missing]
+        empty = dict.fromkeys(read, 0)
+        self.positions = self.log.committed(self.application.id, there)
+        self.starts = {**empty, **self.log.start_offsets(there)}
+        self.ends = {**empty, **self.log.end_offsets(there)}
+
+    def recovery(self, task: TaskId) -> Recovery | None:
+        """Return how a task goes on; None for one that has its commit, and for one that never had any."""
+        partitions, lost = self.assignment.tasks[task], tuple(self.lost.get(task, ()))
+        now = {each: at for each in partitions if (at := self.positions.get(each)) is not None}
+        if now and not lost:
+            return None
+        stores = keeps_state(self.application, task)
+        proven: Commit | None = None
+        reason = "it has no stores, so nothing says how far it was"
+        had_commit = bool(lost)
+        if stores and in_log(self.application.settings):
+            reason = f"{KEEPS_NO_POSITIONS}: `penstock reset` without --from-state starts the application afresh"
+        elif stores:
+            with closing(open_changelog(self.application.settings, self.application.id, str(task))) as changelog:
+                proven, reason, is_proof = _newest(changelog, begun=bool(lost))
+            had_commit = had_commit or is_proof
+        if not had_commit:
+            return None
+        lost = tuple(each for each in partitions if each in lost) if now else partitions
+        found = Recovery(
+            task, now, now, lost, has_stores=stores, outputs=_outputs(self.application, self.assignment, task)
+        )
+        if now and lost:
+            reason = (
+                f"its positions in {_names(lost)} are gone and others are not: was the topic deleted and made again?"
+            )
+            return replace(found, open=lost, refused=reason)
+        if proven is None:
+            return replace(found, open=partitions, refused=reason)
+        then = {each: proven.positions[each] for each in partitions if each in proven.positions}
+        wrong = [each for each in self.lost.get(task, ()) if each not in then]
+        if wrong:
+            reason = f"its changelog keeps no position in {_names(wrong)}"
+            return replace(found, open=partitions, refused=reason)
+        found = replace(found, commit=proven, then=then)
+        outside = tuple(each for each, at in then.items() if not self.starts[each] <= at <= self.ends[each])
+        if outside:
+            offsets = [
+                f"{each} has offsets {self.starts[each]} to {self.ends[each]}, and position {then[each]} is proven"
+                for each in outside
+            ]
+            reason = f"{'; '.join(offsets)}: records were deleted, or the topic was deleted and made again"
+            return replace(found, open=outside, refused=reason)
+        return found
+
+    def choose(
+        self, recoveries: Sequence[Recovery], destination: Destination, topics: Sequence[str] | None
+    ) -> list[Recovery]:
+        """Return the recoveries with the positions that the user says."""
+        lost = {each for recovery in recoveries for each in recovery.lost}
+        for topic in topics or ():
+            if topic not in {each.topic for each in lost}:
+                raise ConfigError(
+                    f"application {self.application.id!r} has lost no position in topic {topic!r}; it has in: "
+                    f"{', '.join(sorted({each.topic for each in lost})) or 'none'}"
+                )
+        movable = {
+            each
+            for recovery in recoveries
+            for each in (recovery.lost if topics else recovery.open)
+            if not topics or each.topic in topics
+        }
+        sources = sorted(each for each in movable if each.topic not in self.assignment.internal)
+        fresh = start_positions(self.application, self.assignment, self.log, sources)
+        proven = {each: at for recovery in recoveries for each, at in recovery.then.items()}
+        known = Known(
+            self.log,
+            {each: proven.get(each, fresh[each]) for each in sources},
+            {each: self.starts[each] for each in sources},
+            {each: self.ends[each] for each in sources},
+            "no position is lost there; lost are those in",
+        )
+        asked = {
+            each: min(max(at, self.starts[each]), self.ends[each])
+            for each, at in destination(known).items()
+        }  # fmt: skip
+        # What waits in a repartition topic was not processed: the log keeps it until then.
+        asked |= {each: self.starts[each] for each in movable - set(sources)}
+        return [
+            self._chosen(each, {one: asked[one] for one in each.lost if one in movable and one in asked})
+            for each in recoveries
+        ]
+
+    def _chosen(self, recovery: Recovery, asked: Offsets) -> Recovery:
+        if not asked or (recovery.has_stores and not recovery.now and in_log(self.application.settings)):
+            return recovery
+        left = tuple(each for each in recovery.open if each not in asked)
+        refused = recovery.refused if left else ""
+        return replace(recovery, then={**recovery.then, **asked}, open=left, refused=refused, chosen=tuple(asked))
+
+
+def _newest(changelog: TaskChangelog, begun: bool) -> tuple[Commit | None, str, bool]:
+    """Return the newest commit that a changelog proves and can restore, else why there is none; and whether it proves any at all.
+
+    `begun`: the task is known to have had a commit. Then it is the first one if there is nothing after that.
+    """
+    proven = changelog.proven()
+    reason = "its changelog proves no commit"
+    candidates = sorted(proven, key=version_counter, reverse=True)
+    if not proven and begun:
+        candidates = list(changelog.beginnings())
+        if len(candidates) > 1:
+            return None, "its changelog has several first versions, and proves none of them", False
+    for version in candidates[:_MOST_TRIED]:
+        commit = changelog.kept(version)
+        if commit is None:
+            reason = "its changelog was written by an older release, which kept no positions there"
+            continue
+        try:
+            changelog.restore(version, None)
+        except ChangelogError as error:
+            reason = str(error)
+            continue
+        return commit, "", bool(proven)
+    return None, reason, bool(proven)
+
+
+def _outputs(application: Application, assignment: Assignment, task: TaskId) -> tuple[str, ...]:
+    """Return what the sinks of a task, and its handlers, produce to."""
+    program, settings = application.program, application.settings
+    sinks = [each for each in program.subtopology(task.subtopology).nodes if isinstance(each, SinkNode)]
+    named = [
+        decorate(application.id, each.topic, program.internal_topics)
+        if isinstance(each.topic, str)
+        else f"what sink {each.name!r} chooses"
+        for each in sinks
+    ]
+    handlers = (settings.deserialization_handler, settings.processing_handler, settings.production_handler)
+    return tuple(dict.fromkeys([*named, *dead_letter_topics(handlers)]))
+
+
+def _names(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(map(str, partitions))

@@ -1,0 +1,115 @@
+"""The stores that an application saved: which there are, taking a parked one back as it was, and dropping one's content."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from penstock.config import Application
+from penstock.errors import ConfigError
+from penstock.log import Log
+from penstock.plugins.changelogs.topic import changelog_topic
+
+from .compatibility import Note, missed, saved_subtopologies
+from .preparation import read_note, write_note
+
+
+@dataclass(frozen=True)
+class SavedStore:
+    """A store that an application saved. `backend` and `logged` are None where the release that saved it did not say.
+
+    `parked`: the program that ran last did not name it. `missed` says, in words, what its tasks processed since. `accepted`: it
+    may come back all the same.
+    """
+
+    name: str
+    subtopology: int
+    backend: str | None
+    logged: bool | None
+    parked: bool
+    missed: tuple[str, ...]
+    accepted: bool
+
+
+def saved_stores(application_id: str, log: Log) -> list[SavedStore]:
+    """Return the stores that the program which ran last saved, and those that are parked; none if none ran."""
+    note = read_note(application_id, log)
+    parked = note.get("parked", {})
+    found = []
+    for number, each in saved_subtopologies(note).items() if note else ():
+        layout = note.get("layouts", {}).get(number, {}).get("now", {})
+        for name in each["stores"]:
+            kept, aside = layout.get(name, {}), parked.get(name)
+            found.append(
+                SavedStore(
+                    name,
+                    int(number),
+                    kept.get("backend"),
+                    kept.get("logged"),
+                    aside is not None,
+                    () if aside is None else tuple(missed(application_id, note, aside, log)),
+                    aside is not None and aside.get("accepted", False),
+                )
+            )
+    return sorted(found, key=lambda each: (each.subtopology, each.name))
+
+
+def accept_stores(application_id: str, log: Log, names: Sequence[str]) -> None:
+    """Let parked stores come back as they were when they were parked, whatever they have missed.
+
+    Raises ConfigError for a store that is not parked. Whoever calls holds the application's lease.
+    """
+    note = read_note(application_id, log)
+    parked = note.get("parked", {})
+    for name in names:
+        _check_known(application_id, name, list(parked), "parked store")
+        parked[name]["accepted"] = True
+    write_note(application_id, log, note)
+
+
+def drop_stores(application: Application, log: Log, names: Sequence[str], check_lease: Callable[[], None]) -> None:
+    """Give up the content of stores: one of that name starts empty from now on, on every host.
+
+    One write to the log does it. The tasks delete what they have when they are opened next. Raises ConfigError for a store that the
+    application did not save. Whoever calls holds the application's lease; `check_lease` raises when it was lost.
+    """
+    note = read_note(application.id, log)
+    known = (
+        {name: number for number, each in saved_subtopologies(note).items() for name in each["stores"]} if note else {}
+    )
+    for name in names:
+        _check_known(application.id, name, list(known), "store")
+        _drop(note, known[name], name)
+    check_lease()
+    write_note(application.id, log, note)
+    # Their records are of no use to anybody now: a topic that is left, because this was killed, is emptied by the tasks.
+    topics = log.topics()
+    for topic in (changelog_topic(application.id, name) for name in names):
+        if topic in topics and topics[topic].internal:
+            check_lease()
+            log.delete_topic(topic)
+
+
+def _drop(note: Note, number: str, name: str) -> None:
+    note.setdefault("lives", {})[name] = note.get("lives", {}).get(name, 0) + 1
+    if note.get("parked", {}).pop(name, None) is None:
+        each = note["fingerprint"]["subtopologies"][number]
+        del each["stores"][name]
+        # Versions that name no layout have it in their history.
+        each.setdefault("dropped", []).append(name)
+    if not any(each["subtopology"] == number for each in note.get("parked", {}).values()):
+        note.get("gone", {}).pop(number, None)
+
+
+def _check_known(application_id: str, name: str, known: Sequence[str], what: str) -> None:
+    if name not in known:
+        close = get_close_matches(name, known, 3)
+        raise ConfigError(
+            f"application {application_id!r} has no {what} {name!r}; "
+            + (
+                f"did you mean {' or '.join(map(repr, close))}?"
+                if close
+                else f"it has: {', '.join(sorted(known)) or 'none'}"
+            )
+        )

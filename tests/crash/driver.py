@@ -1,0 +1,239 @@
+"""The application as an operator runs it: `penstock run` in a process of its own, with all processes below it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from penstock.config import Settings
+
+from . import plugin
+from .oracle import Stores
+
+ROOT = Path(__file__).parents[2]
+TARGET = "tests.crash.app:application"
+_MARK = "CRASH_START"
+
+
+class Driver:
+    """Starts one application again and again, on hosts that differ in what they keep for themselves.
+
+    Every process below a start inherits a mark in its environment, by which it is found when its parents are gone.
+    """
+
+    def __init__(self, directory: Path, log: str, guarantee: str, changelog: str) -> None:
+        self.directory = directory
+        self.settings = Settings(log=log, data_dir=str(directory / "data"), processing_guarantee=guarantee)
+        self.log_file = directory / "driver.log"
+        self.temporary = directory / "tmp"
+        (self.temporary / "spark").mkdir(parents=True)
+        (directory / "data").mkdir(exist_ok=True)
+        path = [str(plugin.install(directory / "site")), str(ROOT), os.environ.get("PYTHONPATH", "")]
+        self._environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, path)),
+            "CRASH_DATA": self.settings.data_dir,
+            "CRASH_LOG": log,
+            "CRASH_GUARANTEE": guarantee,
+            "CRASH_CHANGELOG": changelog,
+            "CRASH_BACKEND": plugin.BACKEND,
+            # What is left behind is seen.
+            "TMPDIR": str(self.temporary),
+            "SPARK_LOCAL_DIRS": str(self.temporary / "spark"),
+        }
+        self._mark = f"{directory.name}-{os.getpid()}"
+        self._output: IO[bytes] = self.log_file.open("ab")
+        self.process: subprocess.Popen[bytes] | None = None
+        self._started: list[subprocess.Popen[bytes]] = []
+        self.starts = 0
+        self.host = "a"
+        self._ours: set[int] = set()
+        """The drivers that were ended on purpose, or may end by what was done to them."""
+
+    # ------------------------------------------------------------------ starting and ending
+
+    def start(self, host: str) -> None:
+        """Start the driver on a host, in a process group of its own."""
+        self.starts += 1
+        self.host = host
+        self._output.write(f"\n===== start {self.starts} on host {host}\n".encode())
+        self._output.flush()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.plugins.cli", "run", TARGET, "--trigger", "0s", "--master", "local[2]"],
+            cwd=ROOT,
+            env=self.environment(host),
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._started.append(self.process)
+
+    def environment(self, host: str) -> dict[str, str]:
+        """Return the environment of a process that runs on a host."""
+        return {**self._environment, "CRASH_HOST": host, _MARK: f"{self._mark}-{self.starts}"}
+
+    @property
+    def is_down(self) -> bool:
+        """Whether no driver runs."""
+        return self.process is None or self.process.poll() is not None
+
+    def expect_end(self) -> None:
+        """Take the end of the driver that runs now, whenever it comes, for what was asked for."""
+        assert self.process is not None
+        self._ours.add(self.process.pid)
+
+    def unexpected_end(self) -> str | None:
+        """Return how the driver ended, with the last that it said, if nobody asked for that."""
+        if self.process is None or self.process.poll() is None or self.process.pid in self._ours:
+            return None
+        self._ours.add(self.process.pid)
+        return f"start {self.starts} ended by itself, exit code {self.process.returncode}: {self.said()[-600:]}"
+
+    def terminate(self, patience: float) -> int:
+        """Stop the driver as an operator does (SIGTERM), and return its exit code. Raises TimeoutExpired."""
+        assert self.process is not None
+        self.expect_end()
+        self.process.terminate()
+        return self.process.wait(patience)
+
+    def said(self) -> str:
+        """Return what the last driver printed."""
+        return self.log_file.read_text(errors="replace").rpartition("=====")[2].strip()
+
+    def command(self, *arguments: str, host: str | None = None) -> subprocess.CompletedProcess[str]:
+        """Run `penstock ARGUMENTS` on a host, to its end."""
+        return subprocess.run(
+            [sys.executable, "-m", "penstock.plugins.cli", *arguments],
+            cwd=ROOT, env=self.environment(host or self.host), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def stores(self, host: str) -> Stores:
+        """Return what the stores hold as a host finds them, in a process of its own. Raises RuntimeError with what it said."""
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.crash.state"],
+            cwd=ROOT, env=self.environment(host), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        if done.returncode:
+            raise RuntimeError(f"host {host} cannot open the state: {done.stderr.strip()[-1500:]}")
+        stores: Stores = json.loads(done.stdout.splitlines()[-1])
+        return stores
+
+    def close(self) -> None:
+        """Kill whatever is left of any start."""
+        send(self.processes(every_start=True), signal.SIGKILL)
+        for process in self._started:
+            process.wait()
+        self._output.close()
+
+    # ------------------------------------------------------------------ looking
+
+    def processes(self, every_start: bool = False) -> list[psutil.Process]:
+        """Return the live processes of the last start, or of all: the driver, Spark's JVM, and Python processes below that."""
+        mark = f"{self._mark}-" if every_start else f"{self._mark}-{self.starts}"
+        found = []
+        for each in psutil.process_iter():
+            try:
+                value = each.environ().get(_MARK, "")
+                if value == mark or (every_start and value.startswith(mark)):
+                    found.append(each)
+            except (psutil.Error, OSError):
+                continue
+        return [each for each in found if each.pid != os.getpid() and is_alive(each)]
+
+    def jvm(self) -> list[psutil.Process]:
+        """Return Spark's JVM."""
+        return [each for each in self.processes() if _name(each).startswith("java")]
+
+    def daemons(self) -> list[psutil.Process]:
+        """Return what Python workers are forked from: a child of the JVM."""
+        jvms = {each.pid for each in self.jvm()}
+        return [each for each in self._of_tasks() if _parent(each) in jvms]
+
+    def workers(self) -> list[psutil.Process]:
+        """Return the Python workers in which tasks run; they outlive their daemon."""
+        jvms = {each.pid for each in self.jvm()}
+        return [each for each in self._of_tasks() if _parent(each) not in jvms]
+
+    def _of_tasks(self) -> list[psutil.Process]:
+        return [each for each in self.processes() if _command(each).endswith("pyspark.daemon pyspark.worker")]
+
+    def left_behind(self, before: Iterable[str] = ()) -> list[str]:
+        """Return the names of temporary files and directories that were not there before."""
+        places = (self.temporary, self.temporary / "spark")
+        names = {str(path.relative_to(self.temporary)) for place in places for path in place.iterdir()}
+        return sorted(names - set(before) - {"spark"})
+
+    def locks(self) -> list[Path]:
+        """Return the lock files of local state that somebody holds."""
+        held = []
+        for path in Path(self.settings.data_dir).glob("state-*/*/*.lock"):
+            with path.open("r+") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    held.append(path)
+        return held
+
+    def tracebacks(self) -> int:
+        """Return how many Python tracebacks drivers printed, on all starts."""
+        return len(re.findall(r"^Traceback \(most recent", self.log_file.read_text(errors="replace"), re.MULTILINE))
+
+
+def send(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+    """Send a signal to those that are still there."""
+    for each in processes:
+        try:
+            each.send_signal(number)
+        except psutil.Error:
+            pass
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Return whether a process is there, running or halted."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def wait_for_end(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Wait until all have ended; return those that have not."""
+    deadline = time.monotonic() + seconds
+    left = [each for each in processes if is_alive(each)]
+    while left and time.monotonic() < deadline:
+        time.sleep(0.1)
+        left = [each for each in left if is_alive(each)]
+    return left
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return str(process.name())
+    except psutil.Error:
+        return ""
+
+
+def _parent(process: psutil.Process) -> int:
+    try:
+        return int(process.ppid())
+    except psutil.Error:
+        return -1
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""

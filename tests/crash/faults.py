@@ -1,0 +1,314 @@
+"""The faults: what happens to an application, one function each; and the plan, which chooses them from a seed."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psutil
+
+from . import plugin
+from .app import GRACE_SECONDS, TRANSACTION_SECONDS
+from .driver import is_alive, send, wait_for_end
+from .offsets import lose_offsets
+
+if TYPE_CHECKING:
+    from .harness import Harness
+
+LEASE_SECONDS = 15
+END_SECONDS = 240.0
+"""How long something that must end by itself may take, on a machine that has much else to do."""
+
+
+@dataclass(frozen=True)
+class Strike:
+    """One round's fault: when it comes (after so many outputs of the round, or seconds), and how long a freeze takes."""
+
+    kind: str
+    seed: int
+    after_outputs: int | None
+    after_seconds: float
+    freeze_seconds: float
+    host: str | None
+    """Where the application is started next; None: where it was."""
+
+    def __str__(self) -> str:
+        when = f"{self.after_seconds:.1f} s" if self.after_outputs is None else f"{self.after_outputs} outputs"
+        freeze = f" for {self.freeze_seconds:.1f} s" if self.kind.startswith("freeze") else ""
+        return f"{self.kind}{freeze} after {when}, then on host {self.host or 'as before'}"
+
+
+def plan(seed: int, number: int, kinds: Sequence[str]) -> Strike:
+    """Return the strike of a round; each kind comes once in every `len(kinds)` rounds."""
+    turn, index = divmod(number, len(kinds))
+    kind = random.Random(f"{seed} {turn}").sample(list(kinds), len(kinds))[index]
+    chosen = random.Random(f"{seed} {number} {kind}")
+    long = chosen.uniform(TRANSACTION_SECONDS + 1, LEASE_SECONDS + 5)
+    return Strike(
+        kind,
+        chosen.randrange(1 << 30),
+        chosen.randrange(2_000) if chosen.random() < 0.7 else None,
+        chosen.uniform(0, 10),
+        long if chosen.random() < 0.4 else chosen.uniform(0.2, 4),
+        chosen.choice((None, None, "a", "b", f"new-{number}")),
+    )
+
+
+# ---------------------------------------------------------------------- one process, or all
+
+
+def kill_tree(harness: Harness, strike: Strike) -> str | None:
+    """Kill the driver, its JVM and its workers at once."""
+    return _kill(harness, harness.driver.processes(), ends=True)
+
+
+def kill_driver(harness: Harness, strike: Strike) -> str | None:
+    """Kill the Python driver; the JVM and the workers notice by themselves, and must end."""
+    assert harness.driver.process is not None
+    others = harness.driver.processes()
+    done = _kill(harness, [psutil.Process(harness.driver.process.pid)], ends=True)
+    harness.expect_gone(others, "after their driver was killed")
+    return done
+
+
+def kill_jvm(harness: Harness, strike: Strike) -> str | None:
+    """Kill Spark's JVM; the driver has to notice."""
+    if not (jvm := harness.driver.jvm()):
+        return None
+    others = harness.driver.processes()
+    done = _kill(harness, jvm)
+    harness.driver.expect_end()
+    harness.expect_gone(others, "after Spark's JVM was killed")
+    return done
+
+
+def kill_worker(harness: Harness, strike: Strike) -> str | None:
+    """Kill one Python worker."""
+    return _kill(harness, _one(harness.driver.workers(), strike))
+
+
+def kill_workers(harness: Harness, strike: Strike) -> str | None:
+    """Kill all Python workers at once."""
+    return _kill(harness, harness.driver.workers())
+
+
+def kill_daemon(harness: Harness, strike: Strike) -> str | None:
+    """Kill what the workers are forked from."""
+    return _kill(harness, harness.driver.daemons())
+
+
+def freeze_tree(harness: Harness, strike: Strike) -> str | None:
+    """Halt everything, as a suspended machine does."""
+    return _freeze(harness.driver.processes(), strike)
+
+
+def freeze_driver(harness: Harness, strike: Strike) -> str | None:
+    """Halt the Python driver alone."""
+    assert harness.driver.process is not None
+    return _freeze([psutil.Process(harness.driver.process.pid)], strike)
+
+
+def freeze_jvm(harness: Harness, strike: Strike) -> str | None:
+    """Halt Spark's JVM alone."""
+    return _freeze(harness.driver.jvm(), strike)
+
+
+def freeze_worker(harness: Harness, strike: Strike) -> str | None:
+    """Halt one Python worker."""
+    return _freeze(_one(harness.driver.workers(), strike), strike)
+
+
+def freeze_workers(harness: Harness, strike: Strike) -> str | None:
+    """Halt all Python workers."""
+    return _freeze(harness.driver.workers(), strike)
+
+
+def stop(harness: Harness, strike: Strike) -> str | None:
+    """Stop the application cleanly, and look at what it left."""
+    return harness.stop()
+
+
+# ---------------------------------------------------------------------- the broker
+
+
+def kill_broker(harness: Harness, strike: Strike) -> str | None:
+    """Kill the broker, and start it again after a moment."""
+    assert harness.broker is not None
+    harness.broker.kill()
+    away = random.Random(strike.seed).uniform(0, 5)
+    time.sleep(away)
+    harness.broker.start()
+    return f"away for {away:.1f} s and its start"
+
+
+def freeze_broker(harness: Harness, strike: Strike) -> str | None:
+    """Halt the broker; its connections stay open."""
+    assert harness.broker is not None
+    harness.broker.freeze()
+    try:
+        time.sleep(strike.freeze_seconds)
+    finally:
+        harness.broker.resume()
+    return f"{strike.freeze_seconds:.1f} s"
+
+
+# ---------------------------------------------------------------------- zombies
+
+
+def take_over(harness: Harness, strike: Strike) -> str | None:
+    """Halt everything, have a successor start on another host, and let the first go on once that one works."""
+    driver = harness.driver
+    old, process = driver.processes(), driver.process
+    assert process is not None
+    driver.expect_end()
+    send(old, signal.SIGSTOP)
+    harness.start_elsewhere(strike)
+    harness.wait_for_outputs(200, "the successor of a frozen driver to work")
+    send(old, signal.SIGCONT)
+    harness.must_end(old, "after waking up with a successor at work")
+    return f"{len(old)} processes"
+
+
+def zombies(harness: Harness, strike: Strike) -> str | None:
+    """Halt workers, kill all else, have a successor work until the grace period is over, and let the zombies wake up.
+
+    All workers are halted anywhere, or one halts itself at a call around a commit (`plugin`). In the end a third host, which has nothing
+    but the changelog, takes over.
+    """
+    driver = harness.driver
+    frozen, where = _halt(harness, strike)
+    if not frozen:
+        return None
+    frozen_at = time.monotonic()
+    files = harness.changelog_files()
+    pids = {each.pid for each in frozen}
+    driver.expect_end()
+    send([each for each in driver.processes() if each.pid not in pids], signal.SIGKILL)
+    assert driver.process is not None
+    driver.process.wait()
+    harness.start_elsewhere(strike)
+    harness.wait_for_outputs(1_000, "the successor of a frozen worker to work")
+    away = TRANSACTION_SECONDS if harness.broker is not None else GRACE_SECONDS
+    wait = away + 1 + frozen_at - time.monotonic()
+    time.sleep(max(0.0, wait))
+    harness.wait_for(
+        lambda: not (files & harness.changelog_files()), "the successor to clean the changelog", feeding=True
+    )
+    alive = [each for each in frozen if is_alive(each)]
+    if not alive:
+        harness.fail(f"the workers that were halted {where} did not live until their successor had cleaned up")
+    at_rest = random.Random(f"{strike.seed} rest").random() < 0.6
+    if at_rest:
+        # Then all that the successor wrote is old when the zombies wake up.
+        harness.settle()
+        harness.stop()
+        time.sleep(GRACE_SECONDS + 1)
+    send(frozen, signal.SIGCONT)
+    harness.must_end(frozen, "after waking up as a zombie")
+    if not at_rest:
+        harness.wait_for_outputs(200, "work after a zombie woke up")
+        _kill(harness, driver.processes(), ends=True)
+    harness.next_host = f"third-{strike.seed}"
+    return f"{len(alive)} woke up, halted {where} with a successor {'at rest' if at_rest else 'at work'}"
+
+
+def _halt(harness: Harness, strike: Strike) -> tuple[list[psutil.Process], str]:
+    """Halt workers; return them, and where they are."""
+    calls = plugin.CALLS if harness.options.changelog == "directory" else ("write",)
+    # One that is halted anywhere may be writing to the local log, which has one writer: its successor could only wait.
+    anywhere = ("anywhere",) if harness.options.log == "kafka" else ()
+    choice = random.Random(strike.seed)
+    call, subtopology = choice.choice(calls + anywhere), choice.randrange(2)
+    driver = harness.driver
+    if call == "anywhere":
+        frozen, daemons = driver.workers(), driver.daemons()
+        # First, for the end of PySpark's daemon would hang up and wake a worker that is stopped.
+        send(daemons, signal.SIGKILL)
+        wait_for_end(daemons, END_SECONDS)
+        send(frozen, signal.SIGSTOP)
+        return frozen, call
+    data = harness.directory / "data"
+    (data / plugin.ORDER).write_text(f"{call} {subtopology}")
+
+    def halted() -> bool:
+        return any(data.glob(f"{plugin.HALTED}.*")) or harness.driver.is_down
+
+    harness.wait_for(halted, f"a worker of sub-topology {subtopology} to reach {call}", feeding=True)
+    (data / plugin.ORDER).unlink(missing_ok=True)
+    found = []
+    for path in data.glob(f"{plugin.HALTED}.*"):
+        found.append(psutil.Process(int(path.suffix[1:])))
+        path.unlink()
+    return found, f"at {call} in sub-topology {subtopology}"
+
+
+# ---------------------------------------------------------------------- helpers
+
+
+def _one(processes: list[psutil.Process], strike: Strike) -> list[psutil.Process]:
+    ordered = sorted(processes, key=lambda each: each.pid)
+    return [random.Random(strike.seed).choice(ordered)] if ordered else []
+
+
+def _kill(harness: Harness, processes: list[psutil.Process], ends: bool = False) -> str | None:
+    if not processes:
+        return None
+    if ends:
+        harness.driver.expect_end()
+    send(processes, signal.SIGKILL)
+    if ends:
+        assert harness.driver.process is not None
+        harness.driver.process.wait()
+    wait_for_end(processes, END_SECONDS)
+    return f"{len(processes)} processes"
+
+
+def _freeze(processes: list[psutil.Process], strike: Strike) -> str | None:
+    if not processes:
+        return None
+    send(processes, signal.SIGSTOP)
+    try:
+        time.sleep(strike.freeze_seconds)
+    finally:
+        send(processes, signal.SIGCONT)
+    return f"{len(processes)} processes"
+
+
+Fault = Callable[["Harness", Strike], str | None]
+
+FAULTS: dict[str, Fault] = {
+    "kill tree": kill_tree,
+    "kill driver": kill_driver,
+    "kill jvm": kill_jvm,
+    "kill worker": kill_worker,
+    "kill workers": kill_workers,
+    "kill daemon": kill_daemon,
+    "freeze tree": freeze_tree,
+    "freeze driver": freeze_driver,
+    "freeze jvm": freeze_jvm,
+    "freeze worker": freeze_worker,
+    "freeze workers": freeze_workers,
+    "stop": stop,
+    "kill broker": kill_broker,
+    "freeze broker": freeze_broker,
+    "take over": take_over,
+    "zombies": zombies,
+    "lose offsets": lose_offsets,
+}
+"""All faults by name; each returns what it did, None when there was nothing to do it to."""
+NEEDS_WORKERS = ("kill worker", "kill workers", "kill daemon", "freeze worker", "freeze workers", "zombies")
+
+
+def kinds(log: str) -> list[str]:
+    """Return the faults that apply to a log, unless others are named.
+
+    Lost offsets are left to those who ask for them: what is processed again because of them is judged less strictly.
+    """
+    left_out = {"lose offsets"}
+    if log != "kafka":
+        left_out |= {"kill broker", "freeze broker", "take over"}
+    return [kind for kind in FAULTS if kind not in left_out]

@@ -1,0 +1,39 @@
+"""`python -m tests.crash.state`: opens every task as a worker on this host would, and prints what its stores hold as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from penstock import Application
+from penstock.plugins.runtime.host import Host
+from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.runtime.worker import TaskWorker
+
+from .app import application
+
+
+def content(app: Application) -> dict[str, dict[str, Any]]:
+    """Return the entries of each store over all tasks; a key that each task has is TASK/KEY."""
+    log = open_log(app.settings)
+    found: dict[str, dict[str, Any]] = {store: {} for store in ("balances", "tokens", "sales", "progress", "products")}
+    try:
+        assignment = app.program.resolve({name: info.partitions for name, info in log.topics().items()}, app.id)
+        host = Host()
+        for task_id, inputs in assignment.tasks.items():
+            worker = TaskWorker(app, task_id, inputs, log, host=host)
+            worker.run_batch({}, 0)
+            assert worker.task is not None
+            for name, store in {**worker.task.stores, **worker.task.global_stores}.items():
+                with store.all() as entries:  # type: ignore[attr-defined]
+                    for key, value in entries:
+                        found[name][f"{task_id}/{key}" if key in ("ticks", "done") else key] = value
+            worker.close()
+        host.close()
+    finally:
+        log.close()
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(content(application())))

@@ -1,0 +1,69 @@
+"""Temporary directories: gone with their process, or with the next one when it was killed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from penstock.plugins.runtime import temporary
+from penstock.plugins.runtime.temporary import TemporaryDirectory
+from tests.logs.processes import fork
+
+MAKE = """
+import sys, tempfile
+tempfile.tempdir = sys.argv[1]
+from penstock.plugins.runtime.temporary import TemporaryDirectory
+directory = TemporaryDirectory("query")
+(directory.path / "control").write_text("x")
+print(directory.path, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(temporary, "_swept", set())
+    return tmp_path
+
+
+def start(top: Path) -> tuple[subprocess.Popen[str], Path]:
+    command = [sys.executable, "-c", MAKE, str(top)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return process, Path(process.stdout.readline().strip())
+
+
+def test_what_a_killed_process_leaves_goes_with_the_next_and_that_of_a_running_one_stays(top: Path) -> None:
+    (top / "penstock-of-somebody-else").mkdir()
+    running, used = start(top)
+    killed, left = start(top)
+    try:
+        killed.kill()
+        killed.communicate()
+        assert left.exists()
+        with TemporaryDirectory("query") as mine:
+            assert not left.exists() and mine.exists()
+            assert (used / "control").read_text() == "x"
+    finally:
+        running.communicate("")
+    assert [each.name for each in top.iterdir()] == ["penstock-of-somebody-else"]
+
+
+def test_a_forked_child_does_not_remove_what_its_parent_uses(top: Path) -> None:
+    directory = TemporaryDirectory("query")
+    child = fork()
+    if not child:
+        directory.close()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert directory.path.exists()
+    temporary.remove_abandoned(top)
+    assert directory.path.exists()
+    directory.close()
+    assert not list(top.iterdir())

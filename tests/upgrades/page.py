@@ -1,0 +1,40 @@
+"""The page of the documentation that shows the upgrade matrix, made from its data."""
+
+from __future__ import annotations
+
+from .changes import CHANGES, EVERY, Change, Outcome, Refused
+
+PAGE = "docs/upgrade_matrix.md"
+
+_HEAD = """\
+# Changes, one by one
+
+<!-- Made by `python -m tests.upgrades` from tests/upgrades/changes.py. -->
+
+What comes of each kind of change between two starts of an application, and of going back to the version before. A test makes every one of them, with records before,
+between and after; with this host's copy of the state and after it was lost; and with the changelogs `directory:` and `topic:`. It compares stores and outputs with a plain account
+of the records. [](upgrading.md) has the rules.
+
+"Goes on": positions and state are those of before, and nothing is lost or counted twice. "Refused": the start fails with an error that says what has changed and what to do. It
+changes nothing, and the version of before goes on.
+"""
+
+
+def page() -> str:
+    """Return the text of the page."""
+    parts = [_HEAD]
+    for group, changes in CHANGES.items():
+        parts += [f"\n## {group}\n\n", "| what changes | there | and back |\n|---|---|---|\n", *map(_row, changes)]
+    return "".join(parts)
+
+
+def _row(change: Change) -> str:
+    name = change.name
+    if change.changelogs != EVERY:
+        name += f" (with `{change.changelogs[0]}:`)"
+    back = "" if isinstance(change.there, Refused) else _shown(change.back, change.lost_back)
+    return f"| {name} | {_shown(change.there, change.lost_there)} | {back} |\n"
+
+
+def _shown(outcome: Outcome, lost: Outcome | None) -> str:
+    return outcome.text if lost is None else f"{outcome.text}; without this host's copy: {lost.text}"
