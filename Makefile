@@ -36,7 +36,7 @@ java:  ## check that Spark will find Java 17 or later
 view:  ## the tree as `pip install` lays it out, as links, for tools that read and do not import
 	@mkdir -p build/view/penstock
 	@find build/view/penstock -xtype l -delete
-	@for each in core/*.py core/py.typed plugins stores contrib; do \
+	@for each in core/*.py $(patsubst %/,%,$(dir $(wildcard core/*/__init__.py))) core/py.typed plugins stores contrib; do \
 		link=build/view/penstock/$${each##*/}; test -e $$link || ln -s "$(CURDIR)/$$each" $$link; done
 
 lint: $(STAMP) view  ## ruff, and the table of layers by import-linter

@@ -6,9 +6,9 @@ import resource
 import time
 
 from penstock import Application
-from penstock.nodes import TaskId
 from penstock.plugins.runtime.host import tune_garbage_collector
 from penstock.plugins.testing.stores import task_with_memory_stores
+from penstock.program.nodes import TaskId
 from penstock.record import RecordBatch, TopicPartition
 
 from .data import zipf_keys

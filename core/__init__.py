@@ -1,9 +1,7 @@
 """penstock: interfaces, Topology, Task and hooks. Imports the standard library and pluggy, and nothing else of ours."""
 
-from .assignment import Assignment
 from .changelog import Changelog, Restore, TaskChangelog
 from .clock import Clock, Duration, ManualClock, SystemClock, duration_ms
-from .config import Application, Settings
 from .context import ProcessorContext, ValueTransformerContext
 from .errors import (
     ChangelogError,
@@ -32,7 +30,6 @@ from .extractors import (
     use_partition_time_on_invalid_timestamp,
     wall_clock_timestamp,
 )
-from .fingerprint import check_compatible
 from .handlers import (
     DeadLetter,
     Decision,
@@ -50,7 +47,11 @@ from .handlers import (
 from .hooks import hookimpl
 from .log import Commit, Lease, Log, LogFactory, TaskCommitter, TopicInfo
 from .metrics import NodeMetrics
-from .nodes import (
+from .processor import Processor, ProcessorSupplier, ValueTransformer
+from .program.assignment import Assignment
+from .program.builder import Topology
+from .program.compatibility import check_compatible
+from .program.nodes import (
     GlobalStore,
     InternalTopic,
     Node,
@@ -62,12 +63,13 @@ from .nodes import (
     TaskId,
     TopicChooser,
 )
-from .processor import Processor, ProcessorSupplier, ValueTransformer
-from .program import Program
+from .program.program import Program
 from .punctuation import STREAM_TIME, WALL_CLOCK_TIME, Cancellable, PunctuationType, Punctuator
 from .record import Header, Headers, OutputBatch, Record, RecordBatch, RecordMetadata, TopicPartition
-from .secret import Secret
 from .serde import BoolSerde, BytesSerde, FloatSerde, IntSerde, Serde, StrSerde
+from .settings.application import Application
+from .settings.secret import Secret
+from .settings.settings import Settings
 from .store import (
     BytesStore,
     Entries,
@@ -83,7 +85,6 @@ from .store import (
     ValueAndTimestamp,
     key_value_store,
 )
-from .topology import Topology
 
 __all__ = [
     "STREAM_TIME",

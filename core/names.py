@@ -1,8 +1,10 @@
-"""What Kafka takes as the name of a topic, and so what a store may be called."""
+"""Names: what Kafka takes as the name of a topic, and so of a store; and one for a function, the same in each run."""
 
 from __future__ import annotations
 
+import functools
 import re
+from typing import Any
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
@@ -10,3 +12,15 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 def is_topic_name(name: object) -> bool:
     """Return whether `name` is 1 to 249 letters, digits, '.', '_' or '-', and not '.' or '..'."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None and name not in (".", "..")
+
+
+def function_name(function: Any) -> str:
+    """Return a name for a function or callable object that is the same in each run: no addresses."""
+    if isinstance(function, functools.partial):
+        return f"partial({function_name(function.func)})"
+    if hasattr(function, "__qualname__"):
+        return f"{function.__module__}.{function.__qualname__}"
+    kind: Any = type(function)
+    if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
+        return f"{kind.__module__}.{kind.__qualname__}"
+    return str(function)

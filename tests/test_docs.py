@@ -23,8 +23,8 @@ import pytest
 
 import penstock
 import penstock.errors
-from penstock.config import Settings
 from penstock.hooks import KINDS, Hooks
+from penstock.settings.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -188,7 +188,7 @@ def test_every_count_is_documented() -> None:
     assert re.findall(r"^`(\w+)`\n: ", text, re.MULTILINE) == [field.name for field in fields(penstock.NodeMetrics)]
     in_the_engine = {
         reason
-        for source in (ROOT / "core").glob("*.py")
+        for source in (ROOT / "core").rglob("*.py")
         for reason in re.findall(r"\.drop\(\"(\w+)\"", source.read_text())
     }
     assert in_the_engine

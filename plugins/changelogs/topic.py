@@ -12,8 +12,8 @@ from zlib import crc32
 
 from penstock.changelog import Restore, TaskChangelog
 from penstock.errors import ChangelogError
-from penstock.layout import Layout
 from penstock.log import Commit, Log
+from penstock.program.layouts import Layout
 from penstock.record import Headers, OutputBatch, RecordBatch, TopicPartition
 from penstock.store import Change, Changes
 from penstock.stores.layers.envelope import PLAIN, unwrap, wrap

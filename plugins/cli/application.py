@@ -12,7 +12,7 @@ from .command import AnyFunction
 from .options import config_option, data_dir_option, find_layer, log_option
 
 if TYPE_CHECKING:
-    from penstock.config import Application
+    from penstock.settings.application import Application
 
 
 def application_options(command: AnyFunction) -> AnyFunction:

@@ -51,7 +51,7 @@ def move(target: str, source: str, as_json: bool, **where: Any) -> None:
     from penstock.plugins.spark.changelog_location import move_changelog
     from penstock.plugins.spark.lease import LeaseKeeper
     from penstock.plugins.spark.preparation import check_program
-    from penstock.secret import hide
+    from penstock.settings.secret import hide
 
     application = find_application(target, **where)
     with open_log(application.settings) as log:

@@ -12,7 +12,7 @@ from .command import Command, verbose_option
 from .output import print_json, print_table
 
 if TYPE_CHECKING:
-    from penstock.config import Application
+    from penstock.settings.application import Application
 
 DEFAULT = "default"
 
@@ -53,8 +53,8 @@ def config(target: str, as_json: bool, **where: Any) -> None:
 
 def _rows(application: Application) -> Iterator[tuple[str, Any, str]]:
     """Yield name, value and origin of each setting; those of clients and of the user one by one."""
-    from penstock.config import Settings
-    from penstock.secret import hide
+    from penstock.settings.secret import hide
+    from penstock.settings.settings import Settings
 
     origins = application.given.origins
     yield "application_id", application.id, origins.get("application_id", "code")

@@ -18,9 +18,9 @@ from .options import open_log
 from .output import note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
-    from penstock.config import Application
     from penstock.log import Log
     from penstock.plugins.runtime.lag import PartitionLag
+    from penstock.settings.application import Application
 
 
 @click.command(

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.config import Settings
-from penstock.config_layers import Layer
-from penstock.config_sources import layers
+from penstock.settings.layers import Layer
+from penstock.settings.settings import Settings
+from penstock.settings.sources import layers
 
 from .command import AnyFunction
 

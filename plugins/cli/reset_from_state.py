@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from .output import count, print_json, print_table, print_text
 
 if TYPE_CHECKING:
-    from penstock.config import Application
     from penstock.plugins.spark.from_state import FromStatePlan, Recovery
+    from penstock.settings.application import Application
 
 
 def show_from_state(application: Application, plan: FromStatePlan, *, as_json: bool) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.config import Settings
-from penstock.nodes import SerdeLike, SinkNode, SourceNode
+from penstock.program.nodes import SinkNode, SourceNode
+from penstock.program.serdes import SerdeLike
+from penstock.settings.settings import Settings
 
 from .text import TextSerde
 

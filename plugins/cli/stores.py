@@ -15,8 +15,8 @@ from .options import open_log
 from .output import note, print_json, print_table
 
 if TYPE_CHECKING:
-    from penstock.config import Application
     from penstock.log import Log
+    from penstock.settings.application import Application
 
 
 @click.group(

@@ -14,14 +14,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from penstock.config_layers import CODE, Layer
 from penstock.errors import PenstockError
+from penstock.settings.layers import CODE, Layer
 
 from .failures import ApplicationError
 
 if TYPE_CHECKING:
-    from penstock.config import Application
-    from penstock.program import Program
+    from penstock.program.program import Program
+    from penstock.settings.application import Application
 
 EXPECTED = "an Application, a Topology, or a function without arguments that returns one"
 
@@ -34,7 +34,8 @@ def load_application(
     `application_id` names a Topology, which has no id of its own, or renames an Application; a layer may do so, too. Raises
     ApplicationError, and what the program itself raises on purpose (TopologyError, ConfigError).
     """
-    from penstock.config import Application, Settings
+    from penstock.settings.application import Application
+    from penstock.settings.settings import Settings
 
     found = load(target)
     if not isinstance(settings, Layer):
@@ -53,7 +54,7 @@ def load_application(
 
 def load_program(target: str) -> Program:
     """Return the program that `target` names; a Topology needs no id for that."""
-    from penstock.config import Application
+    from penstock.settings.application import Application
 
     found = load(target)
     return found.program if isinstance(found, Application) else found.build()
@@ -61,8 +62,8 @@ def load_program(target: str) -> Program:
 
 def load(target: str) -> Any:
     """Return the Application or Topology that `target` names."""
-    from penstock.config import Application
-    from penstock.topology import Topology
+    from penstock.program.builder import Topology
+    from penstock.settings.application import Application
 
     module, module_name, attribute, found = _find(target)
     if isinstance(found, (Application, Topology)):
@@ -179,8 +180,8 @@ def _attribute(module: ModuleType, module_name: str, attribute: str) -> Any:
 
 def _candidates(module: ModuleType, module_name: str, but: str = "") -> str:
     """Say what in a module could be run."""
-    from penstock.config import Application
-    from penstock.topology import Topology
+    from penstock.program.builder import Topology
+    from penstock.settings.application import Application
 
     names = [
         f"{module_name}:{name} ({type(value).__name__})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.layout import KeptStore, Layouts, id_of_version
+from penstock.program.layouts import KeptStore, Layouts, id_of_version
 
 
 class Coverage:

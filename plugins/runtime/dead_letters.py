@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from penstock.dead_letter import FailureNote, split_headers
 from penstock.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicError
 from penstock.log import Log
 from penstock.record import Headers, RecordBatch, TopicPartition
+from penstock.task.dead_letter import FailureNote, split_headers
 
 _FETCH_BYTES = 1024 * 1024
 

@@ -12,15 +12,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from penstock.clock import duration_ms
-from penstock.config import Application
 from penstock.errors import StoreLockedError
 from penstock.hooks import registry
-from penstock.nodes import GlobalStore
+from penstock.program.nodes import GlobalStore
+from penstock.program.serdes import resolve_serde
 from penstock.serde import Serde
+from penstock.settings.application import Application
 from penstock.store import StateStore, StoreBackend
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.stores.writer_lock import WriterLock
-from penstock.task import resolve_serde
 
 from .locations import making_state_directory
 

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.config import Application
 from penstock.errors import OffsetOutOfRangeError, UnknownTopicError
 from penstock.log import Log, TopicInfo
-from penstock.nodes import GlobalStore, Subtopology, TaskId
+from penstock.program.nodes import GlobalStore, Subtopology, TaskId
+from penstock.program.serdes import resolve_serde
 from penstock.record import TopicPartition
+from penstock.settings.application import Application
 from penstock.store import StateStore
-from penstock.task import RetryRequested, Task, resolve_serde
+from penstock.task.task import RetryRequested, Task
 
 from .global_copy import Copies, Copy, Position
 

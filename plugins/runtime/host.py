@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from penstock.clock import Clock, SystemClock, duration_ms
-from penstock.config import Application
 from penstock.log import Log
 from penstock.record import TopicPartition
+from penstock.settings.application import Application
 from penstock.store import StateStore
 from penstock.system_errors import raise_open_files_limit
-from penstock.task import RetryRequested
+from penstock.task.task import RetryRequested
 
 from .directories import remove_unused
 from .global_stores import GlobalStores

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.assignment import Assignment
-from penstock.config import Application
 from penstock.log import Log
+from penstock.program.assignment import Assignment
 from penstock.record import TopicPartition
+from penstock.settings.application import Application
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from typing import Any
 
 from penstock.changelog import TaskChangelog
 from penstock.clock import duration_ms
-from penstock.config import Settings
 from penstock.errors import ConfigError, LogError, PenstockError, StoreError
 from penstock.hooks import registry
-from penstock.layout import Layout
 from penstock.log import Log, LogFactory
-from penstock.secret import ClientSettings
+from penstock.program.layouts import Layout
+from penstock.settings.secret import ClientSettings
+from penstock.settings.settings import Settings
 from penstock.system_errors import what_to_do
 
 _ELSEWHERE = "set `state_dir` to another directory"

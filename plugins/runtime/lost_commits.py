@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.config import Settings
 from penstock.hooks import registry
+from penstock.settings.settings import Settings
 
 NO_COMMIT = "its positions were deleted or have expired (offsets.retention.minutes), a topic was deleted and made again, or this is another log"
 """Why a commit that was made may be gone."""

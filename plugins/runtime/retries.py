@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any, Protocol
 
-from penstock.nodes import TaskId
-from penstock.task import RetryRequested
+from penstock.program.nodes import TaskId
+from penstock.task.task import RetryRequested
 
 from .host import Host
 

@@ -12,18 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from penstock.changelog import Restore, TaskChangelog, version_counter
-from penstock.config import Settings
 from penstock.errors import IncompatibleStateError, StaleStoreError, StoreLockedError
 from penstock.hooks import registry
-from penstock.layout import Layouts
 from penstock.log import Commit
-from penstock.nodes import ProcessorNode, Subtopology
+from penstock.program.layouts import Layouts
+from penstock.program.nodes import ProcessorNode, Subtopology
+from penstock.program.serdes import resolve_serde
 from penstock.record import OutputBatch
 from penstock.serde import Serde
+from penstock.settings.settings import Settings
 from penstock.store import Changes, StateStore, StoreBackend, StoreBackendFactory, StoreBuilder
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.stores.layers.ttl import TtlStore
-from penstock.task import Task, resolve_serde
+from penstock.task.task import Task
 
 from .coverage import Coverage
 from .directories import DirectoryUse

@@ -11,7 +11,6 @@ from typing import Any
 
 from penstock.changelog import version_counter
 from penstock.clock import duration_ms
-from penstock.config import Application
 from penstock.errors import (
     IncompatibleStateError,
     OffsetOutOfRangeError,
@@ -19,11 +18,12 @@ from penstock.errors import (
     TopologyError,
     UnknownTopicError,
 )
-from penstock.layout import Layouts
 from penstock.log import Commit, Log, TaskCommitter
-from penstock.nodes import SourceNode, Subtopology, TaskId, decorate
+from penstock.program.layouts import Layouts
+from penstock.program.nodes import SourceNode, Subtopology, TaskId, decorate
 from penstock.record import OutputBatch, RecordBatch, TopicPartition
-from penstock.task import RetryRequested, Task, partitions_read
+from penstock.settings.application import Application
+from penstock.task.task import RetryRequested, Task, partitions_read
 
 from .host import Host
 from .locations import open_changelog

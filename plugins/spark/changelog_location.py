@@ -12,16 +12,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
-from penstock.assignment import Assignment
 from penstock.changelog import Restore, TaskChangelog
-from penstock.config import Application, Settings
 from penstock.errors import ChangelogError, ConfigError, IncompatibleStateError
 from penstock.log import Commit, Log
-from penstock.nodes import TaskId
 from penstock.plugins.runtime.coverage import Coverage
 from penstock.plugins.runtime.locations import open_changelog, resolve
 from penstock.plugins.runtime.lost_commits import in_log
-from penstock.secret import hide
+from penstock.program.assignment import Assignment
+from penstock.program.nodes import TaskId
+from penstock.settings.application import Application
+from penstock.settings.secret import hide
+from penstock.settings.settings import Settings
 
 _META = "changelog"
 _THREADS = 8

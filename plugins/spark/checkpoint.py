@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.config import Settings
 from penstock.errors import ConfigError, IncompatibleStateError
 from penstock.plugins.runtime.locations import resolve
-from penstock.secret import hide
+from penstock.settings.secret import hide
+from penstock.settings.settings import Settings
 from penstock.system_errors import what_to_do
 
 if TYPE_CHECKING:

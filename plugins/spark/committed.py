@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
-from penstock.assignment import Assignment
-from penstock.config import Application
 from penstock.errors import IncompatibleStateError
 from penstock.log import Log
-from penstock.nodes import TaskId
 from penstock.plugins.runtime.lost_commits import NO_COMMIT, ways_on
+from penstock.program.assignment import Assignment
+from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
+from penstock.settings.application import Application
 
 _META = "committed"
 _MOST_NAMED = 5

@@ -8,13 +8,13 @@ from copy import copy, deepcopy
 from dataclasses import replace
 from typing import Any
 
-from penstock.assignment import Assignment
-from penstock.config import Application
 from penstock.errors import IncompatibleStateError
-from penstock.fingerprint import check_compatible
-from penstock.layout import KeptStore, Layout, Layouts, layout_from_data, layout_to_data
 from penstock.log import Log
+from penstock.program.assignment import Assignment
+from penstock.program.compatibility import check_compatible
+from penstock.program.layouts import KeptStore, Layout, Layouts, layout_from_data, layout_to_data
 from penstock.record import TopicPartition
+from penstock.settings.application import Application
 
 _EARLIER = 100
 """So many earlier layouts are remembered; a copy of the state that names an older one is restored afresh."""

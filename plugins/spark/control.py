@@ -8,7 +8,7 @@ import pickle
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from penstock.config import Settings
+from penstock.settings.settings import Settings
 
 
 @dataclass(frozen=True)

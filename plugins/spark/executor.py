@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.config import Application
-from penstock.nodes import TaskId
 from penstock.plugins.runtime.host import tune_garbage_collector
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.worker import TaskWorker
+from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
+from penstock.settings.application import Application
 
 from .reports import TaskFailure, WorkerMessage, positions_from_list, positions_to_list
 from .worker_logs import WorkerLogHandler

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.config import Application
 from penstock.errors import RuntimeUnavailableError
 from penstock.hooks import registry
 from penstock.log import Log
+from penstock.settings.application import Application
 from penstock.system_errors import open_files_advice, open_files_limit
 
 if TYPE_CHECKING:

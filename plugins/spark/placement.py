@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.nodes import TaskId
+from penstock.program.nodes import TaskId
 
 _MASK = 0xFFFFFFFF
 _SEED = 42

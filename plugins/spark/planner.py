@@ -12,7 +12,7 @@ from typing import Any
 from penstock.clock import Clock, SystemClock
 from penstock.errors import UnknownTopicError
 from penstock.log import Log, TopicInfo
-from penstock.nodes import TaskId
+from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
 
 from .control import ControlFile

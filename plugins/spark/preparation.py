@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.assignment import Assignment
 from penstock.clock import duration_ms
-from penstock.config import Application
-from penstock.dead_letter import dead_letter_topics
 from penstock.errors import IncompatibleStateError, TopologyError
 from penstock.log import Log
-from penstock.nodes import SinkNode
 from penstock.plugins.changelogs.topic import CONFIG, changelog_topic
+from penstock.program.assignment import Assignment
+from penstock.program.nodes import SinkNode
 from penstock.record import TopicPartition
+from penstock.settings.application import Application
+from penstock.task.dead_letter import dead_letter_topics
 
 from .changelog_location import check_location
 from .committed import CommittedPartitions

@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from penstock.assignment import Assignment
-from penstock.config import Application
 from penstock.errors import ConfigError
 from penstock.log import Log
-from penstock.nodes import decorate
 from penstock.plugins.runtime.directories import remove_all
 from penstock.plugins.runtime.lag import start_positions
 from penstock.plugins.runtime.locations import open_changelog, state_directory
+from penstock.program.assignment import Assignment
+from penstock.program.nodes import decorate
 from penstock.record import TopicPartition
+from penstock.settings.application import Application
 
 from .checkpoint import checkpoint_location, delete_checkpoint, has_checkpoint
 from .compatibility import waiting_records

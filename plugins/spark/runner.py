@@ -13,12 +13,13 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from penstock.clock import Clock, SystemClock, duration_ms
-from penstock.config import Application, Settings
 from penstock.errors import ConfigError, RuntimeUnavailableError
 from penstock.log import Log
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.worker import TaskReport
 from penstock.record import TopicPartition
+from penstock.settings.application import Application
+from penstock.settings.settings import Settings
 from penstock.system_errors import raise_open_files_limit
 
 from .lease import LeaseKeeper

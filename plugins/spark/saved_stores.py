@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from penstock.config import Application
 from penstock.errors import ConfigError
 from penstock.log import Log
 from penstock.plugins.changelogs.topic import changelog_topic
+from penstock.settings.application import Application
 
 from .compatibility import Note, missed, saved_subtopologies
 from .preparation import read_note, write_note

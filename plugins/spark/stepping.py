@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from penstock.config import Application
 from penstock.errors import RuntimeUnavailableError
 from penstock.plugins.runtime.worker import TaskReport
+from penstock.settings.application import Application
 
 from .query import ApplicationQuery
 from .runner import RunningApplication

@@ -7,20 +7,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from penstock.clock import Duration, ManualClock, duration_ms
-from penstock.config import Application
 from penstock.errors import ConfigError, UnknownTopicError
 from penstock.metrics import NodeMetrics
-from penstock.nodes import SerdeLike, SinkNode, SourceNode, TaskId
 from penstock.plugins.changelogs.memory import MemoryChangelog
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.plugins.runtime.worker import TaskReport, TaskWorker
+from penstock.program.builder import Topology
+from penstock.program.nodes import SinkNode, SourceNode, TaskId
+from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.record import Headers, OutputBatch, Record, TopicPartition
 from penstock.serde import Serde
+from penstock.settings.application import Application
 from penstock.store import StateStore
-from penstock.task import resolve_serde
-from penstock.topology import Topology
 
 
 class TopologyTestDriver:

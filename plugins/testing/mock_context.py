@@ -13,14 +13,14 @@ from penstock.errors import ConfigError, TopologyError
 from penstock.log import ENGINE_STATE_BYTES
 from penstock.metrics import NodeMetrics
 from penstock.processor import Processor, ValueTransformer
+from penstock.program.serdes import resolve_serde
 from penstock.punctuation import PunctuationType, Punctuator
 from penstock.record import Record, RecordMetadata
-from penstock.schedules import Schedule, Schedules
 from penstock.serde import Serde
 from penstock.store import StateStore, StoreBuilder
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
-from penstock.task import resolve_serde
+from penstock.task.schedules import Schedule, Schedules
 
 __all__ = ["CapturedForward", "CapturedPunctuator", "MockProcessorContext"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.config import Application
-from penstock.nodes import SourceNode, TaskId
 from penstock.plugins.runtime.state import TaskState
 from penstock.plugins.runtime.temporary import TemporaryDirectory
+from penstock.program.nodes import SourceNode, TaskId
 from penstock.record import TopicPartition
-from penstock.task import Task
+from penstock.settings.application import Application
+from penstock.task.task import Task
 
 
 class MemoryState:

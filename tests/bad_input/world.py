@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from penstock import Application, Log, OutputBatch, Processor, Record, TopicPartition, Topology, key_value_store
-from penstock.nodes import SinkNode
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.worker import TaskReport, TaskWorker
 from penstock.plugins.testing.contracts.child import answer, forked
+from penstock.program.nodes import SinkNode
 
 from ..processes import opened_workers
 

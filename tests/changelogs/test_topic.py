@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.errors import ChangelogError, IncompatibleStateError
 from penstock.log import Log
-from penstock.nodes import TaskId
 from penstock.plugins.changelogs.topic import changelog_topic
 from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.logs.memory import MemoryLog
@@ -21,6 +20,7 @@ from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.spark.preparation import prepare
 from penstock.plugins.testing.contracts.log_history import read
+from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, TopicPartition
 from penstock.store import ValueAndTimestamp
 

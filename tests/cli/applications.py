@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.config import Application
 from penstock.plugins.cli.target import load
 from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.spark.preparation import prepare
 from penstock.plugins.spark.runner import RunningApplication
+from penstock.settings.application import Application
 
 from .console import Console
 

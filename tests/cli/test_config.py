@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.config import Settings
+from penstock.settings.settings import Settings
 
 from .console import Console
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.config import Settings
-from penstock.dead_letter import failure_headers
 from penstock.handlers import Failure, Stage
 from penstock.plugins.cli.options import open_log
 from penstock.record import OutputBatch, TopicPartition
+from penstock.settings.settings import Settings
+from penstock.task.dead_letter import failure_headers
 
 from .applications import TARGET, counting, run
 from .console import Console

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.config import Settings
 from penstock.plugins.cli.options import open_log
+from penstock.settings.settings import Settings
 
 from .applications import TARGET, counting, run
 from .console import Console

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from penstock.config import Settings
-from penstock.config_sources import options_layer
 from penstock.errors import ConfigError
 from penstock.extractors import wall_clock_timestamp
 from penstock.handlers import skip
 from penstock.plugins.cli.options import find_layer
+from penstock.settings.settings import Settings
+from penstock.settings.sources import options_layer
 
 from .console import Console
 

@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.config import Settings
 from penstock.plugins.cli.options import open_log
 from penstock.record import OutputBatch, TopicPartition
+from penstock.settings.settings import Settings
 
 from .console import Console
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from penstock.config import Settings
 from penstock.log import Log
 from penstock.plugins.cli.options import open_log
 from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.spark import reset as engine
 from penstock.record import OutputBatch, TopicPartition
+from penstock.settings.settings import Settings
 
 from .applications import TARGET, counting, run
 from .console import Console

@@ -11,11 +11,11 @@ import time
 import pytest
 
 from penstock.clock import ManualClock
-from penstock.config import Settings
 from penstock.plugins.cli.log_lines import log_lines
 from penstock.plugins.cli.options import open_log
 from penstock.plugins.cli.output import Meter
 from penstock.record import TopicPartition
+from penstock.settings.settings import Settings
 
 from .console import Console
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.config import Application
 from penstock.errors import TopologyError
 from penstock.plugins.cli.failures import ApplicationError
 from penstock.plugins.cli.target import load_application, load_program
+from penstock.settings.application import Application
 
 from .console import Console
 

@@ -9,15 +9,15 @@ from typing import Any
 
 from penstock import Application, Record
 from penstock.log import Log
-from penstock.nodes import TaskId
 from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.spark.session import make_session
 from penstock.plugins.spark.stepping import SteppingDriver
+from penstock.program.nodes import TaskId
+from penstock.program.serdes import resolve_serde
 from penstock.record import OutputBatch, TopicPartition
 from penstock.store import StateStore
-from penstock.task import resolve_serde
 
 from .runner import Case, application_of, headers_of, output_of
 

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock import Application, Processor, Record, Topology
-from penstock.nodes import TaskId
+from penstock.program.nodes import TaskId
+from penstock.program.serdes import resolve_serde
 from penstock.record import Headers, OutputBatch, RecordBatch, TopicPartition
 from penstock.serde import Serde
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
-from penstock.task import Task, resolve_serde
+from penstock.task.task import Task
 
 Given = tuple[Any, ...]
 """(key, value, timestamp) or (key, value, timestamp, headers) of a record; key and value as text, bytes or None."""

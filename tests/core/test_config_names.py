@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import Application, ConfigError, DeadLetter, Retry, Settings, Topology, skip
-from penstock.client_names import JAVA_ONLY, KNOWN, RENAMED
-from penstock.config_layers import Layer
-from penstock.config_names import KAFKA_STREAMS, NOT_HERE, translate
 from penstock.extractors import wall_clock_timestamp
 from penstock.handlers import fail
-from penstock.secret import is_secret
+from penstock.settings.client_names import JAVA_ONLY, KNOWN, RENAMED
+from penstock.settings.layers import Layer
+from penstock.settings.names import KAFKA_STREAMS, NOT_HERE, translate
+from penstock.settings.secret import is_secret
 
 OWN = Settings.names()
 KAFKA_STREAMS_4_3 = """

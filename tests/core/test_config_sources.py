@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import Application, ConfigError, PluginError, Settings, Topology, skip
-from penstock.client_names import KNOWN
-from penstock.config_names import EXTRA, KAFKA_STREAMS, NOT_HERE, flat, translate
-from penstock.config_sources import environment_layer, file_layer, layers, options_layer
 from penstock.extractors import wall_clock_timestamp
+from penstock.settings.client_names import KNOWN
+from penstock.settings.names import EXTRA, KAFKA_STREAMS, NOT_HERE, flat, translate
+from penstock.settings.sources import environment_layer, file_layer, layers, options_layer
 
 CANARY = "canary-51ab"
 TOPOLOGY = Topology().add_source("in", "in")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from penstock import StrSerde, Topology, check_compatible, key_value_store
-from penstock.describe import serde_name
+from penstock.program.serdes import serde_name
 
 from .programs import Pass, law, topologies
 

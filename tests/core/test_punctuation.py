@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from penstock import STREAM_TIME, WALL_CLOCK_TIME, Processor, Record, Topology, ValueTransformer
 from penstock.errors import ConfigError, ProcessingError
 from penstock.handlers import skip
-from penstock.task import Task
+from penstock.task.task import Task
 
 from .tasks import batch, one_node, open_task, values
 

@@ -20,7 +20,7 @@ from penstock.handlers import skip
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.record import TopicPartition
 from penstock.serde import StrSerde
-from penstock.task import Task
+from penstock.task.task import Task
 
 from .tasks import Calling, Pass, batch, one_node, open_task, values
 

@@ -106,7 +106,7 @@ class AcmePlugin:
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is installed here does not matter to these tests."""
     registry = Registry([("acme", "acme", "1.0", AcmePlugin())], {})
-    monkeypatch.setattr("penstock.checks.registry", lambda: registry)
+    monkeypatch.setattr("penstock.program.checks.registry", lambda: registry)
 
 
 def base() -> Topology:

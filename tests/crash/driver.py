@@ -16,7 +16,7 @@ from typing import IO
 
 import psutil
 
-from penstock.config import Settings
+from penstock.settings.settings import Settings
 
 from . import plugin
 from .oracle import Stores

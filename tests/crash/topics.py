@@ -6,11 +6,11 @@ import random
 import threading
 
 from penstock import TopicPartition
-from penstock.config import Settings
 from penstock.errors import LogError
 from penstock.log import Log
 from penstock.plugins.runtime.locations import open_log
 from penstock.record import OutputBatch
+from penstock.settings.settings import Settings
 
 from .app import ID, INPUTS, ORDERS, OUTPUTS, PINGS, PRODUCTS, REFUNDS, REPARTITION, REPARTITIONS
 from .oracle import Row

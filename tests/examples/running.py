@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 from penstock import Application, OutputBatch, Record, TopicPartition
 from penstock.log import Log
-from penstock.nodes import SinkNode, SourceNode
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.testing import TopologyTestDriver
-from penstock.task import resolve_serde
+from penstock.program.nodes import SinkNode, SourceNode
+from penstock.program.serdes import resolve_serde
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 

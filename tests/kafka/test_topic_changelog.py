@@ -11,7 +11,6 @@ from confluent_kafka import Consumer, KafkaError
 
 from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.errors import FencedError
-from penstock.nodes import TaskId
 from penstock.plugins.changelogs.topic import changelog_topic
 from penstock.plugins.logs.kafka import KafkaLog
 from penstock.plugins.runtime.host import Host
@@ -20,6 +19,7 @@ from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.spark.preparation import prepare
 from penstock.plugins.testing.contracts.log_history import settled_ends
 from penstock.plugins.testing.kafka_broker import KafkaBroker
+from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, TopicPartition
 
 from .names import fresh_name

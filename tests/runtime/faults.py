@@ -11,11 +11,11 @@ from typing import Any
 from penstock import STREAM_TIME, WALL_CLOCK_TIME, Application, Processor, Record, Topology, key_value_store
 from penstock.hooks import Component
 from penstock.log import Commit, Log, TaskCommitter
-from penstock.nodes import TaskId
 from penstock.plugins.changelogs.memory import MemoryChangelog
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.worker import TaskWorker
+from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, TopicPartition
 from penstock.store import Changes
 from penstock.stores.memory import MemoryBackend

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from penstock import ChangelogError, FencedError, IncompatibleStateError, Processor, ProductionError, Record, Topology
 from penstock.changelog import version_counter
-from penstock.config import Application
 from penstock.handlers import DeadLetter
 from penstock.log import Commit, Log
-from penstock.nodes import TaskId
 from penstock.plugins.changelogs.memory import MemoryChangelog
 from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.locations import open_log, resolve
 from penstock.plugins.runtime.worker import TaskReport, TaskWorker
+from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
+from penstock.settings.application import Application
 
 from .faults import (
     FAULTS,

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from penstock import Application, Processor, Record, Topology, key_value_store
-from penstock.dead_letter import split_headers
 from penstock.handlers import DeadLetter, Retry
 from penstock.log import Commit, TaskCommitter
-from penstock.nodes import TaskId
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.worker import TaskWorker
+from penstock.program.nodes import TaskId
 from penstock.record import Headers, OutputBatch, TopicPartition
+from penstock.task.dead_letter import split_headers
 
 from .faults import FAULTS, Crash, FaultyLog, produced
 

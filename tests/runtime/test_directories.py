@@ -13,11 +13,11 @@ import pytest
 
 from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.clock import ManualClock
-from penstock.nodes import TaskId
 from penstock.plugins.runtime.directories import DirectoryUse, remove_unused
 from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.worker import TaskWorker
+from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
 
 NOW = 10_000_000_000

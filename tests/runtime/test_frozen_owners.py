@@ -11,11 +11,11 @@ import pytest
 from penstock import Application
 from penstock.clock import Clock, SystemClock
 from penstock.log import Log, TaskCommitter
-from penstock.nodes import TaskId
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.locations import open_changelog
 from penstock.plugins.runtime.worker import TaskWorker
+from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
 
 from .faults import INPUTS, FaultyCommitter, application, new_log, produce, stores

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from penstock.config import Settings
 from penstock.errors import ConfigError, LogError, PenstockError
 from penstock.hooks import Component, registry
 from penstock.log import Log
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.locations import open_log
-from penstock.secret import Secret
+from penstock.settings.secret import Secret
+from penstock.settings.settings import Settings
 
 
 class Distant(MemoryLog):

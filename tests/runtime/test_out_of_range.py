@@ -12,13 +12,13 @@ import pytest
 from penstock import Application, OffsetOutOfRangeError, Processor, Record, Topology, key_value_store
 from penstock.errors import ConfigError
 from penstock.log import Commit, Log
-from penstock.nodes import TaskId
 from penstock.plugins.logs.kafka import KafkaLog
 from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.worker import TaskReport, TaskWorker
 from penstock.plugins.testing.contracts.log_history import read
+from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, TopicPartition
 
 from ..kafka.names import fresh_name

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from penstock import Application, Processor, ProductionError, Record, Topology, key_value_store
-from penstock.dead_letter import split_headers
 from penstock.errors import RecordRefusedError
 from penstock.handlers import DeadLetter, Handler, Retry, skip
-from penstock.nodes import TaskId
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.worker import TaskWorker
+from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, RecordMetadata, TopicPartition
+from penstock.task.dead_letter import split_headers
 
 from .faults import produced, stores
 

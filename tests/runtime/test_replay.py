@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.dead_letter import failure_headers
 from penstock.errors import ConfigError, FencedError, UnknownTopicError
 from penstock.handlers import Failure, Stage
 from penstock.log import Log
@@ -17,6 +16,7 @@ from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.runtime.dead_letters import Selection, read_letters
 from penstock.plugins.runtime.replay import count_letters, replay
 from penstock.record import Headers, OutputBatch, TopicPartition
+from penstock.task.dead_letter import failure_headers
 
 from .faults import FAULTS, Crash, FaultyLog
 

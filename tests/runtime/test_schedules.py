@@ -26,7 +26,7 @@ from penstock import (
 from penstock.errors import ConfigError, ProcessingError
 from penstock.log import ENGINE_STATE_BYTES
 from penstock.plugins.testing import MockProcessorContext, TopologyTestDriver
-from penstock.task import Task
+from penstock.task.task import Task
 from tests.core.tasks import batch, one_node, open_task, values
 
 CLOCKS = {"stream": STREAM_TIME, "wall": WALL_CLOCK_TIME}
@@ -450,7 +450,7 @@ def test_the_schedule_of_a_method_that_is_gone_is_kept_and_said_until_the_method
     name: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     task = changed(None, TickingMore, on_record=[("two", 10, name), ("one", 10)])
-    with caplog.at_level(logging.WARNING, "penstock.task"):
+    with caplog.at_level(logging.WARNING, "penstock.task.task"):
         without = changed(task, in_init=[])
     assert "node 'p': the program no longer has a method 'two'" in caplog.text
     assert fired(without, 10) == ["one@10"]

@@ -22,7 +22,6 @@ from penstock import (
     Settings,
     Topology,
 )
-from penstock.config_sources import layers
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.spark import run, source
@@ -31,6 +30,7 @@ from penstock.plugins.spark.planner import Plan
 from penstock.plugins.spark.query import ApplicationQuery
 from penstock.plugins.spark.source import PenstockStreamReader
 from penstock.plugins.testing.kafka_broker import KafkaBroker
+from penstock.settings.sources import layers
 
 from .surroundings import Surroundings
 

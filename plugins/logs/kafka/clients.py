@@ -9,8 +9,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from penstock.client_names import JAVA_ONLY, PREFIXES, RENAMED, advice
 from penstock.errors import ConfigError, LogError
+from penstock.settings.client_names import JAVA_ONLY, PREFIXES, RENAMED, advice
 from penstock.system_errors import open_files_advice
 
 from .admin import Admin

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from penstock.checks import near
-from penstock.config import Application
 from penstock.errors import ConfigError, TopologyError
-from penstock.nodes import SinkNode, SourceNode
+from penstock.program.checks import near
+from penstock.program.nodes import SinkNode, SourceNode
+from penstock.settings.application import Application
 
 _UNSUITED_CHANGELOGS = {
     "memory": "it ends with its process, and a batch may run in any",

@@ -10,17 +10,17 @@ from functools import partial
 from typing import Any
 
 from penstock.clock import duration_ms
-from penstock.config import Application
 from penstock.errors import ConfigError, IncompatibleStateError, StaleStoreError
-from penstock.fingerprint import check_compatible
-from penstock.layout import Layouts, layout_of_fingerprint
-from penstock.nodes import SourceNode, TaskId
 from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.locations import open_changelog
 from penstock.plugins.runtime.retries import Retries, close_parts
 from penstock.plugins.runtime.state import TaskState
+from penstock.program.compatibility import check_compatible
+from penstock.program.layouts import Layouts, layout_of_fingerprint
+from penstock.program.nodes import SourceNode, TaskId
 from penstock.record import OutputBatch, TopicPartition
-from penstock.task import RetryRequested, Task
+from penstock.settings.application import Application
+from penstock.task.task import RetryRequested, Task
 
 from .commit import StreamCommit, next_anchors, oldest_needed
 from .packing import Rows

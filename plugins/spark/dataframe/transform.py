@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.clock import SystemClock
-from penstock.config import Application
 from penstock.errors import ConfigError
+from penstock.settings.application import Application
 
 from ..placement import group_key
 from ..shipping import pack

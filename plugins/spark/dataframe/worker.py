@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.config import Application
 from penstock.errors import ConfigError
-from penstock.nodes import TaskId
 from penstock.plugins.runtime.host import Host, tune_garbage_collector
 from penstock.plugins.runtime.temporary import TemporaryDirectory
+from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, TopicPartition
+from penstock.settings.application import Application
 
 from ..worker_process import Opened, WorkerProcess
 from .commit import StreamCommit

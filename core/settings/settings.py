@@ -1,28 +1,22 @@
-"""An application: a topology with an id and settings, checked when it is made."""
+"""Settings: everything that can be set, with its default and its check."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .clock import Duration, duration_ms
-from .config_layers import CODE, Layer, naming
-from .errors import ConfigError, PluginError
-from .extractors import TimestampExtractor, fail_on_invalid_timestamp
-from .handlers import DeadLetter, Handler, Retry, fail, skip
-from .hooks import registry
-from .nodes import SerdeLike
+from ..clock import Duration, duration_ms
+from ..errors import ConfigError, PluginError
+from ..extractors import TimestampExtractor, fail_on_invalid_timestamp
+from ..handlers import DeadLetter, Handler, Retry, fail, skip
+from ..program.serdes import DEFAULTS, SerdeLike
+from .layers import CODE, Layer, naming
 from .secret import ClientSettings, Secret, hide
-from .serde import Serde
 
-if TYPE_CHECKING:
-    from .topology import Topology
-
-_ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
 HANDLERS = ("deserialization_handler", "processing_handler", "production_handler")
 _CHOICES = {
     "offset_reset": ("earliest", "latest"),
@@ -49,13 +43,13 @@ class Settings:
     """Local copies of the state; safe to delete while the application is stopped."""
     checkpoint_dir: str = "checkpoint"
     """Spark's checkpoint; disposable, the truth is in the log."""
-    store_backend: str = "lmdb"
+    store_backend: str = DEFAULTS.store_backend
     """Store backend of stores that name none."""
-    key_serde: SerdeLike = "str"
+    key_serde: SerdeLike = DEFAULTS.key_serde
     """Serde of topic keys for sources and sinks that name none."""
-    value_serde: SerdeLike = "str"
+    value_serde: SerdeLike = DEFAULTS.value_serde
     """Serde of topic values for sources and sinks that name none."""
-    state_serde: SerdeLike = "msgpack"
+    state_serde: SerdeLike = DEFAULTS.state_serde
     """Serde of keys and values for stores that name none."""
     timestamp_extractor: TimestampExtractor = fail_on_invalid_timestamp
     """For sources that name none."""
@@ -168,14 +162,14 @@ class Settings:
                 values.setdefault(key[0], {})[key[1]] = value
             elif key != "application_id":
                 values[key] = value.reveal() if isinstance(value, Secret) else value
-        with _naming_origins(layer):
+        with naming_origins(layer):
             if "dead_letter_topic" in values:
                 values |= _dead_letters(values.pop("dead_letter_topic"), values)
             return cls(**values)
 
 
 @contextmanager
-def _naming_origins(layer: Layer) -> Iterator[None]:
+def naming_origins(layer: Layer) -> Iterator[None]:
     """Let an error of the block that names a setting say where it was set."""
     try:
         yield
@@ -205,78 +199,3 @@ def _sending(handler: Handler, topic: str) -> Handler | None:
     if isinstance(handler, Retry) and (then := _sending(handler.then, topic)) is not None:
         return replace(handler, then=then)
     return None
-
-
-class Application:
-    """A topology with an id and settings; what `penstock run MODULE:ATTR` runs.
-
-    `application_id` names the application in the log: its positions, internal topics and state. `settings` are the
-    fields of `Settings`; those whose names are no Python names, such as Kafka Streams', go into the mapping `config`.
-    Raises ConfigError, PluginError or TopologyError at once for anything that cannot work.
-    """
-
-    def __init__(
-        self, application_id: str, topology: Topology, config: Mapping[str, Any] | None = None, **settings: Any
-    ) -> None:
-        given = [(name, value, CODE) for each in (config or {}, settings) for name, value in each.items()]
-        self._prepare(application_id, topology, Layer.read(given, Settings.names()))
-
-    def _prepare(self, application_id: str, topology: Topology, layer: Layer) -> None:
-        if not isinstance(application_id, str) or not _ID.fullmatch(application_id):
-            raise ConfigError(f"application id {application_id!r}: expected 1 to 200 letters, digits, '.', '_' or '-'")
-        if layer.values.get("application_id", application_id) != application_id:
-            raise ConfigError(
-                f"application {application_id!r}: application.id is {layer.values['application_id']!r}: keep one of them"
-            )
-        self.id = application_id
-        self.given = layer
-        self.settings = Settings.of(layer)
-        with _naming_origins(layer):
-            _check_installed(self.settings)
-        if not hasattr(topology, "build"):
-            raise ConfigError(
-                f"application {application_id!r}: expected a Topology, found {type(topology).__name__} (it is built here)"
-            )
-        self.topology = topology
-        self.program = topology.build()
-
-    def __repr__(self) -> str:
-        return f"Application({self.id!r}, {self.settings!r})"
-
-    def with_settings(self, config: Mapping[str, Any] | None = None, **settings: Any) -> Application:
-        """Return this application with some settings replaced."""
-        given = {**(config or {}), **settings}
-        layer = Layer.read(((name, value, CODE) for name, value in given.items()), Settings.names())
-        return self._with(layer.over(self.given.without({"clients", "user"} & set(given))))
-
-    def under(self, layer: Layer) -> Application:
-        """Return this application with a layer over its own settings; one that names an id renames it."""
-        return self._with(layer.over(self.given))
-
-    def _with(self, layer: Layer) -> Application:
-        made = object.__new__(Application)
-        made._prepare(layer.values.get("application_id", self.id), self.topology, layer)
-        return made
-
-
-def _check_installed(settings: Settings) -> None:
-    """Refuse settings that name what no installed plugin brings; nothing is loaded."""
-    serdes = ("key_serde", "value_serde", "state_serde")
-    named = {
-        "log": ("log", settings.log.partition(":")[0]),
-        "changelog": ("changelog", settings.changelog.partition(":")[0]),
-        "store_backend": ("store backend", settings.store_backend),
-        **{name: ("serde", getattr(settings, name)) for name in serdes},
-    }
-    for setting, (kind, name) in named.items():
-        if kind == "serde" and isinstance(name, Serde):
-            continue
-        if not isinstance(name, str):
-            raise ConfigError(f"setting {setting!r}: expected the name of an installed {kind}, found {name!r}")
-        try:
-            registry().find(kind, name)
-        except PluginError as error:
-            raise PluginError(f"setting {setting!r}: {error}") from error
-
-
-ApplicationLike = Callable[[], "Application"] | Application

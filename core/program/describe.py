@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..names import function_name
+from ..store import StoreBuilder
 from .java_order import TreeSet, hash_set_order
-from .nodes import GlobalStore, Node, ProcessorNode, SerdeLike, SinkNode, SourceNode, Subtopology
-from .store import StoreBuilder
-
-if TYPE_CHECKING:
-    from .program import Program
+from .nodes import GlobalStore, Graph, Node, ProcessorNode, SinkNode, SourceNode, Subtopology
+from .serdes import serde_name
 
 # ---------------------------------------------------------------- text
 
 
-def to_text(program: Program) -> str:
+def to_text(program: Graph) -> str:
     """Return the program as Kafka Streams' `Topology.describe()` prints it, byte for byte."""
     blocks = {each.id: _global_block(each) for each in program.global_stores}
     blocks.update((each.id, _block(each)) for each in program.subtopologies)
@@ -95,7 +93,7 @@ class _Layout:
 # ---------------------------------------------------------------- data
 
 
-def to_data(program: Program) -> dict[str, Any]:
+def to_data(program: Graph) -> dict[str, Any]:
     """Return the program as plain data, whose form `Program.to_json` documents."""
     everything = [
         *((each.id, False, each.nodes) for each in program.subtopologies),
@@ -113,7 +111,7 @@ def to_data(program: Program) -> dict[str, Any]:
     }
 
 
-def _node_data(program: Program, node: Node) -> dict[str, Any]:
+def _node_data(program: Graph, node: Node) -> dict[str, Any]:
     children = [each.name for each in program.nodes.values() if node.name in each.parents]
     data: dict[str, Any] = {"name": node.name, "kind": type(node).__name__.removesuffix("Node").lower()}
     match node:
@@ -147,7 +145,7 @@ def _node_data(program: Program, node: Node) -> dict[str, Any]:
     return data
 
 
-def _store_data(program: Program, home: Mapping[str, int], store: StoreBuilder) -> dict[str, Any]:
+def _store_data(program: Graph, home: Mapping[str, int], store: StoreBuilder) -> dict[str, Any]:
     users = [
         each.name for each in program.nodes.values() if isinstance(each, ProcessorNode) and store.name in each.stores
     ]
@@ -165,7 +163,7 @@ def _store_data(program: Program, home: Mapping[str, int], store: StoreBuilder) 
     }
 
 
-def _topics_data(program: Program) -> list[dict[str, Any]]:
+def _topics_data(program: Graph) -> list[dict[str, Any]]:
     topics: dict[str, dict[str, Any]] = {}
     for node in program.nodes.values():
         named = node.topics if isinstance(node, SourceNode) else ()
@@ -182,23 +180,3 @@ def _topics_data(program: Program) -> list[dict[str, Any]]:
             }
             topics.setdefault(name, entry)["sources" if isinstance(node, SourceNode) else "sinks"].append(node.name)
     return list(topics.values())
-
-
-# ---------------------------------------------------------------- names
-
-
-def serde_name(serde: SerdeLike) -> str | None:
-    """Return the name of a serde: the one it was given by, or that of its class; None for the default."""
-    return serde if serde is None or isinstance(serde, str) else function_name(type(serde))
-
-
-def function_name(function: Any) -> str:
-    """Return a name for a function or callable object that is the same in each run: no addresses."""
-    if isinstance(function, functools.partial):
-        return f"partial({function_name(function.func)})"
-    if hasattr(function, "__qualname__"):
-        return f"{function.__module__}.{function.__qualname__}"
-    kind: Any = type(function)
-    if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
-        return f"{kind.__module__}.{kind.__qualname__}"
-    return str(function)

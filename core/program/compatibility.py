@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .errors import PenstockError
-from .hooks import registry
-from .nodes import SerdeLike, Subtopology
-from .task import resolve_serde
-
-if TYPE_CHECKING:
-    from .assignment import Assignment
-    from .config import Settings
-    from .program import Program
-    from .store import StoreBuilder
+from ..errors import PenstockError
+from ..hooks import registry
+from ..store import StoreBuilder
+from .assignment import Assignment
+from .nodes import Graph, Subtopology
+from .serdes import NodeDefaults, SerdeLike, resolve_serde
 
 FORMAT = 2
 """In format 1 serdes had the names that the program gave them, null for a default, and stores had less in them."""
 
 
-def fingerprint(program: Program, assignment: Assignment | None, settings: Settings) -> dict[str, Any]:
+def fingerprint(program: Graph, assignment: Assignment | None, settings: NodeDefaults) -> dict[str, Any]:
     """Return what saved positions and state of `program` depend on, as data for JSON.
 
     Topics go by their names in the program, patterns by their text in `patterns`. Serdes and backends are those in force under
@@ -48,7 +44,7 @@ def fingerprint(program: Program, assignment: Assignment | None, settings: Setti
 
 
 def _subtopology(
-    program: Program, subtopology: Subtopology, assignment: Assignment | None, settings: Settings
+    program: Graph, subtopology: Subtopology, assignment: Assignment | None, settings: NodeDefaults
 ) -> dict[str, Any]:
     return {
         "topics": sorted(topic for source in subtopology.sources for topic in source.topics),
@@ -61,7 +57,7 @@ def _subtopology(
     }
 
 
-def _store(store: StoreBuilder, settings: Settings) -> dict[str, Any]:
+def _store(store: StoreBuilder, settings: NodeDefaults) -> dict[str, Any]:
     """Return what is in force for a store; a kind of store that has no serdes or no TTL has null there."""
     serdes = {
         name: _form(getattr(store, name), settings.state_serde, f"store {store.name!r}")

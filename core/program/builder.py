@@ -7,6 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..errors import TopologyError
+from ..extractors import TimestampExtractor
+from ..processor import Processor, ValueTransformer
+from ..record import Record
+from ..store import StoreBuilder
 from .assembly import assemble
 from .checks import (
     check_builder,
@@ -18,23 +23,18 @@ from .checks import (
     kind_of,
     near,
 )
-from .errors import TopologyError
-from .extractors import TimestampExtractor
 from .nodes import (
     GlobalStore,
     InternalTopic,
     Node,
     Partitioner,
     ProcessorNode,
-    SerdeLike,
     SinkNode,
     SourceNode,
     TopicChooser,
 )
-from .processor import Processor, ValueTransformer
 from .program import Program
-from .record import Record
-from .store import StoreBuilder
+from .serdes import SerdeLike
 
 Supplier = Callable[..., Processor | ValueTransformer]
 """Makes a new processor at each call; called with the options given to `add_processor`."""

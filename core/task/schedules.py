@@ -10,11 +10,11 @@ from copy import copy
 from itertools import count
 from typing import Any
 
-from .clock import Duration, duration_ms
-from .errors import ConfigError
-from .punctuation import PunctuationType, Punctuator
+from ..clock import Duration, duration_ms
+from ..errors import ConfigError
+from ..punctuation import PunctuationType, Punctuator
 
-_log = logging.getLogger("penstock.task")
+_log = logging.getLogger("penstock.task.task")
 NEVER = 1 << 62
 """A time that no clock reaches."""
 _LATEST = 9_999_999_999_999

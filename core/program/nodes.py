@@ -7,15 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from .extractors import TimestampExtractor
-from .layout import Layouts
-from .processor import ProcessorSupplier
-from .record import Record, RecordMetadata
-from .serde import Serde
-from .store import StoreBuilder
-
-SerdeLike = str | Serde[Any] | None
-"""A serde, the name of an installed one, or None for the application's default."""
+from ..errors import TopologyError
+from ..extractors import TimestampExtractor
+from ..processor import ProcessorSupplier
+from ..record import Record, RecordMetadata
+from ..store import StoreBuilder
+from .layouts import Layouts
+from .serdes import SerdeLike
 
 TopicChooser = Callable[[Record, RecordMetadata | None], str]
 """Names the topic a record goes to (Kafka Streams: TopicNameExtractor)."""
@@ -131,6 +129,48 @@ class Subtopology:
     def sinks(self) -> tuple[SinkNode, ...]:
         """The sink nodes."""
         return tuple(node for node in self.nodes if isinstance(node, SinkNode))
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A checked topology as inert data: every node, and the sub-topologies that they form.
+
+    `nodes` has all nodes by name in the order of adding, those of global stores included; `subtopologies` are those
+    that generate tasks. `stores` leaves out the global ones. `copartitioned` are groups of sources whose topics must
+    have equal numbers of partitions.
+    """
+
+    nodes: Mapping[str, Node]
+    subtopologies: tuple[Subtopology, ...]
+    global_stores: tuple[GlobalStore, ...] = ()
+    stores: Mapping[str, StoreBuilder] = field(default_factory=dict)
+    internal_topics: Mapping[str, InternalTopic] = field(default_factory=dict)
+    copartitioned: tuple[tuple[str, ...], ...] = ()
+
+    def subtopology(self, number: int) -> Subtopology:
+        """Return a sub-topology by its id."""
+        for each in self.subtopologies:
+            if each.id == number:
+                return each
+        raise TopologyError(
+            f"there is no sub-topology {number}; there is: {', '.join(str(each.id) for each in self.subtopologies)}"
+        )
+
+    def topics(self) -> tuple[str, ...]:
+        """Return the topics outside that sources and global stores read by name, in the order of adding."""
+        sources = (node for node in self.nodes.values() if isinstance(node, SourceNode))
+        return tuple(topic for node in sources for topic in node.topics if topic not in self.internal_topics)
+
+    def sink_topics(self) -> tuple[str, ...]:
+        """Return the topics outside that sinks write to by name, in the order of adding."""
+        named = (
+            node.topic for node in self.nodes.values() if isinstance(node, SinkNode) and isinstance(node.topic, str)
+        )
+        return tuple(dict.fromkeys(topic for topic in named if topic not in self.internal_topics))
+
+    def all_stores(self) -> tuple[StoreBuilder, ...]:
+        """Return every declared store, the global ones last."""
+        return (*self.stores.values(), *(each.store for each in self.global_stores))
 
 
 def decorate(application_id: str, topic: str, internal: Mapping[str, InternalTopic]) -> str:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from .clock import Duration
-from .errors import StoreError, TopologyError
-from .metrics import NodeMetrics
-from .nodes import ProcessorNode
-from .punctuation import Cancellable, PunctuationType, Punctuator
-from .record import RecordMetadata
-from .store import StateStore
+from ..clock import Duration
+from ..errors import StoreError, TopologyError
+from ..metrics import NodeMetrics
+from ..program.nodes import ProcessorNode
+from ..punctuation import Cancellable, PunctuationType, Punctuator
+from ..record import RecordMetadata
+from ..store import StateStore
 
 if TYPE_CHECKING:
     from .task import Task

@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection, Mapping
 from difflib import SequenceMatcher
 from typing import Any
 
-from . import client_names, extractors, handlers
-from .errors import ConfigError
+from .. import extractors, handlers
+from ..errors import ConfigError
+from . import client_names
 
 Key = str | tuple[str, str]
 """A setting: a field of Settings, `("clients", NAME)`, `("user", NAME)`, or one of EXTRA."""

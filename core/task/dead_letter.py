@@ -6,8 +6,8 @@ import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .handlers import DeadLetter, Failure, Handler, Retry
-from .record import Headers
+from ..handlers import DeadLetter, Failure, Handler, Retry
+from ..record import Headers
 
 PREFIX = "__streams.errors."
 _NAMES = ("exception", "message", "stacktrace", "topic", "partition", "offset")

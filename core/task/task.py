@@ -10,11 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any, NoReturn
 
-from .clock import Duration, duration_ms
-from .config import Settings
-from .dead_letter import failure_headers
-from .describe import serde_name
-from .errors import (
+from ..clock import Duration, duration_ms
+from ..errors import (
     ConfigError,
     PenstockError,
     ProcessingError,
@@ -23,21 +20,24 @@ from .errors import (
     SerdeError,
     TopologyError,
 )
-from .extractors import TimestampExtractor, fail_on_invalid_timestamp, skip_on_invalid_timestamp
-from .handlers import Fail, Failure, RetryAfter, SendToDeadLetter, Skip, Stage
-from .hooks import registry
-from .log import ENGINE_STATE_BYTES
-from .metrics import NodeMetrics
-from .nodes import Node, ProcessorNode, SinkNode, SourceNode, Subtopology, TaskId
-from .processor import Processor, ValueTransformer
-from .punctuation import PunctuationType, Punctuator
-from .record import Headers, OutputBatch, Record, RecordBatch, RecordMetadata, TopicPartition
+from ..extractors import TimestampExtractor, fail_on_invalid_timestamp, skip_on_invalid_timestamp
+from ..handlers import Fail, Failure, RetryAfter, SendToDeadLetter, Skip, Stage
+from ..hooks import registry
+from ..log import ENGINE_STATE_BYTES
+from ..metrics import NodeMetrics
+from ..processor import Processor, ValueTransformer
+from ..program.nodes import Node, ProcessorNode, SinkNode, SourceNode, Subtopology, TaskId
+from ..program.serdes import resolve_serde, serde_name
+from ..punctuation import PunctuationType, Punctuator
+from ..record import Headers, OutputBatch, Record, RecordBatch, RecordMetadata, TopicPartition
+from ..serde import Serde
+from ..settings.settings import Settings
+from ..store import StateStore
+from .context import NodeContext, ReadOnlyView, TransformerContext
+from .dead_letter import failure_headers
 from .schedules import NEVER, Schedule, Schedules
-from .serde import Serde, checked
-from .store import StateStore
-from .task_context import NodeContext, ReadOnlyView, TransformerContext
 
-_log = logging.getLogger("penstock.task")
+_log = logging.getLogger("penstock.task.task")
 _record = tuple.__new__
 _LEAST_ROOM = 200
 """So many bytes schedules may take, however many partitions the task reads."""
@@ -993,19 +993,6 @@ def partitions_read(engine_state: bytes) -> set[TopicPartition]:
     times: dict[str, int] = json.loads(engine_state).get("partitions", {}) if engine_state else {}
     read = (name.rpartition(":") for name, time in times.items() if time >= 0)
     return {TopicPartition(topic, int(partition)) for topic, _, partition in read}
-
-
-def resolve_serde(given: str | Serde[Any] | None, default: str | Serde[Any] | None, what: str) -> Serde[Any]:
-    """Return the serde that `given` names, or `default` does. Raises ConfigError naming `what`."""
-    chosen = default if given is None else given
-    if isinstance(chosen, str):
-        made = registry().load("serde", chosen)()
-        if isinstance(made, Serde):
-            return checked(made)
-        raise ConfigError(f"{what}: the serde named {chosen!r} made a {type(made).__name__}, expected a penstock.Serde")
-    if isinstance(chosen, Serde):
-        return checked(chosen)
-    raise ConfigError(f"{what}: expected a serde or the name of an installed one, found {chosen!r}")
 
 
 def make_processor(node: ProcessorNode) -> Processor | ValueTransformer:

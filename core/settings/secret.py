@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .errors import ConfigError
+from ..errors import ConfigError
 
 HIDDEN = "********"
 """What is shown in place of a secret."""

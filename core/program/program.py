@@ -4,55 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from .assignment import Assignment, Resolution
-from .config import Settings
+from .compatibility import fingerprint
 from .describe import to_data, to_text
 from .drawing import to_dot, to_mermaid
-from .errors import TopologyError
-from .fingerprint import fingerprint
-from .nodes import GlobalStore, InternalTopic, Node, SinkNode, SourceNode, Subtopology
-from .store import StoreBuilder
+from .nodes import Graph
+from .serdes import DEFAULTS, NodeDefaults
 
 
-@dataclass(frozen=True)
-class Program:
-    """A topology as inert data: what describing, drawing, shipping and running read. `Topology.build` makes it.
-
-    `nodes` has all nodes by name in the order of adding, those of global stores included; `subtopologies` are those
-    that generate tasks. `stores` leaves out the global ones. `copartitioned` are groups of sources whose topics must
-    have equal numbers of partitions.
-    """
-
-    nodes: Mapping[str, Node]
-    subtopologies: tuple[Subtopology, ...]
-    global_stores: tuple[GlobalStore, ...] = ()
-    stores: Mapping[str, StoreBuilder] = field(default_factory=dict)
-    internal_topics: Mapping[str, InternalTopic] = field(default_factory=dict)
-    copartitioned: tuple[tuple[str, ...], ...] = ()
-
-    def subtopology(self, number: int) -> Subtopology:
-        """Return a sub-topology by its id."""
-        for each in self.subtopologies:
-            if each.id == number:
-                return each
-        raise TopologyError(
-            f"there is no sub-topology {number}; there is: {', '.join(str(each.id) for each in self.subtopologies)}"
-        )
-
-    def topics(self) -> tuple[str, ...]:
-        """Return the topics outside that sources and global stores read by name, in the order of adding."""
-        sources = (node for node in self.nodes.values() if isinstance(node, SourceNode))
-        return tuple(topic for node in sources for topic in node.topics if topic not in self.internal_topics)
-
-    def sink_topics(self) -> tuple[str, ...]:
-        """Return the topics outside that sinks write to by name, in the order of adding."""
-        named = (
-            node.topic for node in self.nodes.values() if isinstance(node, SinkNode) and isinstance(node.topic, str)
-        )
-        return tuple(dict.fromkeys(topic for topic in named if topic not in self.internal_topics))
+class Program(Graph):
+    """A topology that was checked, as inert data that describing, shipping and running read. `Topology.build` makes it."""
 
     # ---------------------------------------------------------------- on a log
 
@@ -72,17 +35,13 @@ class Program:
 
     # ---------------------------------------------------------------- for readers
 
-    def all_stores(self) -> tuple[StoreBuilder, ...]:
-        """Return every declared store, the global ones last."""
-        return (*self.stores.values(), *(each.store for each in self.global_stores))
-
-    def fingerprint(self, assignment: Assignment | None = None, settings: Settings | None = None) -> dict[str, Any]:
+    def fingerprint(self, assignment: Assignment | None = None, settings: NodeDefaults | None = None) -> dict[str, Any]:
         """Return what saved positions and state depend on, as data for JSON; see `check_compatible`.
 
         With an `assignment` it also holds the numbers of partitions and tasks. Serdes are those in force under `settings` (None: the
         defaults). Raises ConfigError or PluginError for a serde that is none.
         """
-        return fingerprint(self, assignment, settings or Settings())
+        return fingerprint(self, assignment, settings or DEFAULTS)
 
     def describe(self) -> str:
         """Return the program as text, byte for byte as Kafka Streams' `Topology.describe()` prints it."""

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from .describe import function_name
-from .nodes import Node, ProcessorNode, SinkNode, SourceNode
-
-if TYPE_CHECKING:
-    from .program import Program
+from ..names import function_name
+from .nodes import Graph, Node, ProcessorNode, SinkNode, SourceNode
 
 
-def to_mermaid(program: Program) -> str:
+def to_mermaid(program: Graph) -> str:
     """Return the program as a mermaid flowchart (https://mermaid.js.org/syntax/flowchart.html)."""
     drawing = _Drawing(program)
     lines = ["flowchart TD"]
@@ -27,7 +23,7 @@ def to_mermaid(program: Program) -> str:
     return "\n".join(lines) + "\n"
 
 
-def to_dot(program: Program) -> str:
+def to_dot(program: Graph) -> str:
     """Return the program in Graphviz' language (https://graphviz.org/doc/info/lang.html)."""
     drawing = _Drawing(program)
     lines = ["digraph topology {", "  node [shape=box];"]
@@ -60,7 +56,7 @@ class _Drawing:
     `groups` hold the shapes inside them, `topics` lie outside; `edges` are (record, store or chosen, from, to).
     """
 
-    program: Program
+    program: Graph
     groups: list[tuple[str, list[_Shape]]] = field(default_factory=list)
     topics: dict[str, _Shape] = field(default_factory=dict)
     edges: list[tuple[str, str, str]] = field(default_factory=list)

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from .errors import TopologyError
-from .nodes import ProcessorNode, SinkNode, SourceNode, TaskId, decorate
-from .record import TopicPartition
-
-if TYPE_CHECKING:
-    from .program import Program
+from ..errors import TopologyError
+from ..record import TopicPartition
+from .nodes import Graph, ProcessorNode, SinkNode, SourceNode, TaskId, decorate
 
 
 @dataclass(frozen=True)
@@ -41,7 +37,7 @@ class Assignment:
 class Resolution:
     """One call of `Program.resolve`."""
 
-    def __init__(self, program: Program, partitions: Mapping[str, int], application_id: str) -> None:
+    def __init__(self, program: Graph, partitions: Mapping[str, int], application_id: str) -> None:
         self.program = program
         self.log = partitions
         self.application_id = application_id

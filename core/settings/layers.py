@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from .config_names import Key, translate
-from .errors import ConfigError, PluginError
+from ..errors import ConfigError, PluginError
+from .names import Key, translate
 from .secret import ClientSettings
 
 CODE = "code"

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from .errors import PluginError, TopologyError
-from .hooks import registry
-from .names import is_topic_name
+from ..errors import PluginError, TopologyError
+from ..hooks import registry
+from ..names import is_topic_name
+from ..processor import Processor, ValueTransformer
+from ..serde import Serde
+from ..store import BAD_NAME, StoreBuilder
 from .nodes import Node, ProcessorNode, SinkNode, SourceNode
-from .processor import Processor, ValueTransformer
-from .serde import Serde
-from .store import BAD_NAME, StoreBuilder
 
 
 def kind_of(node: Node) -> str:

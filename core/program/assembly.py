@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from ..errors import TopologyError
+from ..store import StoreBuilder
 from .checks import near
-from .errors import TopologyError
 from .nodes import GlobalStore, InternalTopic, Node, ProcessorNode, SinkNode, SourceNode, Subtopology
 from .program import Program
-from .store import StoreBuilder
 
 
 def assemble(

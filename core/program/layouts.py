@@ -10,7 +10,7 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
-from .store import StoreBuilder
+from ..store import StoreBuilder
 
 _NAMED = re.compile(r"[0-9]+-[0-9a-f]+_([0-9a-f]{8})(-|$)")
 

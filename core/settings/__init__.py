@@ -1,0 +1,1 @@
+"""Settings and the application that has them: names, layers, where they come from, and which of them are secret."""

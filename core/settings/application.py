@@ -1,0 +1,88 @@
+"""An application: a topology with an id and settings, checked when it is made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import ConfigError, PluginError
+from ..hooks import registry
+from ..program.builder import Topology
+from ..serde import Serde
+from .layers import CODE, Layer
+from .settings import Settings, naming_origins
+
+_ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
+
+
+class Application:
+    """A topology with an id and settings; what `penstock run MODULE:ATTR` runs.
+
+    `application_id` names the application in the log: its positions, internal topics and state. `settings` are the
+    fields of `Settings`; those whose names are no Python names, such as Kafka Streams', go into the mapping `config`.
+    Raises ConfigError, PluginError or TopologyError at once for anything that cannot work.
+    """
+
+    def __init__(
+        self, application_id: str, topology: Topology, config: Mapping[str, Any] | None = None, **settings: Any
+    ) -> None:
+        given = [(name, value, CODE) for each in (config or {}, settings) for name, value in each.items()]
+        self._prepare(application_id, topology, Layer.read(given, Settings.names()))
+
+    def _prepare(self, application_id: str, topology: Topology, layer: Layer) -> None:
+        if not isinstance(application_id, str) or not _ID.fullmatch(application_id):
+            raise ConfigError(f"application id {application_id!r}: expected 1 to 200 letters, digits, '.', '_' or '-'")
+        if layer.values.get("application_id", application_id) != application_id:
+            raise ConfigError(
+                f"application {application_id!r}: application.id is {layer.values['application_id']!r}: keep one of them"
+            )
+        self.id = application_id
+        self.given = layer
+        self.settings = Settings.of(layer)
+        with naming_origins(layer):
+            _check_installed(self.settings)
+        if not hasattr(topology, "build"):
+            raise ConfigError(
+                f"application {application_id!r}: expected a Topology, found {type(topology).__name__} (it is built here)"
+            )
+        self.topology = topology
+        self.program = topology.build()
+
+    def __repr__(self) -> str:
+        return f"Application({self.id!r}, {self.settings!r})"
+
+    def with_settings(self, config: Mapping[str, Any] | None = None, **settings: Any) -> Application:
+        """Return this application with some settings replaced."""
+        given = {**(config or {}), **settings}
+        layer = Layer.read(((name, value, CODE) for name, value in given.items()), Settings.names())
+        return self._with(layer.over(self.given.without({"clients", "user"} & set(given))))
+
+    def under(self, layer: Layer) -> Application:
+        """Return this application with a layer over its own settings; one that names an id renames it."""
+        return self._with(layer.over(self.given))
+
+    def _with(self, layer: Layer) -> Application:
+        made = object.__new__(Application)
+        made._prepare(layer.values.get("application_id", self.id), self.topology, layer)
+        return made
+
+
+def _check_installed(settings: Settings) -> None:
+    """Refuse settings that name what no installed plugin brings; nothing is loaded."""
+    serdes = ("key_serde", "value_serde", "state_serde")
+    named = {
+        "log": ("log", settings.log.partition(":")[0]),
+        "changelog": ("changelog", settings.changelog.partition(":")[0]),
+        "store_backend": ("store backend", settings.store_backend),
+        **{name: ("serde", getattr(settings, name)) for name in serdes},
+    }
+    for setting, (kind, name) in named.items():
+        if kind == "serde" and isinstance(name, Serde):
+            continue
+        if not isinstance(name, str):
+            raise ConfigError(f"setting {setting!r}: expected the name of an installed {kind}, found {name!r}")
+        try:
+            registry().find(kind, name)
+        except PluginError as error:
+            raise PluginError(f"setting {setting!r}: {error}") from error

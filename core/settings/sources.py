@@ -1,0 +1,274 @@
+"""Where settings come from besides the program: a TOML file, the environment, and NAME=VALUE texts."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_type_hints
+
+from .. import extractors, handlers
+from ..errors import ConfigError
+from . import client_names
+from .layers import Given, Layer
+from .names import EXTRA, KAFKA_STREAMS, NOT_HERE, Key, flat
+from .secret import Secret, hide
+from .settings import Settings
+
+PREFIX = "PENSTOCK_"
+DEFAULT_FILE = "penstock.toml"
+"""Read when it is in the working directory and no other file is named."""
+
+_OURS = re.compile(r"DEBUG|CONFIG|KAFKA_\w+")
+_NOT_SETTINGS = re.compile(
+    # What Kubernetes and Docker put into every container beside a service of that name.
+    r"(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP)(_\w+)?)?)"
+)
+_TABLE = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]")
+_ENTRY = re.compile(r"\s*((?:[\w-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[\w-]+|\"[^\"]*\"|'[^']*'))*)\s*=")
+
+LoadFunction = Callable[[str], Any]
+"""Returns the function that MODULE:ATTR names."""
+
+
+def layers(
+    file: str | os.PathLike[str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    options: Sequence[str] = (),
+    load_function: LoadFunction | None = None,
+) -> Layer:
+    """Return what the file, over it the environment, and over that NAME=VALUE texts say.
+
+    `file`: None for what PENSTOCK_CONFIG names, or else `penstock.toml` in the working directory, if it is there.
+    """
+    environment = os.environ if environment is None else environment
+    load = load_function or _load_function
+    found = options_layer(options, load).over(environment_layer(environment, load))
+    named = file or environment.get(f"{PREFIX}CONFIG")
+    if named or Path(DEFAULT_FILE).is_file():
+        found = found.over(file_layer(named or DEFAULT_FILE, load))
+    return found
+
+
+# -- a TOML file
+
+
+def file_layer(path: str | os.PathLike[str], load_function: LoadFunction | None = None) -> Layer:
+    """Return what a TOML file says: in its table `penstock`, or at its top level when there is none.
+
+    Nested tables stand for dots. Raises ConfigError naming the file, and the line where there is one.
+    """
+    path = Path(path).expanduser()
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = tomllib.loads(text)
+    except OSError as error:
+        raise ConfigError(f"configuration file {str(path)!r}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ConfigError(f"configuration file {str(path)!r} is no valid TOML: {error}") from None
+    table = content.get("penstock")
+    inside = isinstance(table, dict)
+    lines = _lines(text)
+    given = []
+    for name, value in _flatten(table if isinstance(table, dict) else content):
+        line = lines.get(f"penstock.{name}" if inside else name)
+        origin = f"{path}, line {line}" if line else str(path)
+        given.append((name, _secret_of(value, path.parent, origin), origin))
+    load = load_function or _load_function
+    return Layer.read(
+        given, Settings.names(), lambda key, value: value if isinstance(key, tuple) else value_of(key, value, load)
+    )
+
+
+def _flatten(table: Mapping[str, Any], start: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        is_table = isinstance(value, dict) and not (start or name).startswith("user.") and not _is_reference(value)
+        if is_table and name != "user":
+            yield from _flatten(value, f"{start}{name}.")
+        else:
+            yield start + name, value
+
+
+def _is_reference(value: Any) -> bool:
+    return isinstance(value, dict) and set(value) == {"file"} and isinstance(value["file"], str)
+
+
+def _secret_of(value: Any, directory: Path, origin: str) -> Any:
+    """Return the secret that `{file = "PATH"}` stands for; any other value as it is."""
+    return _read_secret(directory / Path(value["file"]).expanduser(), origin) if _is_reference(value) else value
+
+
+def _read_secret(path: Path, origin: str) -> Secret:
+    try:
+        return Secret(path.read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r"))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no text in UTF-8"
+        raise ConfigError(f"{origin}: the file {str(path)!r} cannot be read: {reason}") from None
+
+
+def _lines(text: str) -> dict[str, int]:
+    """Return the line on which each dotted name is set, as far as one can tell without a parser."""
+    found: dict[str, int] = {}
+    table = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if match := _TABLE.match(line):
+            table = _plain(match[1]) + "."
+        elif match := _ENTRY.match(line):
+            name = table + _plain(match[1])
+            found.setdefault(name, number)
+            if line[match.end() :].lstrip().startswith("{"):
+                for inner in re.finditer(r"[{,]\s*([\w.-]+)\s*=", line[match.end() :]):
+                    found.setdefault(f"{name}.{inner[1]}", number)
+    return found
+
+
+def _plain(name: str) -> str:
+    return ".".join(part.strip().strip("\"'") for part in name.split("."))
+
+
+# -- the environment
+
+
+def environment_layer(environment: Mapping[str, str], load_function: LoadFunction | None = None) -> Layer:
+    """Return what variables named PENSTOCK_… say; with _FILE at its end a variable names the file that has the value.
+
+    An empty variable says nothing.
+
+    >>> environment_layer({"PENSTOCK_CONSUMER_FETCH_MIN_BYTES": "10"}).values
+    {('clients', 'consumer.fetch.min.bytes'): '10'}
+    """
+    known = _variables()
+    given: list[Given] = []
+    for variable, value in sorted(environment.items()):
+        name = variable.removeprefix(PREFIX)
+        if name == variable or not value or _OURS.fullmatch(name):
+            continue
+        if flat(name) not in known and _NOT_SETTINGS.fullmatch(name):
+            continue
+        found = _named(flat(name), known)
+        if found is None and name.endswith("_FILE"):
+            found = _named(flat(name.removesuffix("_FILE")), known)
+            if found is not None:
+                given.append((found, _read_secret(Path(value), variable), variable))
+                continue
+        given.append((found or name.lower(), value, variable))
+    return _layer(given, load_function)
+
+
+def _variables() -> dict[str, str]:
+    """Return every known name by how a variable spells it, in lower case."""
+    names = (
+        *client_names.JAVA_ONLY,
+        *client_names.RENAMED,
+        *client_names.KNOWN,
+        *NOT_HERE,
+        *KAFKA_STREAMS,
+        *EXTRA,
+        *Settings.names(),
+    )
+    return {flat(name): name for name in names}
+
+
+def _named(name: str, known: Mapping[str, str]) -> str | None:
+    if name in known:
+        return known[name]
+    head, _, rest = name.partition("_")
+    if head == "main" and rest.startswith("consumer_"):
+        head, rest = "main.consumer", rest.removeprefix("consumer_")
+    if head == "user" and rest:
+        return f"user.{rest}"
+    if head == "clients" and rest:
+        prefix = next((each for each in client_names.PREFIXES if rest.startswith(f"{each}_")), "")
+        rest = rest[len(prefix) + 1 :] if prefix else rest
+        return ".".join(part for part in ("clients", prefix, known.get(rest, rest.replace("_", "."))) if part)
+    if head.rpartition(".")[2] in client_names.PREFIXES and rest in known:
+        return f"{head}.{known[rest]}"
+    return None
+
+
+# -- NAME=VALUE
+
+
+def options_layer(options: Iterable[str], load_function: LoadFunction | None = None) -> Layer:
+    """Return what NAME=VALUE texts say, as the option --set gives them. Of an empty VALUE nothing is assumed: it is set."""
+    given: list[Given] = []
+    for text in options:
+        name, equals, value = text.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            shown = name if equals else hide(name, text)
+            raise ConfigError(f"--set {shown!r}: expected NAME=VALUE, for instance --set commit_interval=10s")
+        if name in ("user", "clients"):
+            raise ConfigError(f"--set {name}=...: set one of these at a time with {name}.NAME=VALUE")
+        given.append((name, value, f"--set {name}"))
+    return _layer(given, load_function)
+
+
+# -- text into values
+
+
+def _layer(given: Iterable[Given], load_function: LoadFunction | None) -> Layer:
+    """Return a layer whose texts are turned into what their settings expect."""
+    load = load_function or _load_function
+    return Layer.read(given, Settings.names(), lambda key, value: value_of(key, value, load))
+
+
+def value_of(key: Key, value: Any, load_function: LoadFunction) -> Any:
+    """Return what a setting expects for a text; any other value as it is."""
+    if not isinstance(value, str):
+        return value
+    if isinstance(key, tuple):
+        return _json_or_text(value) if key[0] == "user" else value
+    if key == "timestamp_extractor":
+        return _function(key, value, extractors, load_function)
+    if key.endswith("_handler"):
+        return _function(key, value, handlers, load_function)
+    expected = get_type_hints(Settings).get(key, str)
+    if value.lower() in ("none", "") and type(None) in getattr(expected, "__args__", ()):
+        return None
+    if expected in (int, int | None):
+        try:
+            return int(value.replace("_", ""))
+        except ValueError:
+            raise ConfigError(f"setting {key!r}: expected a whole number, found {value!r}") from None
+    return value  # text, a duration (checked by Settings) or the name of a serde
+
+
+def _function(key: str, value: str, module: ModuleType, load_function: LoadFunction) -> Any:
+    """Return a handler or extractor: one of ours by its name, or any by MODULE:ATTR."""
+    found = vars(module)
+    ours = {
+        name: each
+        for name, each in found.items()
+        if callable(each) and name.islower() and getattr(each, "__module__", "") == module.__name__
+    }
+    if value in ours:
+        return ours[value]
+    if ":" in value:
+        return load_function(value)
+    raise ConfigError(
+        f"setting {key!r}: expected one of {', '.join(ours)}, or MODULE:ATTR of a function of yours, found {value!r}"
+    )
+
+
+def _load_function(target: str) -> Any:
+    module, _, attribute = target.partition(":")
+    try:
+        found: Any = import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{target!r}: {error}; expected MODULE:ATTR of a function") from error
+    return found
+
+
+def _json_or_text(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
