@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.plugins.runtime.host import tune_garbage_collector
 from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.runtime.opening import KnownCommit
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
@@ -58,7 +59,7 @@ class BatchFunction:
         known = None
         if state.exists:
             version, positions = state.get
-            known = version, positions_from_list(json.loads(positions))
+            known = KnownCommit(version, positions_from_list(json.loads(positions)))
         message = run_batch(
             self,
             rows[0].task,
@@ -77,7 +78,7 @@ def run_batch(
     task: str,
     ends: Mapping[TopicPartition, int],
     clock_ms: int,
-    known: tuple[str, Mapping[TopicPartition, int]] | None,
+    known: KnownCommit | None,
     topic_ids: Mapping[str, str],
 ) -> WorkerMessage:
     """Run one task's batch in this process's thread for tasks.
@@ -125,7 +126,7 @@ class _Process(WorkerProcess[tuple[str, str, str], _OpenApplication]):
         task: str,
         ends: Mapping[TopicPartition, int],
         clock_ms: int,
-        known: tuple[str, Mapping[TopicPartition, int]] | None,
+        known: KnownCommit | None,
         topic_ids: Mapping[str, str],
     ) -> WorkerMessage:
         self.logs.task = task

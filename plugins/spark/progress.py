@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.plugins.runtime.worker import TaskReport
+from penstock.plugins.runtime.report import TaskReport
 from penstock.record import TopicPartition
 
 

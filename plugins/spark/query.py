@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import FencedError, PenstockError, StaleStoreError
+from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.temporary import TemporaryDirectory
-from penstock.plugins.runtime.worker import TaskReport
 from penstock.system_errors import error_number, what_to_do
 
 from .checkpoint import Checkpoint, delete_with_spark

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock import errors
 from penstock.errors import PenstockError
-from penstock.plugins.runtime.worker import TaskReport
+from penstock.plugins.runtime.report import TaskReport
 from penstock.record import TopicPartition
 from penstock.system_errors import what_to_do
 

@@ -16,7 +16,7 @@ from penstock.clock import Clock, SystemClock, duration_ms
 from penstock.errors import ConfigError, RuntimeUnavailableError
 from penstock.log import Log
 from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.runtime.worker import TaskReport
+from penstock.plugins.runtime.report import TaskReport
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
 from penstock.settings.settings import Settings

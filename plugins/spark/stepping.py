@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from penstock.errors import RuntimeUnavailableError
-from penstock.plugins.runtime.worker import TaskReport
+from penstock.plugins.runtime.report import TaskReport
 from penstock.settings.application import Application
 
 from .query import ApplicationQuery

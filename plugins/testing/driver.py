@@ -12,8 +12,9 @@ from penstock.metrics import NodeMetrics
 from penstock.plugins.changelogs.memory import MemoryChangelog
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.host import Host
+from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.temporary import TemporaryDirectory
-from penstock.plugins.runtime.worker import TaskReport, TaskWorker
+from penstock.plugins.runtime.worker import TaskWorker
 from penstock.program.builder import Topology
 from penstock.program.nodes import SinkNode, SourceNode, TaskId
 from penstock.program.serdes import SerdeLike, resolve_serde

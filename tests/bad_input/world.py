@@ -13,7 +13,8 @@ from typing import Any
 
 from penstock import Application, Log, OutputBatch, Processor, Record, TopicPartition, Topology, key_value_store
 from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.runtime.worker import TaskReport, TaskWorker
+from penstock.plugins.runtime.report import TaskReport
+from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.testing.contracts.child import answer, forked
 from penstock.program.nodes import SinkNode
 

@@ -13,7 +13,8 @@ from penstock import Application, Processor, Record, TopicPartition, Topology, k
 from penstock.errors import FencedError
 from penstock.plugins.logs.kafka import KafkaLog
 from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.runtime.worker import TaskReport, TaskWorker
+from penstock.plugins.runtime.report import TaskReport
+from penstock.plugins.runtime.worker import TaskWorker
 from penstock.record import OutputBatch
 
 from ..processes import opened_workers

@@ -18,7 +18,9 @@ from penstock.log import Commit, Log
 from penstock.plugins.changelogs.memory import MemoryChangelog
 from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.locations import open_log, resolve
-from penstock.plugins.runtime.worker import TaskReport, TaskWorker
+from penstock.plugins.runtime.opening import KnownCommit
+from penstock.plugins.runtime.report import TaskReport
+from penstock.plugins.runtime.worker import TaskWorker
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
@@ -252,7 +254,7 @@ def test_a_batch_that_is_tried_again_does_nothing_twice(directory: Path) -> None
 def test_a_log_without_the_commit_that_spark_knows_is_refused(directory: Path) -> None:
     app = application(fresh(directory))
     worker = new_worker(app, new_log())
-    known = ("000000000001-abcd", dict.fromkeys(INPUTS, 3))
+    known = KnownCommit("000000000001-abcd", dict.fromkeys(INPUTS, 3))
     with pytest.raises(
         IncompatibleStateError,
         match=r"application 'app', task 0_0: Spark's checkpoint knows a commit .* but the log has none",
@@ -274,7 +276,7 @@ def test_a_commit_that_is_newer_than_spark_knows_is_fine(directory: Path) -> Non
     new = worker.run_batch(dict(log.end_offsets(INPUTS)), 0)
     assert version_counter(new.version) == version_counter(old.version) + 1
     for known in (old, new):
-        worker.run_batch({}, 0, (known.version, known.positions))
+        worker.run_batch({}, 0, KnownCommit(known.version, known.positions))
     worker.close()
 
 

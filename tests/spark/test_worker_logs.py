@@ -10,7 +10,7 @@ import pytest
 
 from penstock import ProcessingError, Processor, Record, TopicPartition
 from penstock.errors import PenstockError
-from penstock.plugins.runtime.worker import TaskReport
+from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.spark.reports import TaskFailure, WorkerMessage
 from penstock.plugins.spark.worker_logs import WorkerLogHandler, WorkerLogReader, forward
 

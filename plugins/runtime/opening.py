@@ -1,0 +1,112 @@
+"""The commit that a task goes on from when it is opened: the log's last one, checked, or the task's first one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.changelog import version_counter
+from penstock.errors import IncompatibleStateError
+from penstock.log import Commit, Log, TaskCommitter
+from penstock.program.nodes import TaskId
+from penstock.record import TopicPartition
+from penstock.settings.application import Application
+from penstock.task.task import partitions_read
+
+from .lost_commits import NO_COMMIT, ways_on
+from .positions import InputPartitions
+from .state import TaskState
+
+_log = logging.getLogger("penstock.worker")
+
+
+@dataclass(frozen=True)
+class KnownCommit:
+    """A commit of a task that the caller knows was made, so the log must have this one or a later one."""
+
+    version: str
+    positions: Mapping[TopicPartition, int]
+
+
+class LastCommit:
+    """Finds and checks the commit that one task goes on from."""
+
+    def __init__(self, application: Application, task_id: TaskId, inputs: InputPartitions, log: Log) -> None:
+        self._application = application
+        self._settings = application.settings
+        self._inputs = inputs
+        self._partitions = [partition for partition, _ in inputs.sources]
+        self._log = log
+        self._where = f"application {application.id!r}, task {task_id}"
+
+    def of(self, committer: TaskCommitter, state: TaskState) -> Commit:
+        """Return the last commit, with a position for every partition; commit first if there is none like that.
+
+        Raises IncompatibleStateError when the log has lost a commit or a position.
+        """
+        commit = committer.committed
+        if commit is None:
+            return self._make_first(committer, state)
+        if set(commit.positions) != set(self._partitions):
+            commit = self._with_new_partitions(commit)
+            committer.commit(commit, [])
+        return commit
+
+    def check(self, commit: Commit | None, known: KnownCommit | None) -> None:
+        """Raise IncompatibleStateError when the log has no commit, or one that is older than `known`."""
+        if known is None:
+            return
+        if commit is None:
+            raise IncompatibleStateError(
+                f"{self._where}: Spark's checkpoint knows a commit (state version {known.version}), "
+                f"but the log has none: {NO_COMMIT}. {ways_on(self._settings)}"
+            )
+        behind = [
+            f"{partition} {commit.positions[partition]} < {position}"
+            for partition, position in known.positions.items()
+            if partition in commit.positions and commit.positions[partition] < position
+        ]
+        if version_counter(commit.version) < version_counter(known.version) or behind:
+            raise IncompatibleStateError(
+                f"{self._where}: the log's commit (version {commit.version}{'; ' + ', '.join(behind) if behind else ''}) "
+                "is older than one that was made before "
+                f"(version {known.version}): the log lost data or is another one. {ways_on(self._settings)}"
+            )
+
+    def _make_first(self, committer: TaskCommitter, state: TaskState) -> Commit:
+        """Commit the starting positions and the empty version, so that a task without a commit has never run.
+
+        Raises IncompatibleStateError when the changelog proves that it had one.
+        """
+        # `penstock reset` commits positions without a task's commit. If it was killed, it has not cleared the changelog.
+        given = self._log.committed(self._application.id, self._partitions)
+        if all(position is None for position in given.values()) and (proven := state.proven()):
+            raise IncompatibleStateError(
+                f"{self._where}: the log has no commit of it, but its changelog proves one "
+                f"(state version {max(proven)}): {NO_COMMIT}. {ways_on(self._settings)}"
+            )
+        version = state.new_version(None)
+        commit = Commit(self._inputs.starting_positions(given), version)
+        state.append_delta({}, version, commit)
+        committer.commit(commit, [])
+        return commit
+
+    def _with_new_partitions(self, commit: Commit) -> Commit:
+        """Return `commit` with starting positions for the partitions of a topic that was added.
+
+        Raises IncompatibleStateError for a partition that the task has read before and whose position is gone.
+        """
+        new = [partition for partition in self._partitions if partition not in commit.positions]
+        lost = sorted(map(str, set(new) & partitions_read(commit.engine_state)))
+        if lost:
+            raise IncompatibleStateError(
+                f"{self._where}: it has read {', '.join(lost)}, and its commit has no position there: "
+                "the topic was deleted and made again, or the log lost data. "
+                f"What it would read now is not what follows on its state. {ways_on(self._settings, partly=True)}"
+            )
+        starting = self._inputs.starting_positions(self._log.committed(self._application.id, self._partitions))
+        for partition in new:
+            _log.info("%s: reads %s from now on, from offset %d", self._where, partition, starting[partition])
+        positions = {partition: commit.positions.get(partition, starting[partition]) for partition in self._partitions}
+        return Commit(positions, commit.version, commit.engine_state)

@@ -1,0 +1,142 @@
+"""The input partitions of a task: starting positions, reading from a position, and what to do when it is out of range."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from penstock.errors import OffsetOutOfRangeError, TopologyError
+from penstock.log import Log
+from penstock.program.nodes import SourceNode, Subtopology, TaskId, decorate
+from penstock.record import RecordBatch, TopicPartition
+from penstock.settings.application import Application
+from penstock.settings.settings import Settings
+from penstock.task.task import Task
+
+_log = logging.getLogger("penstock.worker")
+
+
+def starts_at_end(source: SourceNode, settings: Settings) -> bool:
+    """Return whether partitions of `source` that have no position are read from their end (`offset_reset`: latest)."""
+    return (source.offset_reset or settings.offset_reset) == "latest"
+
+
+class InputPartitions:
+    """The partitions that a task reads, by their names in the log, and the source node that reads each."""
+
+    def __init__(
+        self, application: Application, task_id: TaskId, partitions: Sequence[TopicPartition], log: Log
+    ) -> None:
+        self._application = application
+        self._settings = application.settings
+        self._log = log
+        self._where = f"application {application.id!r}, task {task_id}"
+        subtopology = application.program.subtopology(task_id.subtopology)
+        self.sources = [(each, self._source_of(each, subtopology)) for each in partitions]
+        internal = application.program.internal_topics
+        names = {decorate(application.id, topic, internal) for topic in internal}
+        self.internal = [each for each in partitions if each.topic in names]
+
+    def _source_of(self, partition: TopicPartition, subtopology: Subtopology) -> SourceNode:
+        internal = self._application.program.internal_topics
+        for source in subtopology.sources:
+            for topic in source.topics:
+                if decorate(self._application.id, topic, internal) == partition.topic:
+                    return source
+        for source in subtopology.sources:
+            if source.pattern is not None and source.pattern.fullmatch(partition.topic):
+                return source
+        raise TopologyError(f"{self._where}: no source of sub-topology {subtopology.id} reads {partition}")
+
+    def starting_positions(self, given: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int]:
+        """Return a position for every partition: the given one, or for None the start or end, as `offset_reset` says."""
+        partitions = [partition for partition, _ in self.sources]
+        starts = self._log.start_offsets(partitions)
+        ends = self._log.end_offsets(partitions)
+        positions = {
+            partition: ends[partition] if starts_at_end(source, self._settings) else starts[partition]
+            for partition, source in self.sources
+        }
+        return positions | {partition: position for partition, position in given.items() if position is not None}
+
+    def fetch(
+        self, task: Task, partition: TopicPartition, offset: int, end: int, version: str
+    ) -> Sequence[RecordBatch]:
+        """Return the next records from `offset` on, up to `end`; at least one batch, which may only move the position.
+
+        `version` is that of the task's last commit. Raises OffsetOutOfRangeError.
+        """
+        try:
+            batches = self._log.fetch(partition, offset, end, self._settings.fetch_bytes)
+        except OffsetOutOfRangeError as error:
+            return [_no_records(partition, self._next_in_range(task, partition, offset, error, version))]
+        if batches:
+            return batches
+        if self._log.end_offsets([partition])[partition] < end:
+            raise OffsetOutOfRangeError(
+                f"{self._where}: {partition} was planned to be read up to offset {end} and ends before "
+                "it: the log lost records, or the topic was deleted and made again. What was committed stays; "
+                "run it under a new application id"
+            )
+        # Compaction or transaction markers may leave no record below the end: the position still moves there.
+        return [_no_records(partition, end)]
+
+    def check_ends(self, task: Task, positions: dict[TopicPartition, int], version: str) -> None:
+        """Treat a position after the log's end as out of range; move it in `positions` and in the task.
+
+        Otherwise records that are produced later below the position would be skipped without an error.
+        """
+        ends = self._log.end_offsets([partition for partition, _ in self.sources], stable=False)
+        for partition, position in positions.items():
+            if position > ends[partition]:
+                try:
+                    self._log.fetch(partition, position, position + 1, 1)
+                except OffsetOutOfRangeError as error:
+                    positions[partition] = self._next_in_range(task, partition, position, error, version)
+                    task.add_records(_no_records(partition, positions[partition]))
+
+    def _next_in_range(
+        self, task: Task, partition: TopicPartition, offset: int, error: OffsetOutOfRangeError, version: str
+    ) -> int:
+        """Return where to go on when the log does not have `offset`, as `offset_out_of_range` says.
+
+        No record of an internal topic is skipped: these are the application's own, and it deletes only records that it
+        has committed. Raises OffsetOutOfRangeError.
+        """
+        policy, source = self._settings.offset_out_of_range, dict(self.sources)[partition]
+        start = self._log.start_offsets([partition])[partition]
+        beyond = (
+            "The topic ends before what was processed: the log lost records, or the topic was deleted and made again"
+        )
+        if partition in self.internal:
+            behind = (
+                "Only this application deletes records there, and only those that a commit has passed. "
+                "So the log lost a later commit than "
+                f"the one it has (state version {version}), or somebody else deleted records"
+            )
+            raise OffsetOutOfRangeError(
+                f"{self._where}: {error}. {behind if offset < start else beyond}. "
+                "It is an internal topic: what is missing is missing in the state, so "
+                "nothing is skipped, whatever `offset_out_of_range` says. What was committed stays; "
+                "bring back what the log lost, run the application under a new id, or `penstock reset` it"
+            ) from error
+        if policy == "fail":
+            behind = "The records in between were deleted before they were processed"
+            raise OffsetOutOfRangeError(
+                f"{self._where}: {error}. {behind if offset < start else beyond}. "
+                "What was committed stays; to go on with what the log still has, set "
+                "`offset_out_of_range` to earliest or latest, run it under a new application id, or `penstock reset` it"
+            ) from error
+        next_offset = start if policy == "earliest" else self._log.end_offsets([partition])[partition]
+        skipped = max(0, next_offset - offset)
+        _log.warning(
+            "%s: %s; goes on from offset %d (offset_out_of_range=%s), %d offsets are skipped",
+            self._where, error, next_offset, policy, skipped,
+        )  # fmt: skip
+        task.node_metrics[source.name].drop("offset_out_of_range", skipped)
+        return next_offset
+
+
+def _no_records(partition: TopicPartition, next_offset: int) -> RecordBatch:
+    """Return a batch that only moves the position."""
+    return RecordBatch(partition.topic, partition.partition, [], [], [], [], None, next_offset)
