@@ -74,7 +74,6 @@ from .store import (
     BytesStore,
     Entries,
     KeyValueStore,
-    KeyValueStoreSpec,
     ReadOnlyKeyValueStore,
     StateStore,
     StoreBackend,
@@ -83,8 +82,8 @@ from .store import (
     StoreContext,
     TimestampedKeyValueStore,
     ValueAndTimestamp,
-    key_value_store,
 )
+from .store_specs import KeyValueStoreSpec, StoreSpec, key_value_store
 
 __all__ = [
     "STREAM_TIME",
@@ -164,6 +163,7 @@ __all__ = [
     "StoreContext",
     "StoreError",
     "StoreLockedError",
+    "StoreSpec",
     "StrSerde",
     "Subtopology",
     "SystemClock",

@@ -7,13 +7,13 @@ when the name is first used) or the thing itself. The module should import nothi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, TypeVar
 
 import pluggy
 
@@ -26,48 +26,64 @@ hookimpl = pluggy.HookimplMarker(GROUP)
 Components = Mapping[str, Any]
 
 
+Spec = TypeVar("Spec", bound=Callable[..., Components])
+
+
+def _gives(kind: str) -> Callable[[Spec], Spec]:
+    """Mark a method of `Hooks` as the spec of a hook; `kind` is what messages call a component that it gives."""
+
+    def mark(spec: Spec) -> Spec:
+        spec.kind = kind  # type: ignore[attr-defined]
+        return hookspec(spec)
+
+    return mark
+
+
 class Hooks:
     """The hooks. Names of a plugin from another distribution start with its own name and a dot: "acme.dedupe"."""
 
-    @hookspec
+    @_gives("processor")
     def penstock_processors(self) -> Components:
         """Return processors by name: suppliers, called with the keyword arguments given in the topology."""
         raise NotImplementedError
 
-    @hookspec
+    @_gives("store backend")
     def penstock_store_backends(self) -> Components:
         """Return store backends by name: each a StoreBackendFactory."""
         raise NotImplementedError
 
-    @hookspec
+    @_gives("store kind")
+    def penstock_store_kinds(self) -> Components:
+        """Return store kinds by name: functions that build a StateStore of a StoreSpec, a BytesStore and a StoreContext."""
+        raise NotImplementedError
+
+    @_gives("serde")
     def penstock_serdes(self) -> Components:
         """Return serdes by name: classes or factories called without arguments, returning a Serde."""
         raise NotImplementedError
 
-    @hookspec
+    @_gives("log")
     def penstock_logs(self) -> Components:
         """Return logs by name: each a LogFactory."""
         raise NotImplementedError
 
-    @hookspec
+    @_gives("changelog")
     def penstock_changelogs(self) -> Components:
         """Return changelogs by name: each a Changelog, which opens the changelog of a task."""
         raise NotImplementedError
 
-    @hookspec
+    @_gives("renderer")
+    def penstock_renderers(self) -> Components:
+        """Return renderers by name: functions that take a Program and return text."""
+        raise NotImplementedError
+
+    @_gives("command")
     def penstock_cli_commands(self) -> Components:
         """Return commands by name: click commands, added to `penstock`."""
         raise NotImplementedError
 
 
-KINDS: Mapping[str, str] = {
-    "processor": "penstock_processors",
-    "store backend": "penstock_store_backends",
-    "serde": "penstock_serdes",
-    "log": "penstock_logs",
-    "changelog": "penstock_changelogs",
-    "command": "penstock_cli_commands",
-}
+KINDS: Mapping[str, str] = {spec.kind: name for name, spec in vars(Hooks).items() if hasattr(spec, "kind")}
 """Kind of component -> the hook that gives it."""
 
 _NOT_INSTALLED: Mapping[tuple[str, str], str] = {}

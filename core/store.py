@@ -1,16 +1,12 @@
-"""State stores: what a Processor sees, what a backend author writes, and the layer in between."""
+"""State stores: what a backend author writes, what a processor sees, and what a topology declares."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from .clock import Duration, duration_ms
-from .errors import ConfigError, StoreError
-from .names import is_topic_name
 from .serde import Serde
 
 K = TypeVar("K")
@@ -293,61 +289,3 @@ class StoreBuilder(Protocol):
     def build(self, bytes_store: BytesStore, context: StoreContext) -> StateStore:
         """Return the store that a processor sees, on top of `bytes_store`."""
         ...
-
-
-@dataclass(frozen=True)
-class KeyValueStoreSpec:
-    """Declares a key-value store.
-
-    `key_serde` and `value_serde` are serdes or names of installed ones (None: the default state serde,
-    msgpack). `timestamped` stores hold `ValueAndTimestamp`. `ttl` (milliseconds of stream time; written
-    as a duration in `key_value_store`) hides and removes entries that old.
-    """
-
-    name: str
-    key_serde: str | Serde[Any] | None = None
-    value_serde: str | Serde[Any] | None = None
-    timestamped: bool = False
-    ttl_ms: int | None = None
-    backend: str | None = None
-    logged: bool = True
-
-    def build(self, bytes_store: BytesStore, context: StoreContext) -> StateStore:
-        """Return the typed store; the layers are `penstock.stores`' part."""
-        from importlib import import_module
-
-        # Looked up by name: core imports nothing of ours.
-        build = import_module("penstock.stores.layers.key_value").build_key_value_store
-        store: StateStore = build(self, bytes_store, context)
-        return store
-
-
-def key_value_store(
-    name: str,
-    *,
-    key_serde: str | Serde[Any] | None = None,
-    value_serde: str | Serde[Any] | None = None,
-    timestamped: bool = False,
-    ttl: Duration | None = None,
-    backend: str | None = None,
-    logged: bool = True,
-) -> KeyValueStoreSpec:
-    """Declare a key-value store, for `Topology.add_processor(..., stores=[...])` or `Topology.add_store`.
-
-    Serdes are those of the state (None: the application's `state_serde`). A `timestamped` store holds
-    `ValueAndTimestamp`. `ttl` is a duration of stream time after which an entry is gone, counted from when it was put.
-    `backend` names an installed store backend (None: the application's). A store that is not `logged` is lost with this
-    host. `name` is 1 to 249 letters, digits, '.', '_' or '-'; names that differ in case only are different stores.
-    Raises StoreError for another name, and ConfigError for a `ttl` that is not a duration above 0.
-
-    >>> key_value_store("visits", ttl="1h").ttl_ms
-    3600000
-    """
-    if not is_topic_name(name):
-        raise StoreError(f"key_value_store: {BAD_NAME}, found {name!r}")
-    ttl_ms = None if ttl is None else duration_ms(ttl, f"ttl of store {name!r}")
-    if ttl_ms is not None and ttl_ms < 1:
-        raise ConfigError(
-            f"ttl of store {name!r}: expected a duration of at least 1ms, found {ttl!r}; None keeps entries for ever"
-        )
-    return KeyValueStoreSpec(name, key_serde, value_serde, timestamped, ttl_ms, backend, logged)

@@ -9,3 +9,9 @@ from penstock.hooks import Components, hookimpl
 def penstock_store_backends() -> Components:
     """Return the store backends that come with penstock."""
     return {"memory": "penstock.stores.memory:MemoryBackend", "lmdb": "penstock.stores.lmdb:LmdbBackend"}
+
+
+@hookimpl
+def penstock_store_kinds() -> Components:
+    """Return the kinds of stores that come with penstock."""
+    return {"key_value": "penstock.stores.layers.key_value:build_key_value_store"}

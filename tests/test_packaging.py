@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import configparser
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -42,6 +43,7 @@ LIBRARIES = {
     "pytest": {"plugins/testing"},
     "rich": {"plugins/cli"},
 }
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 HEAVY = {"confluent_kafka", "hypothesis", "lmdb", "msgpack", "numpy", "orjson", "pandas", "pyarrow", "pyspark"}
 
 
@@ -127,6 +129,18 @@ def test_imports_are_relative_inside_a_layer_and_absolute_across(source: Path) -
             within = name == import_name(ours) or name.startswith(import_name(ours) + ".")
             assert not within, f"{source}:{line}: {name} is in this layer: import it relatively"
         assert level or name.partition(".")[0] not in FOLDERS.values(), f"{source}:{line}: {name} is a folder's name"
+
+
+@pytest.mark.parametrize(
+    "source", [file for file in SOURCES if layer(file) == "core"], ids=lambda file: str(file.relative_to(ROOT))
+)
+def test_core_names_no_plugin(source: Path) -> None:
+    """Nothing of core imports a plugin, by a name in a string neither: what plugins bring is looked up in the registry."""
+    tree = ast.parse(source.read_text())
+    docstrings = {ast.get_docstring(node, clean=False) for node in ast.walk(tree) if isinstance(node, DOCUMENTED)}
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    for text in (texts - docstrings) | {name for _, _, name in imports(source)}:
+        assert not re.search(r"penstock\.(plugins|stores|contrib)\b", text), f"{source}: {text!r} names a plugin"
 
 
 @each_source

@@ -57,7 +57,7 @@ class Topology:
     ...         count = (self.counts.get(record.key) or 0) + 1
     ...         self.counts.put(record.key, count)
     ...         self.context.forward(record.with_value(count))
-    >>> from penstock.store import key_value_store
+    >>> from penstock import key_value_store
     >>> topology = Topology()
     >>> topology = topology.add_source("words", "words")
     >>> topology = topology.add_processor("count", Count, "words", stores=[key_value_store("counts")])

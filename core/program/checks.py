@@ -17,6 +17,7 @@ from ..names import is_topic_name
 from ..processor import Processor, ValueTransformer
 from ..serde import Serde
 from ..store import BAD_NAME, StoreBuilder
+from ..store_specs import StoreSpec
 from .nodes import Node, ProcessorNode, SinkNode, SourceNode
 
 
@@ -56,6 +57,8 @@ def check_builder(builder: object) -> None:
         )
     if not is_topic_name(builder.name):
         raise TopologyError(f"store {builder.name!r}: {BAD_NAME}")
+    if isinstance(builder, StoreSpec):
+        check_installed(f"store {builder.name!r}", "store kind", builder.kind)
     if builder.backend is not None:
         check_installed(f"store {builder.name!r}", "store backend", builder.backend)
     check_serdes(f"store {builder.name!r}", getattr(builder, "key_serde", None), getattr(builder, "value_serde", None))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
+from ..hooks import registry
 from .assignment import Assignment, Resolution
 from .compatibility import fingerprint
-from .describe import to_data, to_text
-from .drawing import to_dot, to_mermaid
 from .nodes import Graph
 from .serdes import DEFAULTS, NodeDefaults
 
@@ -43,17 +41,22 @@ class Program(Graph):
         """
         return fingerprint(self, assignment, settings or DEFAULTS)
 
+    def render(self, renderer: str) -> str:
+        """Return the program as the installed renderer of that name writes it. Raises PluginError when there is none."""
+        text: str = registry().load("renderer", renderer)(self)
+        return text
+
     def describe(self) -> str:
         """Return the program as text, byte for byte as Kafka Streams' `Topology.describe()` prints it."""
-        return to_text(self)
+        return self.render("text")
 
     def to_mermaid(self) -> str:
         """Return the program as a mermaid flowchart, with its topics and stores."""
-        return to_mermaid(self)
+        return self.render("mermaid")
 
     def to_dot(self) -> str:
         """Return the program as a Graphviz graph, with its topics and stores."""
-        return to_dot(self)
+        return self.render("dot")
 
     def to_json(self) -> str:
         """Return the program as a JSON document. Keys are only ever added while `format` is 1.
@@ -67,4 +70,4 @@ class Program(Graph):
         `partitions` (of an internal one that says so), `sources` and `sinks`. Functions and classes are given by their
         full names; null is the application's default.
         """
-        return json.dumps(to_data(self), indent=2, ensure_ascii=False)
+        return self.render("json")

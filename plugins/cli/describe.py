@@ -21,10 +21,10 @@ from .output import print_text
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["text", "mermaid", "dot", "json"]),
+    metavar="NAME",
     default="text",
     show_default=True,
-    help="text: Kafka Streams' own format; mermaid and dot: to be drawn; json: for programs.",
+    help="text: Kafka Streams' own format; mermaid and dot: to be drawn; json: for programs; or another installed renderer.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @verbose_option
@@ -36,16 +36,4 @@ def describe(target: str, form: str, as_json: bool) -> None:
     """
     from .target import load_program
 
-    program = load_program(target)
-    write = {
-        "text": program.describe,
-        "mermaid": program.to_mermaid,
-        "dot": program.to_dot,
-        "json": program.to_json,
-    }["json" if as_json else form]
-    text = write()
-    if not isinstance(text, str):
-        import json
-
-        text = json.dumps(text, indent=2)
-    print_text(text)
+    print_text(load_program(target).render("json" if as_json else form))

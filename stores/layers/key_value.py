@@ -12,12 +12,12 @@ from penstock.store import (
     BytesStore,
     Entries,
     KeyValueStore,
-    KeyValueStoreSpec,
     StateStore,
     StoreContext,
     TimestampedKeyValueStore,
     ValueAndTimestamp,
 )
+from penstock.store_specs import KeyValueStoreSpec
 
 from .envelope import PLAIN, unwrap, value_of, wrap_stamped
 from .ttl import TtlStore

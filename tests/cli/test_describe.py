@@ -72,7 +72,7 @@ def test_what_is_not_there_is_said(counts: Console, target: str, message: str) -
 
 def test_a_format_that_is_not_there(counts: Console) -> None:
     assert (
-        "'svg' is not one of 'text', 'mermaid', 'dot', 'json'"
+        "no renderer named 'svg' is installed; installed: dot, json, mermaid, text"
         in counts("describe", "counts:application", "--format", "svg", code=2).stderr
     )
 

@@ -33,7 +33,7 @@ def test_one_kind(console: Console) -> None:
     kinds = {each["kind"] for each in console.json("plugins", "--kind", "serde", "--json")["components"]}
     assert kinds == {"serde"}
     assert (
-        "--kind 'serdes': expected one of 'processor', 'store backend', 'serde'"
+        "--kind 'serdes': expected one of 'processor', 'store backend', 'store kind', 'serde'"
         in console("plugins", "--kind", "serdes", code=2).stderr
     )
 

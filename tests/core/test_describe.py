@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from penstock import Topology, key_value_store
 from penstock.names import function_name
-from penstock.program.java_order import TreeSet, hash_set_order
+from penstock.plugins.describe.java_order import TreeSet, hash_set_order
 
 from .programs import ChosenTopic, Pass, law, parse, rebuild, topologies
 

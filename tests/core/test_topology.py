@@ -29,7 +29,7 @@ from penstock import (
 )
 from penstock.errors import ConfigError
 from penstock.hooks import Registry
-from penstock.store import KeyValueStoreSpec
+from penstock.store_specs import KeyValueStoreSpec
 
 
 class Pass(Processor):
@@ -96,6 +96,10 @@ class AcmePlugin:
     @hookimpl
     def penstock_store_backends(self) -> dict[str, Any]:
         return {"acme.disk": SimpleNamespace}
+
+    @hookimpl
+    def penstock_store_kinds(self) -> dict[str, Any]:
+        return {"key_value": SimpleNamespace}
 
     @hookimpl
     def penstock_serdes(self) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from penstock.store import KeyValueStore, KeyValueStoreSpec, ValueAndTimestamp
+from penstock.store import KeyValueStore, ValueAndTimestamp
+from penstock.store_specs import KeyValueStoreSpec
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
 

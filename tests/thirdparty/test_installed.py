@@ -80,7 +80,8 @@ def test_its_parts_are_listed_with_their_package(acme: Installation, tmp_path: P
     assert not listed["broken"]
     found = [(each["kind"], each["name"]) for each in listed["components"] if each["package"] == "penstock-acme"]
     assert found == [
-        ("processor", "acme.dedupe"), ("store backend", "acme.sqlite"), ("serde", "acme.upper"), ("command", "acme"),
+        ("processor", "acme.dedupe"), ("store backend", "acme.sqlite"), ("store kind", "acme.set"), ("serde", "acme.upper"),
+        ("renderer", "acme.names"), ("command", "acme"),
     ]  # fmt: skip
     assert {each["version"] for each in listed["components"] if each["package"] == "penstock-acme"} == {"1.2.3"}
 
@@ -110,6 +111,56 @@ with TopologyTestDriver(application, reopen_tasks=True) as driver:
     changes, last = map(json.loads, acme.python("-c", program, cwd=project).splitlines())
     assert changes == [["a", "ONE"], ["b", "ONE"], ["a", "TWO"], ["a", "ONE"]]
     assert last == {"a": "one", "b": "one"}
+
+
+SETS = """
+from penstock import Application, Processor, Topology
+from penstock_acme.sets import SetSpec
+
+class First(Processor):
+    def process(self, record):
+        if self.context.get_store("seen").add(record.value):
+            self.context.forward(record)
+
+topology = Topology().add_source("readings", "readings")
+topology.add_processor("first", First, "readings", stores=[SetSpec("seen", "str")])
+topology.add_sink("out", "firsts", "first")
+application = Application("sets", topology)
+"""
+
+
+def test_its_kind_of_store_is_kept_and_restored_like_ours(acme: Installation, project: Path) -> None:
+    (project / "pipeline.py").write_text(SETS)
+    program = """
+import json
+from penstock.plugins.testing import TopologyTestDriver
+from pipeline import application, topology
+with TopologyTestDriver(application, reopen_tasks=True) as driver:
+    for value in ("b", "a", "b", "c", "a"):
+        driver.pipe("readings", "k", value)
+    print(json.dumps([record.value for record in driver.read_all("firsts")]))
+    print(json.dumps(list(driver.store("seen"))))
+print(json.dumps(topology.build().fingerprint()["subtopologies"]["0"]["stores"]["seen"]["kind"]))
+"""
+    firsts, seen, kind = map(json.loads, acme.python("-c", program, cwd=project).splitlines())
+    assert (firsts, seen, kind) == (["b", "a", "c"], ["a", "b", "c"], "SetSpec")
+
+
+def test_a_kind_of_store_that_nobody_brings_is_refused_where_it_is_declared(acme: Installation, project: Path) -> None:
+    (project / "pipeline.py").write_text(SETS + "class OtherSpec(SetSpec):\n    kind = 'acme.sets'\n")
+    program = "from pipeline import *; Topology().add_store(OtherSpec('seen'))"
+    message = acme.python("-c", program, cwd=project, code=1)
+    assert "store 'seen': no store kind named 'acme.sets' is installed; installed: acme.set, key_value" in message
+
+
+def test_its_renderer_is_a_format_of_describe(acme: Installation, project: Path) -> None:
+    assert acme.penstock("describe", "pipeline.py:application", "--format", "acme.names", cwd=project) == (
+        "readings\ndedupe\nchanges\n"
+    )
+    message = acme.penstock("describe", "pipeline.py:application", "--format", "names", cwd=project, code=2)
+    assert "no renderer named 'names' is installed; installed: acme.names, dot, json, mermaid, text" in " ".join(
+        message.split()
+    )
 
 
 @pytest.mark.spark

@@ -16,9 +16,21 @@ def penstock_store_backends() -> Components:
 
 
 @hookimpl
+def penstock_store_kinds() -> Components:
+    """Name the kind of store."""
+    return {"acme.set": "penstock_acme.sets:build_set"}
+
+
+@hookimpl
 def penstock_serdes() -> Components:
     """Name the serde."""
     return {"acme.upper": "penstock_acme.upper:UpperSerde"}
+
+
+@hookimpl
+def penstock_renderers() -> Components:
+    """Name the renderer."""
+    return {"acme.names": "penstock_acme.names:names"}
 
 
 @hookimpl

@@ -1,0 +1,16 @@
+"""Renderers: a program as text, as data, or as a drawing; may import core."""
+
+from __future__ import annotations
+
+from penstock.hooks import Components, hookimpl
+
+
+@hookimpl
+def penstock_renderers() -> Components:
+    """Return the renderers that come with penstock."""
+    return {
+        "text": "penstock.plugins.describe.text:to_text",
+        "mermaid": "penstock.plugins.describe.mermaid:to_mermaid",
+        "dot": "penstock.plugins.describe.dot:to_dot",
+        "json": "penstock.plugins.describe.data:to_json",
+    }
