@@ -13,7 +13,8 @@ from penstock.clock import Duration, duration_ms
 from penstock.errors import StoreError
 from penstock.store import Change, Changes, StoreBackend
 
-from . import lmdb_environment, lmdb_keys
+from . import lmdb_keys, lmdb_registry
+from .lmdb_environment import SharedEnvironment
 from .lmdb_keys import HEAD, SHORT
 
 _FIRST_CHUNK, _CHUNK, _CHUNK_BYTES = 32, 1024, 1 << 20
@@ -48,7 +49,7 @@ class LmdbBackend(StoreBackend):
         self._timeout = duration_ms(lock_timeout, "lock_timeout") / 1000
         self._transaction: Any = None
         self._snapshots: dict[object, Any] = {}
-        self._shared: lmdb_environment.SharedEnvironment | None = lmdb_environment.acquire(
+        self._shared: SharedEnvironment | None = lmdb_registry.acquire(
             directory, stores, map_size, largest_map_size, read_only, self._timeout
         )
         self._shared.readers.add(self)
@@ -96,11 +97,11 @@ class LmdbBackend(StoreBackend):
         self.release()
         if shared is not None:
             shared.readers.discard(self)
-            lmdb_environment.release(shared)
+            lmdb_registry.release(shared)
 
     def destroy(self) -> None:  # noqa: D102
         if self._shared is not None:
-            lmdb_environment.destroy(self._shared)
+            lmdb_registry.destroy(self._shared)
         self.close()
 
     def trusted(self) -> bool:  # noqa: D102
@@ -113,7 +114,7 @@ class LmdbBackend(StoreBackend):
 
     # ------------------------------------------------------------------ helpers
 
-    def _open(self) -> lmdb_environment.SharedEnvironment:
+    def _open(self) -> SharedEnvironment:
         if self._shared is None:
             raise StoreError(f"store directory {self._directory}: used after it was closed")
         return self._shared

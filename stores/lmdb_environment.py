@@ -1,4 +1,4 @@
-"""Open LMDB environments: each directory once per process, with locking, map growth and trust after a crash."""
+"""One open LMDB environment: its transactions, with locking, map growth and trust after a crash of the machine."""
 
 from __future__ import annotations
 
@@ -63,7 +63,6 @@ class SharedEnvironment:
         self._inode = -1
         self._ended = False
         self._mark = TrustMark(directory)
-        _alive.add(self)
 
     # ------------------------------------------------------------------ opening and closing
 
@@ -363,59 +362,3 @@ class SharedEnvironment:
 
     def _path(self, name: str) -> str:
         return os.path.join(self.directory, name)
-
-
-# ---------------------------------------------------------------------- the environments of this process
-
-_environments: dict[str, SharedEnvironment] = {}
-_alive: WeakSet[SharedEnvironment] = WeakSet()
-_registry = threading.RLock()
-
-
-def acquire(
-    directory: Path, stores: Sequence[str], map_size: int, largest_map_size: int, read_only: bool, timeout: float
-) -> SharedEnvironment:
-    """Return the environment of `directory`, opening it if this process has not; `release` it later."""
-    path = os.path.realpath(directory)
-    with _registry:
-        shared = _environments.get(path)
-        if shared is None or not shared.is_here():  # when they were removed or rebuilt under us, theirs are other files
-            shared = SharedEnvironment(path, map_size, largest_map_size)
-        try:
-            shared.open(stores, read_only, timeout)
-        except BaseException:
-            if not shared.users:
-                shared.close()
-            raise
-        _environments[path] = shared
-        shared.users += 1
-        return shared
-
-
-def release(shared: SharedEnvironment) -> None:
-    """Give an environment back; the last one closes it."""
-    with _registry:
-        shared.users -= 1
-        if shared.users == 0:
-            if _environments.get(shared.directory) is shared:
-                del _environments[shared.directory]
-            shared.close()
-
-
-def destroy(shared: SharedEnvironment) -> None:
-    """Close an environment for everybody in this process, and delete it."""
-    with _registry:
-        if _environments.get(shared.directory) is shared:
-            del _environments[shared.directory]
-        shared.destroy()
-
-
-def _forget_all() -> None:
-    global _registry
-    _registry = threading.RLock()  # another thread of the parent may have held it
-    for shared in list(_alive):
-        shared.forget()
-    _environments.clear()
-
-
-os.register_at_fork(after_in_child=_forget_all)

@@ -7,7 +7,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 
 from penstock.changelog import Restore, TaskChangelog, version_counter
@@ -26,13 +26,11 @@ from .file_format import (
     write_delta,
     write_snapshot,
 )
-from .storage import TEMPORARY, Storage, StoredFile, open_storage
+from .listing import Listing, checked_version, snapshot_name
+from .storage import TEMPORARY, Storage, open_storage
 
 _log = logging.getLogger(__name__)
 
-_VERSION = r"[0-9]+-[A-Za-z0-9_-]*"
-_DELTA_NAME = re.compile(rf"({_VERSION})\.({_VERSION}|-)\.(\d+)\.delta")
-_SNAPSHOT_NAME = re.compile(rf"({_VERSION})\.snapshot")
 _FILE_COST = 4096
 """What a file costs beside its bytes, when deltas are weighed against a snapshot: a disk's block, a store's request."""
 _READ_AHEAD_BYTES = 16 * 1024 * 1024
@@ -73,8 +71,8 @@ class DirectoryChangelog(TaskChangelog):
 
     def append(self, changes: Changes, previous: str | None, version: str, commit: Commit | None = None) -> None:
         """Write one delta and make it durable."""
-        data = write_delta(changes, previous, _checked(version), commit, compress=self._compress)
-        name = f"{version}.{'-' if previous is None else _checked(previous)}.{len(data)}.delta"
+        data = write_delta(changes, previous, checked_version(version), commit, compress=self._compress)
+        name = f"{version}.{'-' if previous is None else checked_version(previous)}.{len(data)}.delta"
         try:
             self._storage.write(name, [data])
         except OSError as error:
@@ -106,7 +104,7 @@ class DirectoryChangelog(TaskChangelog):
 
     def snapshot(self, version: str, changes: Iterable[tuple[str, bytes, bytes]], commit: Commit | None = None) -> None:
         """Write the whole state at `version`, about `chunk_bytes` of it in memory at a time."""
-        name = _snapshot_name(_checked(version))
+        name = snapshot_name(checked_version(version))
         parts = write_snapshot(version, changes, commit, chunk_bytes=self._chunk_bytes, compress=self._compress)
         try:
             self._storage.write(name, parts, may_exist=True)
@@ -141,7 +139,7 @@ class DirectoryChangelog(TaskChangelog):
             return
         needed = {files.names[delta.version] for delta in route.deltas}
         if route.start is not None:
-            needed.add(_snapshot_name(route.start))
+            needed.add(snapshot_name(route.start))
         counter = version_counter(version)
         needless = [
             file.name
@@ -189,7 +187,7 @@ class DirectoryChangelog(TaskChangelog):
         if version in files.deltas and files.deltas[version].previous is None:
             holders.append((files.names[version], DELTA, files.deltas[version]))
         if version in files.snapshots:
-            holders.append((_snapshot_name(version), SNAPSHOT, Delta(version, None, 0)))
+            holders.append((snapshot_name(version), SNAPSHOT, Delta(version, None, 0)))
         found = [commit for holder in holders if (commit := self._kept_in(*holder)) is not None]
         return latest_of(found, version)
 
@@ -204,13 +202,13 @@ class DirectoryChangelog(TaskChangelog):
 
     # ------------------------------------------------------------ looking
 
-    def _list(self) -> _Files:
+    def _list(self) -> Listing:
         try:
-            return _Files.of(self._storage.files())
+            return Listing.of(self._storage.files())
         except OSError as error:
             raise self._storage.explain("list its files", error) from error
 
-    def _complete_route(self, target: str, files: _Files) -> Route:
+    def _complete_route(self, target: str, files: Listing) -> Route:
         """Return the route from the newest snapshot that is whole, or from the beginning."""
         snapshots = set(files.snapshots)
         while True:
@@ -222,16 +220,16 @@ class DirectoryChangelog(TaskChangelog):
                         self._storage.location, ", ".join(files.unusable),
                     )  # fmt: skip
                 return route
-            files.unusable.append(f"{_snapshot_name(route.start)} ({reason})")
+            files.unusable.append(f"{snapshot_name(route.start)} ({reason})")
             snapshots.discard(route.start)
 
     def _damage(self, snapshot: str) -> str | None:
         try:
-            check_tail(self._storage.tail(_snapshot_name(snapshot), TAIL_BYTES))
+            check_tail(self._storage.tail(snapshot_name(snapshot), TAIL_BYTES))
         except (DamagedError, FileNotFoundError) as error:
             return str(error)
         except OSError as error:
-            raise self._storage.explain(f"read {_snapshot_name(snapshot)}", error) from error
+            raise self._storage.explain(f"read {snapshot_name(snapshot)}", error) from error
         return None
 
     def _weigh(self, version: str) -> _Weight:
@@ -243,7 +241,7 @@ class DirectoryChangelog(TaskChangelog):
             broken=route.missing is not None,
         )
 
-    def _broken(self, target: str, missing: str, files: _Files) -> str:
+    def _broken(self, target: str, missing: str, files: Listing) -> str:
         lost = [*files.unusable, files.damaged.get(missing) or f"{missing}.*.delta (missing)"]
         return (
             f"changelog at {self._storage.location}: no way to version {target}, because files are lost or damaged: "
@@ -252,13 +250,13 @@ class DirectoryChangelog(TaskChangelog):
 
     # ------------------------------------------------------------ reading
 
-    def _steps(self, deltas: list[Delta], files: _Files) -> Iterator[tuple[Changes, str]]:
+    def _steps(self, deltas: list[Delta], files: Listing) -> Iterator[tuple[Changes, str]]:
         """Yield deltas; runs of small ones as one step, because a write to a store costs more than what is in them."""
         reads = self._read_deltas(deltas, files)
         for group in _groups(deltas, self._chunk_bytes):
             yield _merged([next(reads) for _ in group]), group[-1].version
 
-    def _read_deltas(self, deltas: list[Delta], files: _Files) -> Iterator[Changes]:
+    def _read_deltas(self, deltas: list[Delta], files: Listing) -> Iterator[Changes]:
         """Yield what each delta holds; from a place with slow answers, several are asked for at once."""
         if len(deltas) == 1 or self._storage.parallel_reads == 1:
             for delta in deltas:
@@ -278,7 +276,7 @@ class DirectoryChangelog(TaskChangelog):
                 for _, unread in reading:
                     unread.cancel()
 
-    def _read_delta(self, delta: Delta, files: _Files) -> Changes:
+    def _read_delta(self, delta: Delta, files: Listing) -> Changes:
         changes: dict[str, list[Change]] = {}
         name = files.names[delta.version]
         for store, rows in self._chunks(name, DELTA, delta.version, delta.previous, _WAYS_OUT):
@@ -289,7 +287,7 @@ class DirectoryChangelog(TaskChangelog):
         return changes
 
     def _snapshot_steps(self, version: str, older_files_do: bool) -> Iterator[tuple[Changes, str]]:
-        name = _snapshot_name(version)
+        name = snapshot_name(version)
         way_out = f"Move {name} away, and restoring goes by the files before it" if older_files_do else _WAYS_OUT
         held: Changes = {}
         for number, (store, rows) in enumerate(self._chunks(name, SNAPSHOT, version, None, way_out)):
@@ -357,49 +355,6 @@ class _Weight:
 
     def outgrown(self, floor: int) -> bool:
         return self.broken or self.deltas > max(floor, self.snapshot)
-
-
-@dataclass
-class _Files:
-    """A listing, understood: `deltas` are those of the size that their names say, `damaged` the others, by version."""
-
-    ours: list[StoredFile] = field(default_factory=list)
-    deltas: dict[str, Delta] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)
-    snapshots: dict[str, StoredFile] = field(default_factory=dict)
-    damaged: dict[str, str] = field(default_factory=dict)
-    unusable: list[str] = field(default_factory=list)
-    """Snapshots on the way that turned out to be damaged."""
-
-    @classmethod
-    def of(cls, listing: Iterable[StoredFile]) -> _Files:
-        files = cls()
-        for file in listing:
-            if delta := _DELTA_NAME.fullmatch(file.name):
-                version, previous, size = delta[1], None if delta[2] == "-" else delta[2], int(delta[3])
-                if file.size == size:
-                    files.deltas[version] = Delta(version, previous, size)
-                    files.names[version] = file.name
-                else:
-                    files.damaged[version] = f"{file.name} ({file.size} bytes instead of {size})"
-            elif snapshot := _SNAPSHOT_NAME.fullmatch(file.name):
-                files.snapshots[snapshot[1]] = file
-            elif not file.name.endswith(TEMPORARY):
-                continue
-            files.ours.append(file)
-        return files
-
-
-def _snapshot_name(version: str) -> str:
-    return f"{version}.snapshot"
-
-
-def _checked(version: str) -> str:
-    if not re.fullmatch(_VERSION, version):
-        raise ChangelogError(
-            f"version {version!r} cannot be a file's name: expected a number, '-', and letters, digits, '_' and '-'"
-        )
-    return version
 
 
 _COMPRESSIONS: Mapping[str, bool] = {"none": False, "zlib": True}

@@ -19,7 +19,7 @@ from penstock.plugins.serdes.msgpack import MsgpackSerde
 from penstock.serde import Serde
 from penstock.store import KeyValueStore, StoreBackend, StoreBackendFactory, ValueAndTimestamp
 from penstock.store_specs import KeyValueStoreSpec
-from penstock.stores.layers import key_value
+from penstock.stores.layers import plain
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.stores.lmdb import LmdbBackend
 from penstock.stores.memory import MemoryBackend
@@ -319,7 +319,7 @@ def test_any_history(
     ttl_ms: int | None,
     backend: str,
 ) -> None:
-    monkeypatch.setattr(key_value, "HELD_ENTRIES", 4)  # what is held changes all the time
+    monkeypatch.setattr(plain, "HELD_ENTRIES", 4)  # what is held changes all the time
 
     class Machine(Typed):
         pass
@@ -433,9 +433,9 @@ def test_iterators_end_early_and_by_themselves(tmp_path: Path) -> None:
 
 
 def test_what_is_held_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_value, "HELD_ENTRIES", 100)
+    monkeypatch.setattr(plain, "HELD_ENTRIES", 100)
     store, buffer, _ = build(tmp_path)
-    assert isinstance(store, key_value.PlainStore)
+    assert isinstance(store, plain.PlainStore)
     for number in range(1000):
         store.put(f"key{number}", number)
         assert len(store._pending) <= 100

@@ -17,7 +17,7 @@ import pytest
 
 from penstock.errors import StaleStoreError, StoreError, StoreLockedError
 from penstock.plugins.testing.contracts.child import answer, forked
-from penstock.stores import lmdb_environment, trust_mark
+from penstock.stores import lmdb_registry, trust_mark
 from penstock.stores.lmdb import LmdbBackend
 from penstock.stores.lmdb_keys import SHORT
 
@@ -671,4 +671,4 @@ def test_registry_of_this_process_is_empty_now() -> None:
 
 
 def vars_of_environments() -> list[Any]:
-    return list(lmdb_environment._environments)
+    return list(lmdb_registry._environments)

@@ -112,14 +112,6 @@ def is_out_of_files(text: str) -> bool:
     return error_number(text) in (errno.EMFILE, errno.ENFILE)
 
 
-def has_members(where: str, group: str) -> LogError:
-    """Return the error for a consumer group that is not the application's alone."""
-    return LogError(
-        f"{where}: the consumer group {group!r} has members, so other programs use the application's id "
-        "as their group: stop them, or give the application another id"
-    )
-
-
 def as_config_error(error: BaseException, where: str) -> ConfigError | None:
     """Return the error for a client property that librdkafka does not take; None for any other exception."""
     found = error_of(error)

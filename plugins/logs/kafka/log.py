@@ -20,6 +20,7 @@ from ..messages import too_large
 from .clients import Clients
 from .committers import AtLeastOnce, ExactlyOnce
 from .failures import error_of, is_retriable, is_unknown_topic
+from .groups import Groups
 from .notes import Notes
 from .positions import nothing, plain, position_of, seeds, task_of
 from .producing import SharedOutbox, largest_message
@@ -55,6 +56,7 @@ class KafkaLog(Log):
         self._committer = committer
         self._patience = self._clients.patience
         self._topics = Topics(self._clients)
+        self._groups = Groups(self._clients)
         self._notes = Notes(self._clients, self._topics)
         self._readers = Readers(partial(PartitionReader, self._clients, _READER_GROUP))
         self._lock = threading.Lock()
@@ -175,7 +177,7 @@ class KafkaLog(Log):
     def set_positions(self, application_id: str, positions: Mapping[TopicPartition, int]) -> None:
         """Let an application begin at `positions`: one commit of the group, which also takes its other positions back."""
         self._topics.check(list(positions))
-        self._topics.check_members(application_id)
+        self._groups.check_members(application_id)
         before = self._fence_all(application_id)
         # The broker keeps positions in a topic that was deleted for a while, and takes none for it.
         there = self._topics.counts(fresh=True)
@@ -201,7 +203,7 @@ class KafkaLog(Log):
     def delete_commits(self, application_id: str) -> None:
         """Forget every commit of an application, and its notes; open committers are fenced."""
         self._fence_all(application_id)
-        self._topics.delete_group(application_id)
+        self._groups.delete(application_id)
         self._notes.delete(application_id)
 
     def get_meta(self, application_id: str, key: str) -> bytes | None:
@@ -214,7 +216,7 @@ class KafkaLog(Log):
 
     def lease(self, application_id: str, owner: str, ttl_ms: int) -> Lease:
         """Take the application's driver lease. Raises LogError also when somebody else has joined the application's group."""
-        self._topics.check_members(application_id)
+        self._groups.check_members(application_id)
         return self._notes.lease(application_id, owner, ttl_ms)
 
     def close(self) -> None:
@@ -271,7 +273,7 @@ class KafkaLog(Log):
         fenced: set[str] = set()
         stable = False
         while True:
-            positions = self._topics.group_positions(application_id, stable=stable)
+            positions = self._groups.positions(application_id, stable=stable)
             tasks = {task for each in positions if (task := task_of(each)) is not None} - fenced
             if stable and not tasks:
                 return positions

@@ -10,13 +10,7 @@ from concurrent.futures import Future
 from difflib import get_close_matches
 from typing import Any
 
-from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
-    IsolationLevel,
-    KafkaError,
-    KafkaException,
-    TopicCollection,
-)
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ConfigResource,
@@ -33,7 +27,7 @@ from ..messages import check_partition, unknown_topic
 from ..topics import CONFIG_DEFAULTS, CONFIG_IGNORED, check_name
 from .admin import Ask
 from .clients import Clients
-from .failures import describe, error_of, has_members, is_unknown_topic
+from .failures import describe, error_of, is_unknown_topic
 
 _log = logging.getLogger("penstock.kafka")
 _EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
@@ -299,63 +293,6 @@ class Topics:
                 self._admin.once(_deleting(purges), lambda futures: None, seconds)
             except KafkaException as exception:
                 _log.debug("purging %s: %s", purges, exception)
-
-    # ------------------------------------------------------------------ groups
-
-    def group_positions(self, group: str, *, stable: bool) -> list[KafkaPartition]:
-        """Return every committed offset of a consumer group, with its metadata; `stable` waits until no transaction with offsets is open."""
-        # Makes a new cluster have coordinators: without one, the client library crashes on the answer to the next request.
-        self._described(group)
-        asked = [ConsumerGroupTopicPartitions(group)]
-        doing = f"reading the positions of {group!r}"
-        try:
-            found = self._admin.one(
-                doing,
-                lambda client, seconds: client.list_consumer_group_offsets(
-                    asked, require_stable=stable, request_timeout=seconds
-                ),
-            )
-        except KafkaException as exception:
-            error = error_of(exception)
-            if error is not None and error.code() == KafkaError.GROUP_ID_NOT_FOUND:
-                return []
-            raise self._patience.failed(doing, exception) from exception
-        return [each for each in found.topic_partitions if each.offset >= 0]
-
-    def check_members(self, group: str) -> None:
-        """Raise LogError if programs that are not ours have joined a consumer group: they would move its positions."""
-        found = self._described(group)
-        if found is not None and found.members:
-            raise has_members(self._clients.where, group)
-
-    def _described(self, group: str) -> Any:
-        """Return what the brokers say of a consumer group; None if they know none of that name."""
-        doing = f"looking for members of {group!r}"
-        try:
-            found = self._admin.one(
-                doing, lambda client, seconds: client.describe_consumer_groups([group], request_timeout=seconds)
-            )
-        except KafkaException as exception:
-            error = error_of(exception)
-            if error is not None and error.code() == KafkaError.GROUP_ID_NOT_FOUND:
-                return None
-            raise self._patience.failed(doing, exception) from exception
-        return found
-
-    def delete_group(self, group: str) -> None:
-        """Delete a consumer group and its offsets."""
-        try:
-            self._admin.one(
-                f"deleting the positions of {group!r}",
-                lambda client, seconds: client.delete_consumer_groups([group], request_timeout=seconds),
-            )
-        except KafkaException as exception:
-            error = error_of(exception)
-            if error is not None and error.code() == KafkaError.GROUP_ID_NOT_FOUND:
-                return
-            if error is not None and error.code() == KafkaError.NON_EMPTY_GROUP:
-                raise has_members(self._clients.where, group) from exception
-            raise self._patience.failed(f"deleting the positions of {group!r}", exception) from exception
 
 
 class _Settings:

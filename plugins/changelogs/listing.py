@@ -1,0 +1,66 @@
+"""The files of a changelog directory: their names, and what one listing of them says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from penstock.errors import ChangelogError
+
+from .chain import Delta
+from .storage import TEMPORARY, StoredFile
+
+_VERSION = r"[0-9]+-[A-Za-z0-9_-]*"
+_DELTA_NAME = re.compile(rf"({_VERSION})\.({_VERSION}|-)\.(\d+)\.delta")
+_SNAPSHOT_NAME = re.compile(rf"({_VERSION})\.snapshot")
+
+
+@dataclass
+class Listing:
+    """One listing of a task's folder, by version.
+
+    `deltas`: deltas of the size that their names state. `damaged`: deltas of another size, each with a description.
+    `ours`: every file that this changelog wrote. `names`: the file name of each delta.
+    """
+
+    ours: list[StoredFile] = field(default_factory=list)
+    deltas: dict[str, Delta] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    snapshots: dict[str, StoredFile] = field(default_factory=dict)
+    damaged: dict[str, str] = field(default_factory=dict)
+    unusable: list[str] = field(default_factory=list)
+    """Damaged snapshots that a look for a way to a version came across."""
+
+    @classmethod
+    def of(cls, stored: Iterable[StoredFile]) -> Listing:
+        """Return what file names and sizes say; other programs' files are left out."""
+        files = cls()
+        for file in stored:
+            if delta := _DELTA_NAME.fullmatch(file.name):
+                version, previous, size = delta[1], None if delta[2] == "-" else delta[2], int(delta[3])
+                if file.size == size:
+                    files.deltas[version] = Delta(version, previous, size)
+                    files.names[version] = file.name
+                else:
+                    files.damaged[version] = f"{file.name} ({file.size} bytes instead of {size})"
+            elif snapshot := _SNAPSHOT_NAME.fullmatch(file.name):
+                files.snapshots[snapshot[1]] = file
+            elif not file.name.endswith(TEMPORARY):
+                continue
+            files.ours.append(file)
+        return files
+
+
+def snapshot_name(version: str) -> str:
+    """Return the file name of a version's snapshot."""
+    return f"{version}.snapshot"
+
+
+def checked_version(version: str) -> str:
+    """Return `version`. Raises ChangelogError when it cannot be part of a file name."""
+    if not re.fullmatch(_VERSION, version):
+        raise ChangelogError(
+            f"version {version!r} cannot be a file's name: expected a number, '-', and letters, digits, '_' and '-'"
+        )
+    return version
