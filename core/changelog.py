@@ -135,7 +135,8 @@ class Changelog(Protocol):
     """What the name of a changelog stands for: opens the changelog of a task at a location.
 
     One with an attribute `in_log` that is true is also given `log`, the application's log, and `stores`: the task's
-    logged stores, as a `penstock.program.layouts.Layout`.
+    logged stores, as a `penstock.program.layouts.Layout`. It has `topic_of(application_id, store)`, which returns the
+    name of a store's topic, and `topic_config`, the settings that these topics are created with.
     """
 
     def __call__(self, location: str, application_id: str, task_id: str) -> TaskChangelog:

@@ -11,9 +11,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from penstock import Application, Log
+from penstock.plugins.runtime.application.preparation import prepare
 from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.worker import TaskWorker
-from penstock.plugins.spark.preparation import prepare
 
 ROOT = Path(__file__).parents[1]
 

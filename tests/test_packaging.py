@@ -38,7 +38,7 @@ LIBRARIES = {
     "orjson": {"plugins/serdes", "plugins/cli"},
     "pandas": {"plugins/spark"},
     "pluggy": {"core"},
-    "pyarrow": {"plugins/spark", "plugins/changelogs"},
+    "pyarrow": {"plugins/spark", "plugins/changelogs", "plugins/runtime"},
     "pyspark": {"plugins/spark"},
     "pytest": {"plugins/testing"},
     "rich": {"plugins/cli"},

@@ -54,6 +54,8 @@ class TopicChangelog(TaskChangelog):
 
     in_log = True
     """It is given the log, and its deltas are records of the commit."""
+    topic_of = staticmethod(changelog_topic)
+    topic_config = CONFIG
 
     def __init__(self, location: str, application_id: str, task_id: str, *, log: Log, stores: Layout) -> None:
         self._log = log

@@ -48,19 +48,18 @@ def move(target: str, source: str, as_json: bool, **where: Any) -> None:
     A run is refused while the committed state of a task is not there. It is refused while the application runs, and can be repeated
     after it was killed. What is in the other place stays.
     """
-    from penstock.plugins.spark.changelog_location import move_changelog
-    from penstock.plugins.spark.lease import LeaseKeeper
-    from penstock.plugins.spark.preparation import check_program
+    from penstock.plugins.runtime.application.changelog_move import move_changelog
+    from penstock.plugins.runtime.application.lease import LeaseKeeper
+    from penstock.plugins.runtime.application.preparation import check_program
     from penstock.settings.secret import hide
 
     application = find_application(target, **where)
     with open_log(application.settings) as log:
         lease = LeaseKeeper(log, application.id)
         try:
-            laid = check_program(application, log)
+            prepared = check_program(application, log)
             moved = move_changelog(
-                laid.application, laid.assignment, log, laid.identity, source, lease.check,
-                lambda task: note(f"task {task} is copied"), gone_stores=laid.gone_stores,
+                prepared, log, source, lease.check, lambda task: note(f"task {task} is copied")
             )  # fmt: skip
         finally:
             lease.release()

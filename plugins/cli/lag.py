@@ -19,7 +19,7 @@ from .output import note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from penstock.log import Log
-    from penstock.plugins.runtime.lag import PartitionLag
+    from penstock.plugins.runtime.application.lag import PartitionLag
     from penstock.settings.application import Application
 
 
@@ -76,8 +76,8 @@ def lag(
 
 
 def _find(application: Application, log: Log) -> list[PartitionLag]:
-    from penstock.plugins.runtime.lag import find_lag
-    from penstock.plugins.spark.preparation import resolve
+    from penstock.plugins.runtime.application.lag import find_lag
+    from penstock.plugins.runtime.application.preparation import resolve
 
     return find_lag(application, resolve(application, log), log)
 

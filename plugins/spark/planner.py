@@ -9,9 +9,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from penstock.clock import Clock, SystemClock
+from penstock.clock import Clock, SystemClock, duration_ms
 from penstock.errors import UnknownTopicError
 from penstock.log import Log, TopicInfo
+from penstock.plugins.runtime.application.lag import latest_topics
+from penstock.plugins.runtime.application.preparation import Prepared
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
 
@@ -52,6 +54,23 @@ class Plan:
     max_records: int | None
     punctuation_interval_ms: int
     control: str
+
+    @classmethod
+    def of(cls, prepared: Prepared, parallelism: int, control: str) -> Plan:
+        """Return the plan of a prepared application."""
+        application, assignment = prepared.application, prepared.assignment
+        settings = application.settings
+        return cls(
+            application.id,
+            {task: [(topic, partition) for topic, partition in each] for task, each in prepared.tasks().items()},
+            list(assignment.internal),
+            [topic for topic in latest_topics(application, assignment) if topic not in assignment.internal],
+            sorted({each.topic for each in assignment.globals}),
+            parallelism,
+            settings.max_records_per_batch,
+            duration_ms(settings.punctuation_interval),
+            control,
+        )
 
     def to_json(self) -> str:
         """Return this as text."""

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import FencedError, PenstockError, StaleStoreError
+from penstock.plugins.runtime.application.preparation import Prepared
 from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.system_errors import error_number, what_to_do
@@ -19,7 +20,7 @@ from penstock.system_errors import error_number, what_to_do
 from .checkpoint import Checkpoint, delete_with_spark
 from .control import Control, ControlFile, LogFile
 from .executor import OUTPUT_SCHEMA, STATE_SCHEMA, BatchFunction, Cargo
-from .preparation import Prepared
+from .planner import Plan
 from .reports import TaskFailure, WorkerMessage
 from .session import tune
 from .shipping import pack
@@ -107,7 +108,7 @@ class ApplicationQuery:
 
         spark = tune(self._session, self.checkpoint.is_local, self.parallelism)
         spark.dataSource.register(PenstockDataSource)
-        plan = self._prepared.plan(self.parallelism, self._directory)
+        plan = Plan.of(self._prepared, self.parallelism, str(self._directory))
         LogFile(self._directory).write(self._prepared.application.settings)
         cargo = Cargo(
             self._prepared.application,

@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 from penstock.clock import Clock, SystemClock, duration_ms
 from penstock.errors import ConfigError, RuntimeUnavailableError
 from penstock.log import Log
+from penstock.plugins.runtime.application.lease import LeaseKeeper
+from penstock.plugins.runtime.application.open_files import check_open_files
+from penstock.plugins.runtime.application.preparation import Prepared, prepare, resolve
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.report import TaskReport
 from penstock.record import TopicPartition
@@ -22,9 +25,6 @@ from penstock.settings.application import Application
 from penstock.settings.settings import Settings
 from penstock.system_errors import raise_open_files_limit
 
-from .lease import LeaseKeeper
-from .open_files import check_open_files
-from .preparation import Prepared, prepare, resolve
 from .progress import RunProgress, RunSummary
 from .session import check_java, check_session, local_cores, make_session
 

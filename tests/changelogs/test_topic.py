@@ -16,9 +16,9 @@ from penstock.log import Log
 from penstock.plugins.changelogs.topic import changelog_topic
 from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.logs.memory import MemoryLog
+from penstock.plugins.runtime.application.preparation import prepare
 from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.worker import TaskWorker
-from penstock.plugins.spark.preparation import prepare
 from penstock.plugins.testing.contracts.log_history import read
 from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, TopicPartition

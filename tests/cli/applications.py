@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.plugins.cli.target import load
+from penstock.plugins.runtime.application.preparation import prepare
 from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.worker import TaskWorker
-from penstock.plugins.spark.preparation import prepare
 from penstock.plugins.spark.runner import RunningApplication
 from penstock.settings.application import Application
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from penstock import Application, Topology
 from penstock.plugins.logs.kafka import admin
+from penstock.plugins.runtime.application.lease import LeaseKeeper
+from penstock.plugins.runtime.application.preparation import prepare
 from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.spark.lease import LeaseKeeper
-from penstock.plugins.spark.preparation import prepare
 
 ORDERS, TOTALS = "early-orders", "early-totals"
 

@@ -16,9 +16,9 @@ from confluent_kafka.admin import AdminClient
 from penstock.errors import LogError
 from penstock.plugins.logs.kafka import KafkaLog, transactions
 from penstock.plugins.logs.kafka.clients import Clients
+from penstock.plugins.runtime.application.preparation import prepare
 from penstock.plugins.spark.control import Control, ControlFile
-from penstock.plugins.spark.planner import BatchPlanner
-from penstock.plugins.spark.preparation import prepare
+from penstock.plugins.spark.planner import BatchPlanner, Plan
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from ..bad_input.world import says
@@ -182,7 +182,7 @@ class Running:
         self.lease = self.log.lease(self.shop.id, "this test", 600_000)
         control = directory / self.shop.id
         ControlFile(control).write(Control())
-        self.planner = BatchPlanner(prepare(self.shop.application, self.log).plan(1, control), self.log)
+        self.planner = BatchPlanner(Plan.of(prepare(self.shop.application, self.log), 1, str(control)), self.log)
         self.shop.sell(*[("ann", 2), ("bob", 3)] * 50)
         self.ends = self.log.end_offsets(self.worker.partitions)
 

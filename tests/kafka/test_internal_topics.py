@@ -12,9 +12,9 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.errors import IncompatibleStateError, LogError, TopologyError
 from penstock.plugins.logs.kafka import KafkaLog
+from penstock.plugins.runtime.application.preparation import prepare
 from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.worker import TaskWorker
-from penstock.plugins.spark.preparation import prepare
 from penstock.plugins.spark.runner import RunningApplication
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import OutputBatch, TopicPartition

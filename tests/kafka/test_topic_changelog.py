@@ -13,10 +13,10 @@ from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.errors import FencedError
 from penstock.plugins.changelogs.topic import changelog_topic
 from penstock.plugins.logs.kafka import KafkaLog
+from penstock.plugins.runtime.application.preparation import prepare
 from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.worker import TaskWorker
-from penstock.plugins.spark.preparation import prepare
 from penstock.plugins.testing.contracts.log_history import settled_ends
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.program.nodes import TaskId

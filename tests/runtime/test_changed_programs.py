@@ -26,10 +26,10 @@ from penstock import (
 from penstock.errors import IncompatibleStateError
 from penstock.log import Log
 from penstock.plugins.logs.memory import MemoryLog
+from penstock.plugins.runtime.application.changelog_move import Moved, move_changelog
+from penstock.plugins.runtime.application.preparation import check_program, prepare
+from penstock.plugins.runtime.application.saved_stores import accept_stores, drop_stores, saved_stores
 from penstock.plugins.runtime.state import TaskState
-from penstock.plugins.spark.changelog_location import Moved, move_changelog
-from penstock.plugins.spark.preparation import check_program, prepare
-from penstock.plugins.spark.saved_stores import accept_stores, drop_stores, saved_stores
 from penstock.plugins.testing.contracts.log_history import read
 from penstock.record import OutputBatch, TopicPartition
 
@@ -354,11 +354,7 @@ def test_a_first_store_that_is_rolled_back(world: World) -> None:
 
 
 def move(world: World, application: Application) -> Moved:
-    laid = check_program(application, world.log)
-    return move_changelog(
-        laid.application, laid.assignment, world.log, laid.identity, "directory:old", lambda: None,
-        gone_stores=laid.gone_stores,
-    )  # fmt: skip
+    return move_changelog(check_program(application, world.log), world.log, "directory:old", lambda: None)
 
 
 def test_a_parked_store_moves_with_the_changelog(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from penstock.errors import ConfigError, FencedError, UnknownTopicError
 from penstock.handlers import Failure, Stage
 from penstock.log import Log
+from penstock.plugins.dead_letters.letters import Selection, read_letters
+from penstock.plugins.dead_letters.replay import count_letters, replay
 from penstock.plugins.logs.local import LocalLog
-from penstock.plugins.runtime.dead_letters import Selection, read_letters
-from penstock.plugins.runtime.replay import count_letters, replay
 from penstock.record import Headers, OutputBatch, TopicPartition
 from penstock.task.dead_letter import failure_headers
 

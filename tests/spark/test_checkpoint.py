@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from penstock import ConfigError, IncompatibleStateError, Settings
-from penstock.plugins.spark.checkpoint import Checkpoint, delete_checkpoint, delete_with_spark, has_checkpoint
+from penstock.plugins.runtime.application.checkpoint_files import delete_checkpoint, has_checkpoint
+from penstock.plugins.spark.checkpoint import Checkpoint, delete_with_spark
 
 
 def checkpoint(

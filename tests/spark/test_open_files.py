@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from penstock import RuntimeUnavailableError
+from penstock.plugins.runtime.application.open_files import check_open_files, open_files
+from penstock.plugins.runtime.application.preparation import prepare
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.spark import run
-from penstock.plugins.spark.open_files import check_open_files, open_files
-from penstock.plugins.spark.preparation import prepare
 from penstock.plugins.spark.session import local_cores
 from penstock.plugins.testing.contracts.child import answer, forked
 

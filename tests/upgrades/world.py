@@ -14,11 +14,11 @@ from typing import Any, Literal
 from penstock import ValueAndTimestamp
 from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.logs.local.catalogue import Topic
+from penstock.plugins.runtime.application.changelog_move import move_changelog
+from penstock.plugins.runtime.application.preparation import check_program, prepare
+from penstock.plugins.runtime.application.saved_stores import accept_stores, drop_stores
 from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.worker import TaskWorker
-from penstock.plugins.spark.changelog_location import move_changelog
-from penstock.plugins.spark.preparation import check_program, prepare
-from penstock.plugins.spark.saved_stores import accept_stores, drop_stores
 from penstock.plugins.testing.contracts.log_history import read
 from penstock.record import OutputBatch, TopicPartition
 
@@ -130,11 +130,7 @@ class World:
             drop_stores(application, self.log, ["counts"], lambda: None)
         elif command == "changelog move":
             source = before.run_as(self.directory, **self.settings).settings.changelog
-            laid = check_program(application, self.log)
-            move_changelog(
-                laid.application, laid.assignment, self.log, laid.identity, source, lambda: None,
-                gone_stores=laid.gone_stores,
-            )  # fmt: skip
+            move_changelog(check_program(application, self.log), self.log, source, lambda: None)
 
     def outputs(self) -> dict[str, list[tuple[str, str]]]:
         """Return what was written to each sink's topic since the last call, sorted."""

@@ -11,8 +11,8 @@ from penstock.log import Log
 from penstock.plugins.changelogs.topic import changelog_topic
 from penstock.settings.application import Application
 
-from .compatibility import Note, missed, saved_subtopologies
-from .preparation import read_note, write_note
+from .compatibility import missed
+from .saved_program import Note, read_note, saved_subtopologies, write_note
 
 
 @dataclass(frozen=True)

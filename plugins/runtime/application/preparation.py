@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from penstock.clock import duration_ms
 from penstock.errors import IncompatibleStateError, TopologyError
+from penstock.hooks import registry
 from penstock.log import Log
-from penstock.plugins.changelogs.topic import CONFIG, changelog_topic
 from penstock.program.assignment import Assignment
 from penstock.program.nodes import SinkNode
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
 from penstock.task.dead_letter import dead_letter_topics
 
+from ..lost_commits import in_log
 from .changelog_location import check_location
 from .committed import CommittedPartitions
-from .compatibility import Note, check_saved, gone_stores, saved_subtopologies
-from .planner import Plan
+from .compatibility import check_saved
+from .saved_program import gone_stores, read_note, saved_subtopologies, write_note
 
-_META = "program"
 _REPARTITION_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
@@ -56,52 +53,12 @@ class Prepared:
         """Return the tasks' partitions by the task id as text."""
         return {str(task): partitions for task, partitions in self.assignment.tasks.items()}
 
-    def plan(self, parallelism: int, control: Path) -> Plan:
-        """Return what the source must know."""
-        settings = self.application.settings
-        sources = {source.name: source for each in self.application.program.subtopologies for source in each.sources}
-        latest = [
-            topic
-            for topics in self.assignment.sources.values()
-            for topic, source in topics.items()
-            if (sources[source].offset_reset or settings.offset_reset) == "latest"
-        ]
-        return Plan(
-            self.application.id,
-            {task: [(topic, partition) for topic, partition in each] for task, each in self.tasks().items()},
-            list(self.assignment.internal),
-            [topic for topic in latest if topic not in self.assignment.internal],
-            sorted({each.topic for each in self.assignment.globals}),
-            parallelism,
-            settings.max_records_per_batch,
-            duration_ms(settings.punctuation_interval),
-            str(control),
-        )
-
 
 def resolve(application: Application, log: Log) -> Assignment:
     """Lay the application over its log. Raises TopologyError for topics that are missing or do not fit."""
     own = f"{application.id}-"
     counts = {name: info.partitions for name, info in log.topics().items() if not info.internal or name.startswith(own)}
     return application.program.resolve(counts, application.id)
-
-
-def saved_fingerprint(application_id: str, log: Log) -> Mapping[str, Any] | None:
-    """Return the fingerprint of the program that ran last under this id, parked stores included; None if none did."""
-    note = read_note(application_id, log)
-    return {**note["fingerprint"], "subtopologies": saved_subtopologies(note)} if note else None
-
-
-def read_note(application_id: str, log: Log) -> Note:
-    """Return the note of the program that ran last under this id; empty if none did."""
-    saved = log.get_meta(application_id, _META)
-    note: Note = {} if saved is None else json.loads(saved)
-    return note
-
-
-def write_note(application_id: str, log: Log, note: Note) -> None:
-    """Keep a note. Whoever calls holds the application's lease."""
-    log.put_meta(application_id, _META, json.dumps(note).encode())
 
 
 def prepare(application: Application, log: Log) -> Prepared:
@@ -155,8 +112,9 @@ def _make_changelog_topics(
     application: Application, assignment: Assignment, log: Log, before: Mapping[str, Any]
 ) -> None:
     """Create the topics of a changelog that lives in the log, and check those that are there. Raises IncompatibleStateError."""
-    if application.settings.changelog.partition(":")[0] != "topic":
+    if not in_log(application.settings):
         return
+    changelog = registry().load("changelog", application.settings.changelog.partition(":")[0])
     topics = log.topics()
     saved = [*saved_subtopologies(before).values()] if before else []
     known = {name for each in saved for name, store in each["stores"].items() if store.get("logged", True)}
@@ -164,7 +122,7 @@ def _make_changelog_topics(
         tasks = sum(task.subtopology == subtopology.id for task in assignment.tasks)
         # Parked stores are among them: their topics are read by the tasks, too.
         for store_name, kept in subtopology.layouts.now.items() if subtopology.layouts is not None else ():
-            name = changelog_topic(application.id, store_name)
+            name = changelog.topic_of(application.id, store_name)
             if kept.logged and store_name in known and name not in topics:
                 raise IncompatibleStateError(
                     f"changelog topic {name!r} is gone, and the state of store {store_name!r} with it: was it deleted, or is this another "
@@ -172,11 +130,11 @@ def _make_changelog_topics(
                     "starts the application afresh"
                 )
         for store in subtopology.stores:
-            name = changelog_topic(application.id, store.name)
+            name = changelog.topic_of(application.id, store.name)
             if not store.logged:
                 continue
             if name not in topics:
-                log.create_topic(name, tasks, CONFIG, internal=True)
+                log.create_topic(name, tasks, changelog.topic_config, internal=True)
                 continue
             found = topics[name]
             if found.partitions != tasks:

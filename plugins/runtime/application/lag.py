@@ -9,6 +9,8 @@ from penstock.program.assignment import Assignment
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
 
+from ..positions import starts_at_end
+
 
 @dataclass(frozen=True)
 class PartitionLag:
@@ -56,13 +58,13 @@ def start_positions(
     return starts | dict(log.end_offsets([each for each in partitions if each.topic in latest]))
 
 
-def latest_topics(application: Application, assignment: Assignment) -> set[str]:
+def latest_topics(application: Application, assignment: Assignment) -> list[str]:
     """Return the topics that a new application starts to read at their end."""
     program = application.program
     sources = {source.name: source for each in program.subtopologies for source in each.sources}
-    return {
+    return [
         topic
         for topics in assignment.sources.values()
         for topic, name in topics.items()
-        if (sources[name].offset_reset or application.settings.offset_reset) == "latest"
-    }
+        if starts_at_end(sources[name], application.settings)
+    ]

@@ -10,18 +10,18 @@ from dataclasses import dataclass, field, replace
 from penstock.changelog import TaskChangelog, version_counter
 from penstock.errors import ChangelogError, ConfigError, IncompatibleStateError
 from penstock.log import Commit, Log
-from penstock.plugins.runtime.lag import start_positions
-from penstock.plugins.runtime.locations import open_changelog
-from penstock.plugins.runtime.lost_commits import KEEPS_NO_POSITIONS, in_log
-from penstock.plugins.runtime.state import first_version
 from penstock.program.assignment import Assignment
 from penstock.program.nodes import SinkNode, TaskId, decorate
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
 from penstock.task.dead_letter import dead_letter_topics
 
+from ..locations import open_changelog
+from ..lost_commits import KEEPS_NO_POSITIONS, in_log
+from ..state import first_version
 from .changelog_location import keeps_state
-from .checkpoint import checkpoint_location, delete_checkpoint, has_checkpoint
+from .checkpoint_files import checkpoint_location, delete_checkpoint, has_checkpoint
+from .lag import start_positions
 from .preparation import check_program, make_repartition_topics
 from .reset import Destination, Known, Offsets
 

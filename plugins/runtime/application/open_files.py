@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from penstock.errors import RuntimeUnavailableError
 from penstock.hooks import registry
 from penstock.log import Log
 from penstock.settings.application import Application
 from penstock.system_errors import open_files_advice, open_files_limit
 
-if TYPE_CHECKING:
-    from .preparation import Prepared
+from .preparation import Prepared
 
 _BASE = 24
 """What a worker process has open without any task."""

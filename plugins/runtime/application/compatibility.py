@@ -16,13 +16,10 @@ from penstock.program.layouts import KeptStore, Layout, Layouts, layout_from_dat
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
 
+from .saved_program import Note, saved_subtopologies
+
 _EARLIER = 100
 """So many earlier layouts are remembered; a copy of the state that names an older one is restored afresh."""
-
-Note = dict[str, Any]
-"""What the log keeps for an application of the program that ran last: `identity`, a word for this life of the application; `fingerprint`;
-`changelog`; `reads`, the topics of each sub-topology by their names in the log; `layouts` by sub-topology; `parked` stores;
-`gone`, the sub-topologies of the program before that only parked stores are left of; `lives` of stores that were dropped."""
 
 
 def check_saved(application: Application, assignment: Assignment, before: Note, log: Log) -> tuple[Note, Application]:
@@ -75,20 +72,6 @@ def check_saved(application: Application, assignment: Assignment, before: Note, 
         },
     }
     return note, _with_layouts(application, layouts)
-
-
-def saved_subtopologies(note: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the sub-topologies of a note by number, with those that are gone, and parked stores among their stores."""
-    found = deepcopy({**note.get("gone", {}), **note["fingerprint"]["subtopologies"]})
-    for name, each in note.get("parked", {}).items():
-        found[each["subtopology"]]["stores"][name] = each["store"]
-    return found
-
-
-def gone_stores(note: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the parked stores of sub-topologies that are gone."""
-    gone = note.get("gone", {})
-    return tuple(sorted(name for name, each in note.get("parked", {}).items() if each["subtopology"] in gone))
 
 
 def _check_changelog(application: Application, before: Mapping[str, Any]) -> None:

@@ -10,17 +10,18 @@ from pathlib import Path
 
 from penstock.errors import ConfigError
 from penstock.log import Log
-from penstock.plugins.runtime.directories import remove_all
-from penstock.plugins.runtime.lag import start_positions
-from penstock.plugins.runtime.locations import open_changelog, state_directory
+from penstock.plugins.changelogs.topic import changelog_topic
 from penstock.program.assignment import Assignment
 from penstock.program.nodes import decorate
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
 
-from .checkpoint import checkpoint_location, delete_checkpoint, has_checkpoint
+from ..directories import remove_all
+from ..locations import open_changelog, state_directory
+from .checkpoint_files import checkpoint_location, delete_checkpoint, has_checkpoint
 from .compatibility import waiting_records
-from .preparation import saved_fingerprint
+from .lag import start_positions
+from .saved_program import saved_fingerprint
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -129,7 +130,7 @@ def plan_reset(
     saved = saved_fingerprint(application.id, log) or {}
     before = saved.get("subtopologies", {})
     stores = {*application.program.stores, *(store for each in before.values() for store in each.get("stores", ()))}
-    changelogs = {f"{application.id}-{store}-changelog" for store in stores}
+    changelogs = {changelog_topic(application.id, store) for store in stores}
     internal = _internal_topics(application.id, assignment, saved.get("internal_topics", ())) | changelogs
     own = [name for name in sorted(internal) if name in infos and (infos[name].internal or name in mine)]
     tasks = {str(task) for task in assignment.tasks if application.program.subtopology(task.subtopology).stores}

@@ -1,0 +1,106 @@
+"""Where an application's changelog is: noted in its log, and checked when the setting `changelog` has changed."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from shlex import quote
+
+from penstock.changelog import TaskChangelog
+from penstock.errors import ChangelogError, IncompatibleStateError
+from penstock.log import Commit, Log
+from penstock.program.assignment import Assignment
+from penstock.program.nodes import TaskId
+from penstock.settings.application import Application
+from penstock.settings.secret import hide
+from penstock.settings.settings import Settings
+
+from ..coverage import Coverage
+from ..locations import open_changelog, resolve
+from ..lost_commits import in_log
+
+_META = "changelog"
+_THREADS = 8
+
+
+def check_location(application: Application, assignment: Assignment, log: Log, identity: str) -> None:
+    """Note where the changelog is. Raises IncompatibleStateError when that has changed and a task's state cannot be reached there.
+
+    Whoever calls holds the application's lease: to learn which versions are committed, it takes the fences of all tasks.
+    """
+    stateful = stateful_tasks(application, assignment)
+    if not stateful or in_log(application.settings):
+        return
+    now, before = _location(application.settings), _noted(application, log, identity)
+    if now == before:
+        return
+    if before is not None:
+        with ThreadPoolExecutor(_THREADS, "changelog-location") as pool:
+            found = pool.map(lambda task: _missing(application, assignment, log, task), stateful)
+            missing = [f"task {task} (version {version})" for task, version in zip(stateful, found) if version]
+        if missing:
+            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            raise IncompatibleStateError(
+                f"application {application.id!r} keeps its state's history in {before!r}, and its setting 'changelog' means {now!r} now, where the "
+                f"state of {', '.join(missing[:3])}{more} is not: go back to the other place (a relative one is under `data_dir`), or copy it with "
+                f"`penstock changelog move MODULE:ATTR --from {quote(before)}`"
+            )
+    note_location(application, log, identity)
+
+
+def note_location(application: Application, log: Log, identity: str) -> None:
+    """Note in the log where the changelog is now."""
+    log.put_meta(application.id, f"{_META}-{identity}", _location(application.settings).encode())
+
+
+def keeps_state(application: Application, task: TaskId) -> bool:
+    """Return whether a task has a changelog: it has stores, if only some that the program does not name any more."""
+    subtopology = application.program.subtopology(task.subtopology)
+    return bool(subtopology.stores or (subtopology.layouts and subtopology.layouts.now))
+
+
+def _location(settings: Settings) -> str:
+    """Return the changelog as it is noted: its place in full, without secrets."""
+    name, _, location = settings.changelog.partition(":")
+    place = resolve(settings, location)
+    shown: str = hide("changelog", f"{name}:{place if '://' in place else os.path.abspath(place)}")
+    return shown
+
+
+def _noted(application: Application, log: Log, identity: str) -> str | None:
+    saved = log.get_meta(application.id, f"{_META}-{identity}")
+    return None if saved is None else saved.decode()
+
+
+def stateful_tasks(application: Application, assignment: Assignment) -> list[TaskId]:
+    """Return the tasks that have a changelog."""
+    return [task for task in assignment.tasks if keeps_state(application, task)]
+
+
+def committed_state(application: Application, assignment: Assignment, log: Log, task: TaskId) -> Commit | None:
+    """Return the task's commit, None if the changelog has nothing of it: there is none, or it is of a program without stores there."""
+    with closing(log.open_committer(application.id, str(task), assignment.tasks[task])) as committer:
+        commit = committer.committed
+    layouts = application.program.subtopology(task.subtopology).layouts
+    if commit is None or (layouts is not None and not Coverage(layouts, commit.version).had_changelog):
+        return None
+    return commit
+
+
+def _missing(application: Application, assignment: Assignment, log: Log, task: TaskId) -> str | None:
+    """Return the committed version of a task if it cannot be reached."""
+    commit = committed_state(application, assignment, log, task)
+    if commit is None:
+        return None
+    with closing(open_changelog(application.settings, application.id, str(task))) as changelog:
+        return None if reaches(changelog, commit.version) else commit.version
+
+
+def reaches(changelog: TaskChangelog, version: str) -> bool:
+    """Return whether the changelog leads to a version."""
+    try:
+        changelog.restore(version, None)
+    except ChangelogError:
+        return False
+    return True

@@ -1,0 +1,115 @@
+"""Moving an application's changelog: the committed state of every task, copied to another place."""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from penstock.changelog import Restore
+from penstock.errors import ConfigError, IncompatibleStateError
+from penstock.log import Log
+from penstock.settings.secret import hide
+
+from ..locations import open_changelog
+from ..lost_commits import in_log
+from .changelog_location import committed_state, note_location, reaches, stateful_tasks
+from .preparation import Prepared
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What `move_changelog` did: the tasks whose state it copied, and those whose state was there already."""
+
+    copied: tuple[str, ...]
+    there: tuple[str, ...]
+
+
+def move_changelog(
+    prepared: Prepared,
+    log: Log,
+    source: str,
+    check_lease: Callable[[], None],
+    on_task: Callable[[str], None] = lambda task: None,
+) -> Moved:
+    """Copy the committed state of every task from the changelog `source` (NAME:LOCATION) to the one in the settings.
+
+    The caller holds the application's lease. A task's state appears as a whole, and a state that is in the new place is
+    not copied again, so a move that was killed can be repeated. Nothing is deleted. `on_task` is called with each task
+    that was copied. Raises ConfigError when `source` is not a changelog of the same kind, ChangelogError when it lacks a
+    state, too, and IncompatibleStateError when there are `gone_stores`, which would stay behind.
+    """
+    application, assignment = prepared.application, prepared.assignment
+    name = application.settings.changelog.partition(":")[0]
+    from_settings = replace(application.settings, changelog=source)
+    if source.partition(":")[0] != name or in_log(application.settings):
+        raise ConfigError(
+            f"--from {hide('changelog', source)!r}: expected another location of the changelog in force, which is "
+            f"{hide('changelog', application.settings.changelog)!r}; state moves between places of one kind, and one that lives in the log stays there"
+        )
+    if prepared.gone_stores:
+        raise IncompatibleStateError(
+            f"application {application.id!r} has parked stores in sub-topologies that the program does not have: {', '.join(prepared.gone_stores)}. No task "
+            "would copy them: move with the program that names them, or give up their content first (`penstock stores drop`)"
+        )
+    copied, there = [], []
+    for task in stateful_tasks(application, assignment):
+        check_lease()
+        commit = committed_state(application, assignment, log, task)
+        if commit is None:
+            continue
+        with closing(open_changelog(application.settings, application.id, str(task))) as target:
+            if reaches(target, commit.version):
+                there.append(str(task))
+                continue
+            with closing(open_changelog(from_settings, application.id, str(task))) as origin, _Sorted() as rows:
+                rows.take(origin.restore(commit.version, None))
+                target.snapshot(commit.version, rows, commit)
+            target.restore(commit.version, None)
+        copied.append(str(task))
+        on_task(str(task))
+    check_lease()
+    note_location(application, log, prepared.identity)
+    return Moved(tuple(copied), tuple(there))
+
+
+class _Sorted:
+    """The rows of a state in store and key order, from the steps that lead to it; on disk, for a state need not fit into memory."""
+
+    def __init__(self) -> None:
+        self._directory = tempfile.TemporaryDirectory(prefix="penstock-move-")
+        self._rows = sqlite3.connect(Path(self._directory.name) / "rows", isolation_level=None)
+        self._rows.execute("PRAGMA journal_mode = OFF")
+        self._rows.execute("PRAGMA synchronous = OFF")
+        self._rows.execute(
+            "CREATE TABLE entry (store BLOB, key BLOB, value BLOB, PRIMARY KEY (store, key)) WITHOUT ROWID"
+        )
+
+    def __enter__(self) -> _Sorted:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._rows.close()
+        self._directory.cleanup()
+
+    def take(self, plan: Restore) -> None:
+        for changes, _ in plan.steps:
+            for store, rows in changes.items():
+                name = store.encode()
+                self._rows.execute("BEGIN")
+                self._rows.executemany(
+                    "INSERT OR REPLACE INTO entry VALUES (?, ?, ?)",
+                    ((name, key, value) for key, value in rows if value is not None),
+                )
+                self._rows.executemany(
+                    "DELETE FROM entry WHERE store = ? AND key = ?",
+                    ((name, key) for key, value in rows if value is None),
+                )
+                self._rows.execute("COMMIT")
+
+    def __iter__(self) -> Iterator[tuple[str, bytes, bytes]]:
+        for store, key, value in self._rows.execute("SELECT store, key, value FROM entry ORDER BY store, key"):
+            yield store.decode(), bytes(key), bytes(value)

@@ -1,0 +1,81 @@
+"""Where Spark's checkpoint of an application is, and deleting it without Spark."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from penstock.errors import ConfigError
+from penstock.settings.settings import Settings
+from penstock.system_errors import what_to_do
+
+from ..locations import resolve
+
+
+def checkpoint_location(settings: Settings, application_id: str) -> str:
+    """Return the directory, or URL, under which an application's checkpoints are."""
+    return f"{resolve(settings, settings.checkpoint_dir)}/{application_id}"
+
+
+def has_checkpoint(settings: Settings, application_id: str) -> bool:
+    """Return whether a driver on this host would go on with a checkpoint, or has left something of one."""
+    return pointer_directory(settings, application_id).exists()
+
+
+def delete_checkpoint(settings: Settings, application_id: str) -> str | None:
+    """Delete an application's checkpoints, this host's pointer to them first; return a remark about what cannot be deleted elsewhere."""
+    local = pointer_directory(settings, application_id)
+    found = local.exists()
+    with checkpoint_writable(local):
+        # A directory that nothing points to is never used again, whatever is left of it.
+        (local / "current.json").unlink(missing_ok=True)
+        if found:
+            shutil.rmtree(local)
+    location = checkpoint_location(settings, application_id)
+    if not found or "://" not in location:
+        return None
+    try:
+        _delete_without_spark(location)
+    except Exception as error:
+        return not_deleted(location, error)
+    return None
+
+
+def _delete_without_spark(url: str) -> None:
+    """Delete what is under a URL, as far as pyarrow knows its file system."""
+    from pyarrow import fs
+
+    # Hadoop's name of S3.
+    system, path = fs.FileSystem.from_uri("s3://" + url.removeprefix("s3a://") if url.startswith("s3a://") else url)
+    system.delete_dir_contents(path, missing_dir_ok=True)
+    with suppress(OSError):
+        # An object store has no directory apart from what is in it.
+        system.delete_dir(path)
+
+
+def not_deleted(location: str, error: Exception) -> str:
+    """Return a remark about a checkpoint that has to be deleted by hand."""
+    reason = str(error).partition("\n")[0]
+    return (
+        f"Spark's checkpoint in {location} is not used any more, and cannot be deleted from here ({reason}): delete it"
+    )
+
+
+def pointer_directory(settings: Settings, application_id: str) -> Path:
+    """Return the local directory that says which checkpoint is in use."""
+    location = checkpoint_location(settings, application_id)
+    return Path(location) if "://" not in location else Path(settings.data_dir, "checkpoint", application_id)
+
+
+@contextmanager
+def checkpoint_writable(directory: Path) -> Iterator[None]:
+    """Turn an OSError in the block into a ConfigError that names the directory and what to do."""
+    try:
+        yield
+    except OSError as error:
+        elsewhere = "set `checkpoint_dir` to another directory"
+        raise ConfigError(
+            f"checkpoint directory {directory}: {error.strerror or error}; {what_to_do(error, elsewhere) or elsewhere}"
+        ) from error

@@ -1,0 +1,49 @@
+"""What the log keeps of the program that ran last under an application id: its note."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+from penstock.log import Log
+
+_META = "program"
+
+Note = dict[str, Any]
+"""What the log keeps for an application of the program that ran last: `identity`, a word for this life of the application; `fingerprint`;
+`changelog`; `reads`, the topics of each sub-topology by their names in the log; `layouts` by sub-topology; `parked` stores;
+`gone`, the sub-topologies of the program before that only parked stores are left of; `lives` of stores that were dropped."""
+
+
+def saved_fingerprint(application_id: str, log: Log) -> Mapping[str, Any] | None:
+    """Return the fingerprint of the program that ran last under this id, parked stores included; None if none did."""
+    note = read_note(application_id, log)
+    return {**note["fingerprint"], "subtopologies": saved_subtopologies(note)} if note else None
+
+
+def read_note(application_id: str, log: Log) -> Note:
+    """Return the note of the program that ran last under this id; empty if none did."""
+    saved = log.get_meta(application_id, _META)
+    note: Note = {} if saved is None else json.loads(saved)
+    return note
+
+
+def write_note(application_id: str, log: Log, note: Note) -> None:
+    """Keep a note. Whoever calls holds the application's lease."""
+    log.put_meta(application_id, _META, json.dumps(note).encode())
+
+
+def saved_subtopologies(note: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the sub-topologies of a note by number, with those that are gone, and parked stores among their stores."""
+    found = deepcopy({**note.get("gone", {}), **note["fingerprint"]["subtopologies"]})
+    for name, each in note.get("parked", {}).items():
+        found[each["subtopology"]]["stores"][name] = each["store"]
+    return found
+
+
+def gone_stores(note: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the parked stores of sub-topologies that are gone."""
+    gone = note.get("gone", {})
+    return tuple(sorted(name for name, each in note.get("parked", {}).items() if each["subtopology"] in gone))
