@@ -53,14 +53,13 @@ def _once() -> Result:
     began = mark = time.perf_counter()
     done = 0
     for batch in batches:
-        task.add_records(batch)
+        task.feed(batch)
         done += task.process(BATCH)
         if done % COMMIT == 0:
             now = time.perf_counter()
             phases["process"] += now - mark
-            task.take_outputs()
+            task.take_commit()
             state.commit()
-            task.committed()
             mark = time.perf_counter()
             phases["state"] += mark - now
     seconds = time.perf_counter() - began

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from typing import Any
 
 from ..clock import Duration
 from ..errors import StoreError, TopologyError
@@ -12,60 +12,80 @@ from ..metrics import NodeMetrics
 from ..program.nodes import ProcessorNode
 from ..punctuation import Cancellable, PunctuationType, Punctuator
 from ..record import RecordMetadata
+from ..settings.settings import Settings
 from ..store import StateStore
+from .progress import Progress
 
-if TYPE_CHECKING:
-    from .task import Task
+Schedule = Callable[[str, Duration, Punctuator, PunctuationType, int | None, str | None], Cancellable]
+"""(node, interval, punctuator, clock, start, name) -> the schedule that a node asked for."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all contexts of one task share. `takes_commit_requests`: whether a processor's `commit` has an effect."""
+
+    application_id: str
+    task_id: str
+    settings: Settings
+    stores: Mapping[str, StateStore]
+    global_stores: Mapping[str, ReadOnlyView]
+    progress: Progress
+    schedule: Schedule
+    takes_commit_requests: bool
 
 
 class TransformerContext:
-    """The context of a ValueTransformer: everything but forwarding."""
+    """The context of a ValueTransformer: everything but forwarding. `engine_values` are those of the last commit."""
 
-    def __init__(self, task: Task, node: ProcessorNode, metrics: NodeMetrics) -> None:
-        self._task = task
+    def __init__(
+        self, shared: Shared, node: ProcessorNode, metrics: NodeMetrics, engine_values: Mapping[str, int]
+    ) -> None:
+        self._shared = shared
+        self._progress = shared.progress
         self._node = node
-        self.application_id = task.application_id
-        self.task_id = str(task.id)
+        self.application_id = shared.application_id
+        self.task_id = shared.task_id
         self.node = node.name
         self.metrics = metrics
-        self.engine_values: dict[str, int] = task.saved_node_values(node.name)
+        self.engine_values = dict(engine_values)
         """Numbers that the engine's own operators save with every commit, by name."""
 
     @property
     def config(self) -> Mapping[str, Any]:
         """The application's settings."""
-        settings = self._task.settings
+        settings = self._shared.settings
         return {each.name: getattr(settings, each.name) for each in fields(settings)}
 
     @property
     def record_metadata(self) -> RecordMetadata | None:
         """Where the current record was read; None in a punctuator and in `init`."""
-        return self._task.record_metadata()
+        return self._progress.record_metadata()
 
     def get_store(self, name: str) -> Any:
         """Return a connected store, or a global one to read."""
+        stores, global_stores = self._shared.stores, self._shared.global_stores
         if name in self._node.stores:
-            return self._task.stores[name]
-        if name in self._task.global_stores:
-            return self._task.global_stores[name]
-        if name in self._task.stores:
+            return stores[name]
+        if name in global_stores:
+            return global_stores[name]
+        if name in stores:
             raise TopologyError(
                 f"node {self.node!r} is not connected to store {name!r}; connect it: "
                 f"topology.connect({self.node!r}, {name!r}), or add_processor(..., stores=[{name!r}])"
             )
-        known = [*self._node.stores, *self._task.global_stores]
+        known = [*self._node.stores, *global_stores]
         raise TopologyError(
-            f"node {self.node!r} asks for store {name!r}, which it is not connected to; connected: {', '.join(known) or 'none'}. "
-            f"Declare it with topology.add_store(key_value_store({name!r}), {self.node!r})"
+            f"node {self.node!r} asks for store {name!r}, which it is not connected to; connected: "
+            f"{', '.join(known) or 'none'}. Declare it with topology.add_store(key_value_store({name!r}), {self.node!r})"
         )
 
     def current_stream_time_ms(self) -> int:
         """Return the highest timestamp processed by the task."""
-        return self._task.stream_time
+        return self._progress.stream_time
 
     def current_system_time_ms(self) -> int:
         """Return the driver's wall clock."""
-        return self._task.wall_clock
+        return self._progress.wall_clock
 
     def schedule(
         self,
@@ -77,18 +97,26 @@ class TransformerContext:
         name: str | None = None,
     ) -> Cancellable:
         """Call `punctuator` each time `interval` has passed."""
-        return self._task.schedule(self.node, interval, punctuator, clock, start, name)
+        return self._shared.schedule(self.node, interval, punctuator, clock, start, name)
 
     def commit(self) -> None:
         """Ask for a commit after the current record."""
-        self._task.commit_requested = self._task.needs_attention = True
+        if self._shared.takes_commit_requests:
+            self._progress.commit_requested = self._progress.needs_attention = True
 
 
 class NodeContext(TransformerContext):
     """The context of a Processor. `forward` is the function that the task compiled for this node."""
 
-    def __init__(self, task: Task, node: ProcessorNode, metrics: NodeMetrics, forward: Callable[..., None]) -> None:
-        super().__init__(task, node, metrics)
+    def __init__(
+        self,
+        shared: Shared,
+        node: ProcessorNode,
+        metrics: NodeMetrics,
+        engine_values: Mapping[str, int],
+        forward: Callable[..., None],
+    ) -> None:
+        super().__init__(shared, node, metrics, engine_values)
         self.forward = forward
 
 

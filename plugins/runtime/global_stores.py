@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from penstock.errors import OffsetOutOfRangeError, UnknownTopicError
 from penstock.log import Log, TopicInfo
@@ -14,7 +13,9 @@ from penstock.program.serdes import resolve_serde
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
 from penstock.store import StateStore
-from penstock.task.task import RetryRequested, Task
+from penstock.task.failures import FailureKey, RetryRequested
+from penstock.task.input_queue import TaskInput
+from penstock.task.task import Task
 
 from .global_copy import Copies, Copy, Position
 
@@ -81,7 +82,7 @@ class _Part:
             for name in ("key_serde", "value_serde")
             if hasattr(spec.store, name)
         )
-        self._attempts: dict[tuple[Any, ...], int] = {}
+        self._attempts: dict[FailureKey, int] = {}
 
     def update(self, log: Log, ends: Mapping[TopicPartition, int], now_ms: int, topic_ids: Mapping[str, str]) -> None:
         targets = {each: end for each, end in ends.items() if each.topic == self._topic}
@@ -185,9 +186,9 @@ class _Part:
                 while positions[partition] < end:
                     batches = log.fetch(partition, positions[partition], end, size)
                     for batch in batches:
-                        task.add_records(batch)
-                    while task.process(_CHUNK, may_wait=False) or task.has_work():
-                        task.committed()
+                        task.feed(batch)
+                    while task.process(_CHUNK):
+                        pass
                     positions[partition] = batches[-1].next_offset if batches else end
                     copy.store.flush()
                     fetches += 1
@@ -210,11 +211,12 @@ class _Part:
             Subtopology(-1, (source, processor), edges, (self.spec.store,)),
             self.application.id,
             self.application.settings,
-            [(each, source) for each in positions],
+            [TaskInput(each, source, position) for each, position in positions.items()],
             {self.spec.store.name: copy.store},
             {},
             saved=saved.engine.encode(),
             attempt=lambda failed: self._attempts.get(failed, 0) + 1,
+            takes_whole_batches=True,
         )
 
 

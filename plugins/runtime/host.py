@@ -15,7 +15,7 @@ from penstock.record import TopicPartition
 from penstock.settings.application import Application
 from penstock.store import StateStore
 from penstock.system_errors import raise_open_files_limit
-from penstock.task.task import RetryRequested
+from penstock.task.failures import RetryRequested
 
 from .directories import remove_unused
 from .global_stores import GlobalStores

@@ -6,11 +6,12 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from penstock.errors import OffsetOutOfRangeError, TopologyError
-from penstock.log import Log
+from penstock.log import Commit, Log
 from penstock.program.nodes import SourceNode, Subtopology, TaskId, decorate
 from penstock.record import RecordBatch, TopicPartition
 from penstock.settings.application import Application
 from penstock.settings.settings import Settings
+from penstock.task.inputs import Want
 from penstock.task.task import Task
 
 _log = logging.getLogger("penstock.worker")
@@ -59,17 +60,16 @@ class InputPartitions:
         }
         return positions | {partition: position for partition, position in given.items() if position is not None}
 
-    def fetch(
-        self, task: Task, partition: TopicPartition, offset: int, end: int, version: str
-    ) -> Sequence[RecordBatch]:
-        """Return the next records from `offset` on, up to `end`; at least one batch, which may only move the position.
+    def fetch(self, task: Task, want: Want, version: str) -> Sequence[RecordBatch]:
+        """Return the next records of what a task wants; at least one batch, which may only move the position.
 
         `version` is that of the task's last commit. Raises OffsetOutOfRangeError.
         """
+        partition, start, end = want
         try:
-            batches = self._log.fetch(partition, offset, end, self._settings.fetch_bytes)
+            batches = self._log.fetch(partition, start, end, self._settings.fetch_bytes)
         except OffsetOutOfRangeError as error:
-            return [_no_records(partition, self._next_in_range(task, partition, offset, error, version))]
+            return [_no_records(partition, self._next_in_range(task, partition, start, error, version))]
         if batches:
             return batches
         if self._log.end_offsets([partition])[partition] < end:
@@ -81,19 +81,19 @@ class InputPartitions:
         # Compaction or transaction markers may leave no record below the end: the position still moves there.
         return [_no_records(partition, end)]
 
-    def check_ends(self, task: Task, positions: dict[TopicPartition, int], version: str) -> None:
-        """Treat a position after the log's end as out of range; move it in `positions` and in the task.
+    def check_ends(self, task: Task, commit: Commit) -> None:
+        """Treat a position after the log's end as out of range, and move it in the task.
 
         Otherwise records that are produced later below the position would be skipped without an error.
         """
         ends = self._log.end_offsets([partition for partition, _ in self.sources], stable=False)
-        for partition, position in positions.items():
+        for partition, position in commit.positions.items():
             if position > ends[partition]:
                 try:
                     self._log.fetch(partition, position, position + 1, 1)
                 except OffsetOutOfRangeError as error:
-                    positions[partition] = self._next_in_range(task, partition, position, error, version)
-                    task.add_records(_no_records(partition, positions[partition]))
+                    next_offset = self._next_in_range(task, partition, position, error, commit.version)
+                    task.feed(_no_records(partition, next_offset))
 
     def _next_in_range(
         self, task: Task, partition: TopicPartition, offset: int, error: OffsetOutOfRangeError, version: str
@@ -133,7 +133,7 @@ class InputPartitions:
             "%s: %s; goes on from offset %d (offset_out_of_range=%s), %d offsets are skipped",
             self._where, error, next_offset, policy, skipped,
         )  # fmt: skip
-        task.node_metrics[source.name].drop("offset_out_of_range", skipped)
+        task.drop(source.name, "offset_out_of_range", skipped)
         return next_offset
 
 

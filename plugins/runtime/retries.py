@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Protocol
+from typing import Protocol
 
 from penstock.program.nodes import TaskId
-from penstock.task.task import RetryRequested
+from penstock.task.failures import FailureKey, RetryRequested
 
 from .host import Host
 
@@ -19,9 +19,9 @@ class Retries:
     def __init__(self, task_id: TaskId, host: Host) -> None:
         self._task_id = task_id
         self._host = host
-        self._attempts: dict[tuple[Any, ...], int] = {}
+        self._attempts: dict[FailureKey, int] = {}
 
-    def attempt(self, failed: tuple[Any, ...]) -> int:
+    def attempt(self, failed: FailureKey) -> int:
         """Return which attempt at a record this one is, from 1."""
         return self._attempts.get(failed, 0) + 1
 

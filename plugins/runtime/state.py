@@ -275,7 +275,7 @@ class TaskState:
             for store in node.stores
         }
         self.stream_time = lambda: task.stream_time
-        self.dropped = lambda store, reason, count: task.node_metrics[owners[store]].drop(reason, count)
+        self.dropped = lambda store, reason, count: task.drop(owners[store], reason, count)
 
     # ------------------------------------------------------------------ a commit
 

@@ -14,7 +14,9 @@ from penstock.program.layouts import Layouts
 from penstock.program.nodes import TaskId, decorate
 from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.application import Application
-from penstock.task.task import RetryRequested, Task
+from penstock.task.failures import RetryRequested
+from penstock.task.input_queue import TaskInput
+from penstock.task.task import Task
 
 from .host import Host
 from .locations import open_changelog
@@ -120,36 +122,22 @@ class TaskWorker:
         since = phases.add("restore", began)
         task, committer, commit = self.task, self._committer, self._commit
         assert task is not None and committer is not None and commit is not None
-        task.advance_wall_clock(wall_clock_ms)
         self._commits = 0
-        records_before = task.records_in
+        records_before, decoded_before = task.records_in, task.decode_seconds()
         produced = 0
         last_commit = since
-        position = dict(commit.positions)
-        # A task that waits for one input keeps what it has of the others.
-        fetched_to = {
-            partition: at if (queued := task.queued_to(partition)) is None else queued
-            for partition, at in position.items()
-        }
         if is_new:
-            self._inputs.check_ends(task, fetched_to, commit.version)
-        for partition in self.partitions:
-            task.expect(partition, fetched_to[partition] < ends.get(partition, 0))
-        limit = _CHUNK
+            self._inputs.check_ends(task, commit)
+        task.plan(ends, wall_clock_ms)
         while True:
             since = perf_counter()
-            for partition in self.partitions:
-                end = ends.get(partition, 0)
-                if fetched_to[partition] < end and task.is_empty(partition):
-                    self._fetch(task, partition, fetched_to, end)
+            for want in task.wants():
+                for batch in self._inputs.fetch(task, want, commit.version):
+                    task.feed(batch)
             since = phases.add("read", since)
-            done = task.process(limit)
+            done = task.process(_CHUNK)
             since = phases.add("process", since)
-            finished = done < limit and not any(
-                fetched_to[partition] < ends.get(partition, 0) and task.is_empty(partition)
-                for partition in self.partitions
-            )
-            if finished and not task.commit_requested:
+            if done < _CHUNK and not task.commit_requested and not task.wants():
                 break
             waiting = task.output_bytes()
             if committer.streams_outputs and waiting > _SENT_BYTES:
@@ -162,17 +150,17 @@ class TaskWorker:
                 or waiting + self._held_bytes() > self._settings.commit_bytes
             ):
                 produced += self._make_commit(phases)
-                last_commit = perf_counter()
+                commit, last_commit = self._commit, perf_counter()
+                assert commit is not None
         next_tick = task.next_wall_clock_punctuation()
         if self._has_sent and next_tick is not None and next_tick <= task.wall_clock:
-            # A punctuator may take longer than what was sent may wait.
+            # Commit first: the punctuator may outlast the transaction.
             produced += self._make_commit(phases)
         since = perf_counter()
         task.punctuate_wall_clock()
         phases.add("process", since)
         produced += self._make_commit(phases)
-        phases.move("process", "decode", task.decode_seconds)
-        task.decode_seconds = 0.0
+        phases.move("process", "decode", task.decode_seconds() - decoded_before)
         since = perf_counter()
         assert self._state is not None and self._commit is not None
         if self._state.tend_changelog(self._grace, self._host.now_ms(), self._commit, committer.is_current):
@@ -182,12 +170,6 @@ class TaskWorker:
         self._host.clean_up(self._application)
         self._retries.clear()
         return self._report(phases, task.records_in - records_before, produced)
-
-    def _fetch(self, task: Task, partition: TopicPartition, fetched_to: dict[TopicPartition, int], end: int) -> None:
-        assert self._commit is not None
-        for batch in self._inputs.fetch(task, partition, fetched_to[partition], end, self._commit.version):
-            fetched_to[partition] = batch.next_offset
-            task.add_records(batch, more=batch.next_offset < end)
 
     def _held_bytes(self) -> int:
         return self._state.size_bytes() if self._state is not None else 0
@@ -236,11 +218,11 @@ class TaskWorker:
             self._subtopology,
             self._application.id,
             self._settings,
-            self._inputs.sources,
+            [TaskInput(partition, source, commit.positions[partition]) for partition, source in self._inputs.sources],
             state.stores,
             self._host.global_stores(self._application),
-            topic_names=self._topic_name,
-            partition_counts=self._partition_count,
+            topic_name=self._topic_name,
+            partition_count=self._partition_count,
             saved=commit.engine_state,
             wall_clock_ms=wall_clock_ms,
             attempt=self._retries.attempt,
@@ -270,15 +252,11 @@ class TaskWorker:
         state.flush()
         changes = state.changes()
         since = phases.add("state", since)
-        outputs = task.take_outputs()
+        made = task.take_commit()
+        outputs, positions = made.outputs, made.positions
         produced = sum(map(len, outputs))
-        positions = {
-            partition: last.positions[partition] if (position := task.position(partition)) is None else position
-            for partition in self.partitions
-        }
-        unchanged = not changes and not outputs and not task.changed_engine_state and positions == last.positions
+        unchanged = not changes and not outputs and not made.has_changed and positions == last.positions
         if unchanged and not self._has_sent and not committer.expires():
-            task.committed()
             return 0
         if outputs and committer.streams_outputs:
             # Not with the commit: at least once, only what is sent ahead can be read before it.
@@ -291,7 +269,7 @@ class TaskWorker:
             outputs += state.append_delta(changes, version, last)
             self._proven = last.positions
             since = phases.add("changelog", since)
-        commit = Commit(positions, version, task.engine_state())
+        commit = Commit(positions, version, made.engine_state)
         committer.commit(commit, outputs)
         since = phases.add("write", since)
         if has_delta:
@@ -300,7 +278,6 @@ class TaskWorker:
         self._commit = commit
         self._commits += 1
         self._has_sent, self._sent_at = False, inf
-        task.committed()
         return produced
 
     def _is_far_from_proven(self, positions: Mapping[TopicPartition, int]) -> bool:

@@ -20,7 +20,8 @@ from penstock.serde import Serde
 from penstock.store import StateStore, StoreBuilder
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
-from penstock.task.schedules import Schedule, Schedules
+from penstock.task.schedule import Schedule
+from penstock.task.schedules import Schedules
 
 __all__ = ["CapturedForward", "CapturedPunctuator", "MockProcessorContext"]
 

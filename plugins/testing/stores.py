@@ -9,6 +9,7 @@ from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.program.nodes import SourceNode, TaskId
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
+from penstock.task.input_queue import TaskInput
 from penstock.task.task import Task
 
 
@@ -42,4 +43,5 @@ def task_with_memory_stores(
     """Return a bare Task and its state."""
     state = MemoryState(application, task_id)
     subtopology = application.program.subtopology(task_id.subtopology)
-    return Task(task_id, subtopology, application.id, application.settings, inputs, state.stores, {}), state
+    given = [TaskInput(*each) for each in inputs]
+    return Task(task_id, subtopology, application.id, application.settings, given, state.stores, {}), state

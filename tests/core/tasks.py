@@ -12,6 +12,8 @@ from penstock.record import Headers, OutputBatch, RecordBatch, TopicPartition
 from penstock.serde import Serde
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
+from penstock.task.failures import FailureKey
+from penstock.task.input_queue import TaskInput
 from penstock.task.task import Task
 
 Given = tuple[Any, ...]
@@ -39,15 +41,15 @@ def open_task(
     partitions: dict[str, list[int]] | None = None,
     saved: bytes = b"",
     wall_clock_ms: int = 0,
-    attempt: Callable[[tuple[Any, ...]], int] = lambda failed: 1,
-    partition_counts: Callable[[str], int] | None = None,
+    attempt: Callable[[FailureKey], int] = lambda failed: 1,
+    partition_count: Callable[[str], int] | None = None,
     **settings: Any,
 ) -> Task:
     """The task of sub-topology 0 that reads partition 0 of each topic, or what `partitions` says."""
     application = Application("app", topology, **{"store_backend": "memory", **settings})
     subtopology = application.program.subtopologies[0]
     inputs = [
-        (TopicPartition(topic, partition), source)
+        TaskInput(TopicPartition(topic, partition), source)
         for source in subtopology.sources
         for topic in source.topics
         for partition in (partitions or {}).get(topic, [0])
@@ -65,7 +67,7 @@ def open_task(
         saved=saved,
         wall_clock_ms=wall_clock_ms,
         attempt=attempt,
-        partition_counts=partition_counts,
+        partition_count=partition_count,
     )
 
 

@@ -117,7 +117,7 @@ def test_stream_time_fires_for_each_multiple_passed_and_once_when_late(
     models = [MultiplesPassed(plan, plan.start or 0) for plan in given_plans]
     stream_time = -1
     for offset, (timestamp, reopen) in enumerate(steps):
-        task.add_records(batch("in", ("k", "v", timestamp), offset=offset))
+        task.feed(batch("in", ("k", "v", timestamp), offset=offset))
         task.process(1)
         stream_time = max(stream_time, timestamp)
         assert values(task) == [f"record@{timestamp}", *fired(models, stream_time)]
@@ -129,10 +129,10 @@ def test_stream_time_fires_for_each_multiple_passed_and_once_when_late(
 @given(plans(STREAM_TIME), st.lists(st.integers(0, 40), max_size=12))
 def test_records_in_one_go_or_one_by_one_are_no_difference(given_plans: list[Plan], times: list[int]) -> None:
     together, single = (open_task(one_node(Ticking, plans=given_plans)) for _ in range(2))
-    together.add_records(batch("in", *[("k", "v", time) for time in times]))
+    together.feed(batch("in", *[("k", "v", time) for time in times]))
     together.process(100)
     for offset, time in enumerate(times):
-        single.add_records(batch("in", ("k", "v", time), offset=offset))
+        single.feed(batch("in", ("k", "v", time), offset=offset))
         single.process(1)
     assert values(together) == values(single)
 
@@ -148,7 +148,7 @@ def test_the_wall_clock_fires_for_each_multiple_passed_and_once_when_late(
         return open_task(topology, **options)
 
     task = make(wall_clock_ms=opened)
-    assert task.changed_engine_state, "or a task that moves before its first record would count anew"
+    assert task.take_commit().has_changed, "or a task that moves before its first record would count anew"
     models = []
     for plan in given_plans:
         if plan.start is None:
@@ -161,7 +161,7 @@ def test_the_wall_clock_fires_for_each_multiple_passed_and_once_when_late(
         now += step
         if reopen:
             task = reopened(task, make, now)
-        task.advance_wall_clock(now)
+        task.plan({}, now)
         assert task.next_wall_clock_punctuation() == min(model.due() for model in models)
         expected = fired(models, now)
         assert task.punctuate_wall_clock() == bool(expected)
@@ -174,7 +174,7 @@ def test_the_wall_clock_never_goes_back_even_over_a_reopening() -> None:
         return open_task(one_node(Ticking, plans=[Plan("p", 10, None, WALL_CLOCK_TIME)]), **options)
 
     task = make(wall_clock_ms=100)
-    task.advance_wall_clock(90)
+    task.plan({}, 90)
     assert task.wall_clock == 100
     task = reopened(task, make, 50)
     assert task.wall_clock == 100
@@ -197,10 +197,10 @@ def test_what_was_cancelled_stays_so_and_leaves_the_others_alone(
     task, seen = make(), []
     for now, reopen in enumerate(reopenings, 1):
         if clock is STREAM_TIME:
-            task.add_records(batch("in", ("k", "v", now), offset=now))
+            task.feed(batch("in", ("k", "v", now), offset=now))
             task.process(1)
         else:
-            task.advance_wall_clock(now)
+            task.plan({}, now)
             task.punctuate_wall_clock()
         seen += [value for value in values(task) if not value.startswith("record")]
         if reopen and now >= after:
@@ -224,7 +224,7 @@ def test_a_punctuator_may_cancel_another_that_is_due_too() -> None:
             pass
 
     task = open_task(one_node(Killing))
-    task.add_records(batch("in", ("k", "v", 7), ("k", "v", 700)))
+    task.feed(batch("in", ("k", "v", 7), ("k", "v", 700)))
     task.process(10)
     assert values(task) == ["fired"]
 
@@ -243,10 +243,10 @@ def test_a_schedule_made_while_processing_or_firing_is_seen_at_once() -> None:
             self.context.forward(Record(None, f"nested@{now}", now))
 
     task = open_task(one_node(Later))
-    task.add_records(batch("in", ("k", "v", 3)))
+    task.feed(batch("in", ("k", "v", 3)))
     task.process(1)
     assert values(task) == ["v", "fired@3"]
-    task.add_records(batch("in", ("k", "v", 9), offset=1))
+    task.feed(batch("in", ("k", "v", 9), offset=1))
     task.process(1)
     # The first one is due at 10 again; the second record's own is due at once, and so is the nested one.
     assert values(task) == ["v", "fired@9", "nested@9", "nested@9"]
@@ -265,7 +265,7 @@ def test_a_firing_may_forward_to_one_child_and_ask_for_a_commit() -> None:
 
     topology = Topology().add_source("in", "in").add_processor("p", Committing, "in")
     task = open_task(topology.add_sink("a", "out-a", "p").add_sink("b", "out-b", "p"))
-    task.add_records(batch("in", ("k", "v", 3), ("k", "v", 3)))
+    task.feed(batch("in", ("k", "v", 3), ("k", "v", 3)))
     assert task.process(10) == 1
     assert task.commit_requested
     assert [(made.topic, made.values, made.timestamps) for made in task.take_outputs()] == [("out-b", [b"x"], [3])]
@@ -283,7 +283,7 @@ def test_a_value_transformer_may_schedule() -> None:
             return value
 
     task = open_task(Topology().add_source("in", "in").add_processor("p", Watch, "in"))
-    task.add_records(batch("in", ("k", "v", 3), ("k", "v", 12)))
+    task.feed(batch("in", ("k", "v", 3), ("k", "v", 12)))
     task.process(2)
     assert times == [3, 12]
 
@@ -305,7 +305,7 @@ def failing(clock: Any) -> Topology:
 
 def test_a_punctuator_that_raises_is_named() -> None:
     task = open_task(failing(STREAM_TIME))
-    task.add_records(batch("in", ("k", "v", 3)))
+    task.feed(batch("in", ("k", "v", 3)))
     with pytest.raises(
         ProcessingError, match="application 'app', task 0_0, node 'p', in a punctuator: ValueError: at 3"
     ):
@@ -315,7 +315,7 @@ def test_a_punctuator_that_raises_is_named() -> None:
 def test_a_punctuator_that_raises_may_be_skipped_and_fires_again() -> None:
     task = open_task(failing(WALL_CLOCK_TIME), processing_handler=skip)
     for now in (10, 20):
-        task.advance_wall_clock(now)
+        task.plan({}, now)
         task.punctuate_wall_clock()
     assert task.metrics()["p"].dropped == {"skipped": 2}
 

@@ -78,64 +78,59 @@ def test_the_oldest_head_is_next_and_ties_go_by_the_order_of_sources(
         # A batch more or less is no difference.
         cut = data.draw(st.integers(0, len(times)))
         records = [("k", "v", time) for time in times]
-        task.add_records(batch(topic, *records[:cut]))
-        task.add_records(batch(topic, *records[cut:], offset=cut))
+        task.feed(batch(topic, *records[:cut]))
+        task.feed(batch(topic, *records[cut:], offset=cut))
     seen: list[str] = []
     while task.process(data.draw(st.integers(1, 5))):
         seen += values(task)
     assert seen == merged(inputs)
-    assert not task.has_work()
-    assert [task.position(TopicPartition(topic, 0)) for topic in ORDER] == [len(inputs[topic]) for topic in ORDER]
+    assert task.take_commit().positions == {TopicPartition(topic, 0): len(inputs[topic]) for topic in ORDER}
 
 
 @given(INPUTS, st.data())
 def test_what_the_log_still_has_is_waited_for(inputs: dict[str, list[int]], data: st.DataObject) -> None:
     task = open_task(several_inputs())
-    handed = dict.fromkeys(ORDER, 0)
+    task.plan({TopicPartition(topic, 0): len(times) for topic, times in inputs.items()}, 0)
     seen: list[str] = []
-    while True:
-        for topic in ORDER:
+    while wants := task.wants():
+        for (topic, _), start, end in wants:
             records = [("k", "v", time) for time in inputs[topic]]
-            at = handed[topic]
-            if at < len(records) and task.is_empty(TopicPartition(topic, 0)):
-                end = data.draw(st.integers(at + 1, len(records)))
-                task.add_records(batch(topic, *records[at:end], offset=at), more=end < len(records))
-                handed[topic] = end
-        done = task.process(100)
+            assert end == len(records)
+            stop = data.draw(st.integers(start + 1, end))
+            task.feed(batch(topic, *records[start:stop], offset=start))
+        task.process(100)
         seen += values(task)
-        if not done and not task.has_work():
-            break
     assert seen == merged(inputs)
 
 
 def test_a_positive_idle_time_waits_for_an_empty_input_by_the_wall_clock() -> None:
     task = open_task(several_inputs(), max_task_idle="10ms", wall_clock_ms=100)
-    task.add_records(batch("a", ("k", "v", 5)))
+    task.feed(batch("a", ("k", "v", 5)))
     assert task.process(10) == 0
-    task.advance_wall_clock(109)
+    task.plan({}, 109)
     assert task.process(10) == 0
-    task.advance_wall_clock(110)
+    task.plan({}, 110)
     assert task.process(10) == 1
 
 
 def test_the_idle_time_survives_a_reopening_and_starts_anew_once_it_was_used() -> None:
     task = open_task(several_inputs(), max_task_idle="10ms", wall_clock_ms=100)
-    task.add_records(batch("a", ("k", "v", 5)))
+    task.feed(batch("a", ("k", "v", 5)))
     task.process(10)
-    assert task.changed_engine_state
+    assert task.take_commit().has_changed
     again = open_task(several_inputs(), max_task_idle="10ms", wall_clock_ms=110, saved=task.engine_state())
     again.process(10)  # nothing was read again yet
-    again.add_records(batch("a", ("k", "v", 5)))
+    again.feed(batch("a", ("k", "v", 5)))
     assert again.process(10) == 1
     again.process(10)
-    again.add_records(batch("a", ("k", "v", 6), offset=1))
+    again.feed(batch("a", ("k", "v", 6), offset=1))
     assert again.process(10) == 0
 
 
 def test_input_on_all_partitions_ends_the_waiting() -> None:
     task = open_task(several_inputs(), max_task_idle="10ms")
     for topic, time in (("a", 5), ("b", 6), ("c", 3)):
-        task.add_records(batch(topic, ("k", "v", time)))
+        task.feed(batch(topic, ("k", "v", time)))
     assert task.process(10) == 1  # then c is empty again
     assert values(task) == ["c0@3 st=3"]
 
@@ -143,13 +138,13 @@ def test_input_on_all_partitions_ends_the_waiting() -> None:
 def test_no_input_of_another_task_is_taken() -> None:
     task = open_task(one_node(Pass))
     with pytest.raises(ConfigError, match="task 0_0 does not read in-1; it reads in-0"):
-        task.add_records(batch("in", ("k", "v", 0), partition=1))
+        task.feed(batch("in", ("k", "v", 0), partition=1))
 
 
 def test_several_partitions_of_a_topic_are_inputs_of_their_own() -> None:
     task = open_task(one_node(Pass), partitions={"in": [0, 1]}, max_task_idle=None)
-    task.add_records(batch("in", ("k", "a", 5), ("k", "b", 7)))
-    task.add_records(batch("in", ("k", "c", 6), partition=1))
+    task.feed(batch("in", ("k", "a", 5), ("k", "b", 7)))
+    task.feed(batch("in", ("k", "c", 6), partition=1))
     task.process(10)
     assert values(task) == ["a", "c", "b"]
 
@@ -161,19 +156,19 @@ def test_several_partitions_of_a_topic_are_inputs_of_their_own() -> None:
 def test_the_position_is_that_of_the_first_record_not_processed(times: list[int], limit: int) -> None:
     task = open_task(one_node(Pass))
     partition = TopicPartition("in", 0)
-    assert task.position(partition) is None
-    assert task.queued_to(partition) is None
+    assert task.take_commit().positions == {partition: 0}
     gaps = batch("in", *[("k", "v", time) for time in times])
     gaps.offsets = [7 + 3 * number for number in range(len(times))]
     gaps.next_offset = 100
-    task.add_records(gaps)
-    assert task.queued_to(partition) == 100
+    task.feed(gaps)
+    task.plan({partition: 100}, 0)
+    assert task.wants() == []
     done = task.process(limit) if limit else 0
     assert done == min(limit, len(times))
     if done < len(times):
-        assert task.position(partition) == 7 + 3 * done
+        assert task.take_commit().positions == {partition: 7 + 3 * done}
     elif limit > len(times):
-        assert task.position(partition) == 100
+        assert task.take_commit().positions == {partition: 100}
 
 
 def test_a_commit_request_stops_after_the_record() -> None:
@@ -183,19 +178,21 @@ def test_a_commit_request_stops_after_the_record() -> None:
         context.forward(record)
 
     task = open_task(one_node(run))
-    task.add_records(batch("in", ("k", "a", 0), ("k", "commit", 0), ("k", "b", 0)))
+    task.feed(batch("in", ("k", "a", 0), ("k", "commit", 0), ("k", "b", 0)))
     assert task.process(10) == 2
     assert task.commit_requested
-    assert task.position(TopicPartition("in", 0)) == 2
-    task.committed()
+    made = task.take_commit()
+    assert made.positions == {TopicPartition("in", 0): 2}
+    assert [each.values for each in made.outputs] == [[b"a", b"commit"]]
+    assert not task.commit_requested
     assert task.process(10) == 1
-    assert values(task) == ["a", "commit", "b"]
+    assert values(task) == ["b"]
 
 
 def test_outputs_are_taken_once_and_their_size_is_known() -> None:
     task = open_task(one_node(Pass))
     assert task.output_bytes() == 0
-    task.add_records(batch("in", ("k", "v" * 1000, 0)))
+    task.feed(batch("in", ("k", "v" * 1000, 0)))
     task.process(1)
     assert 1000 <= task.output_bytes() <= 1100
     assert values(task) == ["v" * 1000]
@@ -228,7 +225,7 @@ def test_forward_goes_depth_first_to_all_or_to_one(to: str | None, expected: lis
         order.extend([*values(task), "after"])
 
     task = open_task(tree(run))
-    task.add_records(batch("in", ("k", "x", 0)))
+    task.feed(batch("in", ("k", "x", 0)))
     task.process(1)
     assert order == expected
 
@@ -242,7 +239,7 @@ def test_forwarding_to_a_node_that_is_no_child_names_the_children(children: int)
     for name in names:
         topology.add_processor(name, Pass, "p")
     task = open_task(topology)
-    task.add_records(batch("in", ("k", "x", 0)))
+    task.feed(batch("in", ("k", "x", 0)))
     with pytest.raises(
         ProcessingError, match=f"node 'p' forwards to 'q', which is not a child of it; children: {', '.join(names)}"
     ):
@@ -258,7 +255,7 @@ def test_a_record_is_the_same_for_every_child_whatever_one_does() -> None:
     for name in "ab":
         topology.add_processor(name, lambda: Calling(own), "in")
     task = open_task(topology.add_sink("out", "out", ["a", "b"]))
-    task.add_records(batch("in", ("k", "x", 3, [("h", b"1")])))
+    task.feed(batch("in", ("k", "x", 3, [("h", b"1")])))
     task.process(1)
     (made,) = task.take_outputs()
     assert made.headers == [(("h", b"1"), ("more", None))] * 2
@@ -272,7 +269,7 @@ def test_a_value_transformer_keeps_key_time_and_headers_and_cannot_forward() -> 
 
     topology = Topology().add_source("in", "in").add_processor("p", Shout, "in").add_sink("out", "out", "p")
     task = open_task(topology)
-    task.add_records(batch("in", ("k", "x", 3, [("h", b"1")]), (None, None, 4)))
+    task.feed(batch("in", ("k", "x", 3, [("h", b"1")]), (None, None, 4)))
     task.process(2)
     (made,) = task.take_outputs()
     assert (made.keys, made.values, made.timestamps) == ([b"k", None], [b"k:x!", b"None:None!"], [3, 4])
@@ -281,8 +278,10 @@ def test_a_value_transformer_keeps_key_time_and_headers_and_cannot_forward() -> 
 
 def test_a_context_tells_who_and_where_one_is() -> None:
     seen: dict[str, Any] = {}
+    contexts: list[Any] = []
 
     def run(context: Any, record: Record) -> None:
+        contexts.append(context)
         seen.update(
             application=context.application_id,
             task=context.task_id,
@@ -294,12 +293,12 @@ def test_a_context_tells_who_and_where_one_is() -> None:
         )
 
     task = open_task(one_node(run), wall_clock_ms=77, user={"limit": 3})
-    task.add_records(batch("in", ("k", "x", 5), offset=41))
+    task.feed(batch("in", ("k", "x", 5), offset=41))
     task.process(1)
     assert seen == {
         "application": "app", "task": "0_0", "node": "p", "metadata": ("in", 0, 41), "wall": 77, "user": {"limit": 3}, "idle": "0ms",
     }  # fmt: skip
-    assert task.record_metadata() is None
+    assert contexts[0].record_metadata is None
 
 
 # ---------------------------------------------------------------- life of a processor
@@ -347,7 +346,7 @@ def test_a_store_that_nobody_connected_says_how_to(life: list[str]) -> None:
     topology = Topology().add_source("in", "in").add_processor("p", lambda: Calling(lost), "in")
     topology.add_processor("q", Pass, "p", stores=[key_value_store("s"), key_value_store("t")])
     task = open_task(topology)
-    task.add_records(batch("in", ("k", "x", 5)))
+    task.feed(batch("in", ("k", "x", 5)))
     with pytest.raises(
         ProcessingError, match=r"node 'p' is not connected to store 's'; connect it: topology\.connect\('p', 's'\)"
     ):
@@ -394,7 +393,7 @@ def stamped(task: Task) -> list[int]:
 
 def test_an_invalid_timestamp_fails_and_names_the_extractors_that_do_not() -> None:
     task = open_task(one_node(Pass))
-    task.add_records(batch("in", ("k", "x", 5), ("k", "y", -1)))
+    task.feed(batch("in", ("k", "x", 5), ("k", "y", -1)))
     assert task.process(1) == 1
     with pytest.raises(
         Exception, match=r"topic 'in' partition 0 offset 1: .*invalid timestamp -1.*skip_on_invalid_timestamp"
@@ -404,32 +403,33 @@ def test_an_invalid_timestamp_fails_and_names_the_extractors_that_do_not() -> No
 
 def test_skip_on_invalid_timestamp_counts_and_moves_on() -> None:
     task = open_task(with_extractor(skip_on_invalid_timestamp))
-    task.add_records(batch("in", ("k", "x", -7), ("k", "x", 5), ("k", "y", -1), ("k", "x", 2), ("k", "x", -2)))
+    task.feed(batch("in", ("k", "x", -7), ("k", "x", 5), ("k", "y", -1), ("k", "x", 2), ("k", "x", -2)))
     task.process(10)
     assert stamped(task) == [5, 2]
     assert task.metrics()["in"].dropped == {"invalid_timestamp": 3}
-    assert task.position(TopicPartition("in", 0)) == 5
-    assert task.changed_engine_state
+    made = task.take_commit()
+    assert made.positions == {TopicPartition("in", 0): 5}
+    assert made.has_changed
 
 
 def test_use_partition_time_on_invalid_timestamp() -> None:
     task = open_task(with_extractor(use_partition_time_on_invalid_timestamp))
-    task.add_records(batch("in", ("k", "x", 5), ("k", "y", -1), ("k", "x", 2), ("k", "z", -1)))
+    task.feed(batch("in", ("k", "x", 5), ("k", "y", -1), ("k", "x", 2), ("k", "z", -1)))
     task.process(10)
     assert stamped(task) == [5, 5, 2, 5]
     again = open_task(with_extractor(use_partition_time_on_invalid_timestamp), saved=task.engine_state())
-    again.add_records(batch("in", ("k", "y", -1), offset=4))
+    again.feed(batch("in", ("k", "y", -1), offset=4))
     again.process(10)
     assert stamped(again) == [5]
     fresh = open_task(with_extractor(use_partition_time_on_invalid_timestamp))
-    fresh.add_records(batch("in", ("k", "y", -1)))
+    fresh.feed(batch("in", ("k", "y", -1)))
     with pytest.raises(Exception, match="its partition has no time yet"):
         fresh.process(10)
 
 
 def test_the_wall_clock_may_be_the_time_of_a_record() -> None:
     task = open_task(with_extractor(wall_clock_timestamp), wall_clock_ms=99)
-    task.add_records(batch("in", ("k", "x", 5)))
+    task.feed(batch("in", ("k", "x", 5)))
     task.process(10)
     assert stamped(task) == [99]
 
@@ -443,7 +443,7 @@ def test_an_extractor_gets_record_partition_time_and_wall_clock(records: list[tu
         return int(record.value)
 
     task = open_task(with_extractor(extract), wall_clock_ms=42)
-    task.add_records(batch("in", *[("k", str(value), time) for time, value in records]))
+    task.feed(batch("in", *[("k", str(value), time) for time, value in records]))
     while task.process(1):
         pass
     highest, expected = -1, []
@@ -459,8 +459,8 @@ def test_an_extractor_gets_record_partition_time_and_wall_clock(records: list[tu
 
 def partitioned(choose: Any, **settings: Any) -> Task:
     topology = Topology().add_source("in", "in").add_sink("out", "out", "in", partitioner=choose)
-    task = open_task(topology, partition_counts=lambda topic: 4, **settings)
-    task.add_records(batch("in", ("a", "x", 0), ("b", "y", 1)))
+    task = open_task(topology, partition_count=lambda topic: 4, **settings)
+    task.feed(batch("in", ("a", "x", 0), ("b", "y", 1)))
     task.process(10)
     return task
 
@@ -503,14 +503,14 @@ def test_a_sink_may_choose_the_topic_of_each_record() -> None:
         return f"to-{record.value}-{metadata.offset % 2}"
 
     task = open_task(Topology().add_source("in", "in").add_sink("out", choose, "in"))
-    task.add_records(batch("in", *[("k", value, 0) for value in "xyx"]))
+    task.feed(batch("in", *[("k", value, 0) for value in "xyx"]))
     task.process(10)
     assert {made.topic: made.values for made in task.take_outputs()} == {"to-x-0": [b"x", b"x"], "to-y-1": [b"y"]}
 
 
 def test_a_topic_chooser_that_chooses_nothing_is_named() -> None:
     task = open_task(Topology().add_source("in", "in").add_sink("out", lambda record, metadata: None, "in"))  # type: ignore[arg-type,return-value]
-    task.add_records(batch("in", ("k", "x", 0)))
+    task.feed(batch("in", ("k", "x", 0)))
     with pytest.raises(ProcessingError, match="sink 'out': its topic chooser returned None, expected a topic's name"):
         task.process(1)
 
@@ -528,12 +528,12 @@ def test_columns_of_outputs_stay_beside_each_other(records: list[tuple[Any, Any,
     topology.add_processor("bare", lambda: Calling(lambda c, r: c.forward(r.with_headers(()))), "p").add_sink(
         "s", "out", "bare"
     )
-    task = open_task(topology, partition_counts=lambda topic: 3)
+    task = open_task(topology, partition_count=lambda topic: 3)
     rows = [
         (key, value, time, [("bare" if bare else "placed" if placed else "plain", b"1")])
         for time, (key, value, bare, placed) in enumerate(records)
     ]
-    task.add_records(batch("in", *rows))
+    task.feed(batch("in", *rows))
     task.process(len(rows) + 1)
     made = task.take_outputs()
     if not records:
@@ -559,7 +559,7 @@ def test_records_in_and_out_are_counted_for_each_node() -> None:
         context.metrics.drop("late", 2)
 
     task = open_task(tree(run))
-    task.add_records(batch("in", ("k", "x", 0), ("k", "y", 0)))
+    task.feed(batch("in", ("k", "x", 0), ("k", "y", 0)))
     task.process(10)
     counted = {name: (each.records_in, each.records_out, dict(each.dropped)) for name, each in task.metrics().items()}
     assert counted == {
@@ -614,17 +614,17 @@ def test_a_serde_that_returns_another_column_is_named(what: str, read: Callable[
     serdes: dict[str, Any] = {f"{what}_serde": Column(read)}
     topology = Topology().add_source("in", "in", **serdes).add_processor("p", Pass, "in").add_sink("out", "out", "p")
     task = open_task(topology, deserialization_handler=skip)
-    task.add_records(batch("in", *[("k", "v", 3)] * 3))
+    task.feed(batch("in", *[("k", "v", 3)] * 3))
     pattern = rf"application 'app', task 0_0, node 'in', in-0: the {what} serde .*Column is wrong: .* a column of 3, returned {found}"
     with pytest.raises(SerdeError, match=pattern):
         task.process(10)
-    assert task.position(TopicPartition("in", 0)) == 0
+    assert task.take_commit().positions == {TopicPartition("in", 0): 0}
 
 
 def test_a_column_may_be_a_tuple() -> None:
     topology = Topology().add_source("in", "in", value_serde=Column(tuple)).add_processor("p", Pass, "in")
     task = open_task(topology.add_sink("out", "out", "p"))
-    task.add_records(batch("in", *[("k", "v", 3)] * 3))
+    task.feed(batch("in", *[("k", "v", 3)] * 3))
     assert (task.process(10), values(task)) == (3, ["v"] * 3)
 
 
@@ -659,7 +659,7 @@ def test_a_sink_whose_serde_writes_no_bytes_produces_nothing(what: str, written:
     serdes: dict[str, Any] = {f"{what}_serde": Writing(lambda value: written)}
     topology = Topology().add_source("in", "in").add_processor("p", Pass, "in").add_sink("out", "out", "p", **serdes)
     task = open_task(topology)
-    task.add_records(batch("in", ("k", "v", 3)))
+    task.feed(batch("in", ("k", "v", 3)))
     with pytest.raises(
         ProductionError,
         match=r"node 'out' while producing to topic 'out'.* serde .*Writing is wrong: for '\w' it wrote \w+ .*, expected bytes",
@@ -676,7 +676,7 @@ def test_a_store_whose_serde_writes_no_bytes_takes_nothing(what: str, written: A
 
     serdes: dict[str, Any] = {f"{what}_serde": Writing(lambda value: written)}
     task = open_task(one_node(put, stores=[key_value_store("s", **serdes)]))
-    task.add_records(batch("in", ("k", "v", 3)))
+    task.feed(batch("in", ("k", "v", 3)))
     with pytest.raises(
         ProcessingError, match=rf"store 's': cannot write the {what}.* serde .*Writing is wrong: .*, expected bytes"
     ):
@@ -688,6 +688,6 @@ def test_what_is_as_good_as_bytes_is_written() -> None:
         "out", "out", "p", value_serde=Writing(lambda value: bytearray(value.encode()))
     )
     task = open_task(topology)
-    task.add_records(batch("in", ("k", "v", 3)))
+    task.feed(batch("in", ("k", "v", 3)))
     task.process(1)
     assert [type(value) for each in task.take_outputs() for value in each.values] == [bytes]

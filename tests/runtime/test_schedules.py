@@ -157,16 +157,16 @@ def seen(programs: list[tuple[Any, Any, Any]], events: list[Any], reopen: bool) 
     for offset, (happens, then_reopen) in enumerate(events):
         if isinstance(happens, int):
             now += happens
-            task.advance_wall_clock(now)
+            task.plan({}, now)
             task.punctuate_wall_clock()
-            if not task.changed_engine_state:
-                assert json.loads(task.engine_state()).get("timers") == json.loads(saved).get("timers")
         else:
-            task.add_records(batch("in", (None, str(happens[0]), happens[1]), offset=offset))
+            task.feed(batch("in", (None, str(happens[0]), happens[1]), offset=offset))
             task.process(1)
         found.append(values(task))
-        saved = task.engine_state()
-        task.committed()
+        made = task.take_commit()
+        if isinstance(happens, int) and not made.has_changed:
+            assert json.loads(made.engine_state).get("timers") == json.loads(saved).get("timers")
+        saved = made.engine_state
         if reopen and then_reopen:
             task.close()
             task = open_task(topology, wall_clock_ms=now, saved=saved)
@@ -263,7 +263,7 @@ class Asking(Processor):
 def ask(ask: Callable[[Asking], Any]) -> Task:
     """The task that has been asked, by one record."""
     task = open_task(one_node(Asking, ask=ask), wall_clock_ms=0)
-    task.add_records(batch("in", ("k", "v", 3)))
+    task.feed(batch("in", ("k", "v", 3)))
     task.process(1)
     return task
 
@@ -303,7 +303,7 @@ def test_what_it_can_find_fires_before_and_after(schedule: Any) -> None:
     task = ask(schedule)
     again = open_task(one_node(Asking, ask=schedule), saved=task.engine_state())
     for each in (task, again):
-        each.advance_wall_clock(1)
+        each.plan({}, 1)
         each.punctuate_wall_clock()
         assert values(each) == ["tick"]
 
@@ -351,7 +351,7 @@ def test_too_many_are_an_error_at_the_call_and_what_was_there_goes_on() -> None:
     saved = task.engine_state()
     assert len(saved) < ENGINE_STATE_BYTES
     again = open_task(one_node(Asking, ask=fill), saved=saved)
-    again.advance_wall_clock(1_700_000_000_000)
+    again.plan({}, 1_700_000_000_000)
     again.punctuate_wall_clock()
     assert len(values(again)) == made
 
@@ -407,13 +407,13 @@ def changed(task: Task | None, kind: type[Processor] = Ticking, at: int = 0, **o
     """A task with this program, which goes on from another's and has had one record."""
     saved = b"" if task is None else task.engine_state()
     made = open_task(one_node(kind, **options), wall_clock_ms=at, saved=saved)
-    made.add_records(batch("in", ("k", "v", 3)))
+    made.feed(batch("in", ("k", "v", 3)))
     made.process(1)
     return made
 
 
 def fired(task: Task, now: int) -> list[str]:
-    task.advance_wall_clock(now)
+    task.plan({}, now)
     task.punctuate_wall_clock()
     return values(task)
 
@@ -450,7 +450,7 @@ def test_the_schedule_of_a_method_that_is_gone_is_kept_and_said_until_the_method
     name: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     task = changed(None, TickingMore, on_record=[("two", 10, name), ("one", 10)])
-    with caplog.at_level(logging.WARNING, "penstock.task.task"):
+    with caplog.at_level(logging.WARNING, "penstock.task"):
         without = changed(task, in_init=[])
     assert "node 'p': the program no longer has a method 'two'" in caplog.text
     assert fired(without, 10) == ["one@10"]
@@ -473,7 +473,7 @@ def test_what_earlier_releases_saved_is_read() -> None:
     plans = [("one", 50), ("one", 5), ("one", 10, None, STREAM_TIME), ("one", 5, "more")]
     task = open_task(one_node(Ticking, in_init=plans), saved=saved)
     assert [fired(task, now) for now in (24, 25, 30)] == [[], ["one@25"], ["one@30", "one@30"]]
-    task.add_records(batch("in", ("k", "v", 39), ("k", "v", 40)))
+    task.feed(batch("in", ("k", "v", 39), ("k", "v", 40)))
     assert [(task.process(1), values(task)) for _ in range(2)] == [(1, []), (1, ["one@40"])]
 
 

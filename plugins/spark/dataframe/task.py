@@ -20,7 +20,9 @@ from penstock.program.layouts import Layouts, layout_of_fingerprint
 from penstock.program.nodes import SourceNode, TaskId
 from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.application import Application
-from penstock.task.task import RetryRequested, Task
+from penstock.task.failures import RetryRequested
+from penstock.task.input_queue import TaskInput
+from penstock.task.task import Task
 
 from .commit import StreamCommit, next_anchors, oldest_needed
 from .packing import Rows
@@ -102,38 +104,31 @@ class StreamTask:
             self._open(known, clock_ms)
         task, state, last = self._task, self._state, self._commit
         assert task is not None and state is not None and last is not None
-        task.advance_wall_clock(clock_ms)
         rows = [Rows(each, chunks.get(each.topic, ()), last.read.get(each.topic, 0)) for each, _ in self._inputs]
-        self._process(task, rows)
+        self._process(task, rows, clock_ms)
         task.punctuate_wall_clock()
-        outputs = task.take_outputs()
+        made = task.take_commit()
         next_tick = self._next_tick(task)
         read = {each.partition.topic: each.next_offset for each in rows}
         state.flush()
         self._pending = state.changes()
         # Of the changes nothing is written here yet: what a snapshot shows is the state that Spark handed in, which counts.
         self._tend(state, last)
-        if known is None or self._pending or outputs or task.changed_engine_state or read != last.read:
-            self._commit = self._append(state, replace(last, read=read, engine_state=task.engine_state().decode()))
-        task.committed()
+        if known is None or self._pending or made.outputs or made.has_changed or read != last.read:
+            self._commit = self._append(state, replace(last, read=read, engine_state=made.engine_state.decode()))
         state.release()
         self._host.clean_up(self._application)
-        return Outcome(self._commit or last, outputs, next_tick)
+        return Outcome(self._commit or last, made.outputs, next_tick)
 
-    def _process(self, task: Task, rows: Sequence[Rows]) -> None:
-        """Process all rows. Every row of the batch is at hand, so no task waits for another topic's."""
-        for each in rows:
-            task.expect(each.partition, each.left > 0)
+    def _process(self, task: Task, rows: Sequence[Rows], clock_ms: int) -> None:
+        """Process all rows. Every row of the batch is at hand, so the task waits for no other topic's."""
+        by_partition = {each.partition: each for each in rows}
+        task.plan({each.partition: each.next_offset + each.left for each in rows}, clock_ms)
         while True:
-            for each in rows:
-                if each.left and task.is_empty(each.partition):
-                    batch = each.take(_CHUNK)
-                    task.add_records(batch, more=each.left > 0)
-            if task.process(_CHUNK, may_wait=False) < _CHUNK:
-                # A commit that a processor asks for is that of the batch.
-                stopped, task.commit_requested = task.commit_requested, False
-                if not stopped and not any(each.left and task.is_empty(each.partition) for each in rows):
-                    return
+            for want in task.wants():
+                task.feed(by_partition[want.partition].take(_CHUNK))
+            if task.process(_CHUNK) < _CHUNK and not task.wants():
+                return
 
     def _append(self, state: TaskState, commit: StreamCommit) -> StreamCommit:
         """Make the batch's delta durable, and return what is to be committed; the local store stays where it is."""
@@ -208,12 +203,13 @@ class StreamTask:
             self._subtopology,
             self._application.id,
             self._settings,
-            self._inputs,
+            [TaskInput(partition, source, commit.read.get(partition.topic, 0)) for partition, source in self._inputs],
             state.stores,
             {},
             saved=commit.engine_state.encode(),
             wall_clock_ms=clock_ms,
             attempt=self._retries.attempt,
+            takes_whole_batches=True,
         )
         state.serve(task, self._subtopology)
 

@@ -1,0 +1,226 @@
+"""Compiling: from a sub-topology's nodes to functions that call each other, so that a forward is one bound call.
+
+Comes in: a record for a source's child. Goes out: calls of processors, and records in the task's outputs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import PenstockError, ProcessingError, TopologyError
+from ..hooks import registry
+from ..metrics import NodeMetrics
+from ..processor import Processor, ValueTransformer
+from ..program.nodes import Node, ProcessorNode, SinkNode, SourceNode, Subtopology
+from ..record import Record
+from .context import NodeContext, Shared, TransformerContext
+from .failures import RECORD_ERRORS, Failures
+from .input_queue import InputQueue
+from .outputs import Outputs
+from .schedules import Schedules
+
+_log = logging.getLogger("penstock.task")
+_record = tuple.__new__
+
+Run = Callable[[Record], Any]
+"""What processes a record at a node."""
+
+
+class Nodes:
+    """The nodes of one task: their functions, processors and contexts, and the counts of records between them.
+
+    `engine_values` are, by node, the numbers that the engine's own operators saved with the last commit.
+    """
+
+    def __init__(
+        self,
+        subtopology: Subtopology,
+        shared: Shared,
+        outputs: Outputs,
+        failures: Failures,
+        metrics: Mapping[str, NodeMetrics],
+        engine_values: Mapping[str, Mapping[str, int]],
+    ) -> None:
+        self._subtopology = subtopology
+        self._shared = shared
+        self._outputs = outputs
+        self._failures = failures
+        self._metrics = metrics
+        self._saved_values = engine_values
+        self._nodes = {node.name: node for node in subtopology.nodes}
+        self._contexts: dict[str, TransformerContext] = {}
+        self._processors: dict[str, Processor | ValueTransformer] = {}
+        # By parent: its counts, as `_compile_forward` says, and its children.
+        self._edges: dict[str, tuple[list[int], tuple[str, ...]]] = {}
+        self._is_closed = False
+
+    # ------------------------------------------------------------------ building
+
+    def compile(self, queues: list[InputQueue]) -> None:
+        """Make every processor and every node's function, children first, and give each queue the function to call."""
+        runs: dict[str, Run] = {}
+        for node in reversed(self._subtopology.nodes):
+            children = [(child, runs[child]) for child in self._subtopology.children.get(node.name, ())]
+            runs[node.name] = self._compile_node(node, children)
+        for queue in queues:
+            source = queue.source.name
+            below = self._subtopology.children.get(source, ())
+            # With one child the loop over records calls it directly, and counts for the source afterwards.
+            queue.child = below[0] if len(below) == 1 else source
+            queue.run = runs[queue.child]
+            queue.counts = self._edges[source][0] if len(below) == 1 else [0]
+
+    def init(self, schedules: Schedules) -> None:
+        """Call `init` of every processor, parents first."""
+        for node in self._subtopology.nodes:
+            if isinstance(node, ProcessorNode):
+                processor = self._processors[node.name]
+                schedules.begin(node.name, processor)
+                try:
+                    processor.init(self._contexts[node.name])  # type: ignore[arg-type]
+                except PenstockError:
+                    raise
+                except RECORD_ERRORS as error:
+                    raise ProcessingError(
+                        f"node {node.name!r} in task {self._shared.task_id}: init raised {type(error).__name__}: {error}"
+                    ) from error
+                schedules.end(node.name)
+        schedules.end_all()
+
+    def _compile_node(self, node: Node, children: list[tuple[str, Run]]) -> Run:
+        failed = self._failures.production
+        if isinstance(node, SinkNode):
+            return self._outputs.compile_sink(node, failed, self._shared.progress.record_metadata)
+        only = self._nodes[children[0][0]] if len(children) == 1 else None
+        if isinstance(only, SinkNode) and isinstance(only.topic, str) and only.partitioner is None:
+            counts = [0, 0]
+            forward = self._outputs.compile_only_child(only, failed, counts)
+        else:
+            forward, counts = self._compile_forward(node.name, children)
+        self._edges[node.name] = counts, tuple(name for name, _ in children)
+        if isinstance(node, SourceNode):
+            return forward
+        return self._compile_processor(node, forward)
+
+    def _compile_processor(self, node: ProcessorNode, forward: Callable[..., None]) -> Run:
+        processor = self._processors[node.name] = make_processor(node)
+        metrics, values = self._metrics[node.name], self._saved_values.get(node.name, {})
+        if isinstance(processor, ValueTransformer):
+            self._contexts[node.name] = TransformerContext(self._shared, node, metrics, values)
+            transform = processor.transform
+
+            def run(record: Record) -> None:
+                forward(_record(Record, (record[0], transform(record[0], record[1]), record[2], record[3])))
+
+            return run
+        self._contexts[node.name] = NodeContext(self._shared, node, metrics, values, forward)
+        return processor.process
+
+    def _compile_forward(self, name: str, children: list[tuple[str, Run]]) -> tuple[Callable[..., None], list[int]]:
+        """Return forward(record, to=None) and its counts: [to all children, to the first only, to the second only, ...]."""
+        counts = [0] * (len(children) + 1)
+        failed = self._failures.processing
+        index = {child: position + 1 for position, (child, _) in enumerate(children)}
+        runs = dict(children)
+
+        def forward_to(record: Record, to: str) -> None:
+            run = runs.get(to)
+            if run is None:
+                raise TopologyError(
+                    f"node {name!r} forwards to {to!r}, which is not a child of it; children: {', '.join(runs) or 'none'}"
+                )
+            counts[index[to]] += 1
+            try:
+                run(record)
+            except RECORD_ERRORS as error:
+                failed(to, record, error)
+
+        if len(children) == 1:
+            only, only_run = children[0]
+
+            def forward(record: Record, to: str | None = None) -> None:
+                if to is not None and to != only:
+                    forward_to(record, to)
+                counts[0] += 1
+                # A try costs nothing until something is raised. So every edge has one, and a record is skipped at its node only.
+                try:
+                    only_run(record)
+                except RECORD_ERRORS as error:
+                    failed(only, record, error)
+
+            return forward, counts
+
+        def forward_all(record: Record, to: str | None = None) -> None:
+            if to is not None:
+                forward_to(record, to)
+                return
+            counts[0] += 1
+            for child, run in children:
+                try:
+                    run(record)
+                except RECORD_ERRORS as error:
+                    failed(child, record, error)
+
+        return forward_all, counts
+
+    # ------------------------------------------------------------------ afterwards
+
+    def engine_values(self) -> dict[str, dict[str, int]]:
+        """Return by node the numbers to save with the next commit."""
+        return {name: context.engine_values for name, context in self._contexts.items() if context.engine_values}
+
+    def count(self) -> None:
+        """Bring the metrics' counts of records up to date from those of the edges."""
+        received = dict.fromkeys(self._nodes, 0)
+        for name, (counts, children) in self._edges.items():
+            self._metrics[name].records_out = sum(counts)
+            for position, child in enumerate(children, 1):
+                received[child] += counts[0] + counts[position]
+        for name, node in self._nodes.items():
+            metrics = self._metrics[name]
+            metrics.records_in = metrics.records_out if isinstance(node, SourceNode) else received[name]
+            if isinstance(node, SinkNode):
+                metrics.records_out = received[name] - sum(metrics.dropped.values())
+
+    def close(self) -> None:
+        """Close every processor, parents first; idempotent. What one raises is logged: the others are closed all the same."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for name, processor in reversed(self._processors.items()):
+            context = self._contexts.get(name)
+            if isinstance(context, NodeContext):
+                context.forward = _forward_in_close
+            try:
+                processor.close()
+            except RECORD_ERRORS as error:
+                _log.warning(
+                    "task %s, node %r: close raised %s: %s", self._shared.task_id, name, type(error).__name__, error
+                )
+
+
+def make_processor(node: ProcessorNode) -> Processor | ValueTransformer:
+    """Return a new instance of a node's processor. Raises PluginError or TopologyError naming the node."""
+    supplier = registry().load("processor", node.supplier) if isinstance(node.supplier, str) else node.supplier
+    try:
+        made = supplier(**node.options)
+    except PenstockError:
+        raise
+    except RECORD_ERRORS as error:
+        raise TopologyError(
+            f"node {node.name!r}: making its processor with options {dict(node.options)!r} raised "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(made, (Processor, ValueTransformer)):
+        raise TopologyError(
+            f"node {node.name!r}: its supplier made a {type(made).__name__}, expected a Processor or ValueTransformer"
+        )
+    return made
+
+
+def _forward_in_close(record: Record, to: str | None = None) -> None:
+    raise TopologyError(
+        "it forwards a record, which nothing would commit any more; forward in process or in a punctuator"
+    )

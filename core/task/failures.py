@@ -1,0 +1,196 @@
+"""Failures: what fails a record goes to the handler of its stage, and the handler's decision is carried out here."""
+
+from __future__ import annotations
+
+import logging
+import reprlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from ..clock import duration_ms
+from ..errors import PenstockError, ProcessingError, ProductionError, SerdeError
+from ..handlers import Fail, Failure, Handler, RetryAfter, SendToDeadLetter, Skip, Stage
+from ..metrics import NodeMetrics
+from ..record import Record, RecordBatch
+from ..settings.settings import Settings
+from .progress import Progress
+
+_log = logging.getLogger("penstock.task")
+
+RECORD_ERRORS = (Exception, SystemExit)
+"""What fails a record. An uncaught `sys.exit` would end the worker without a message, and Spark would start another, for ever."""
+
+EXPECTED_RECORD = "expected a Record, for instance record.with_value(...)"
+
+FailureKey = tuple[Stage, str, str | None, int | None, int | None]
+"""Which failure: stage, node, and topic, partition and offset of the source record."""
+
+
+class RetryRequested(PenstockError):
+    """A handler asked to process again after `delay_ms`; the driver of the task goes back to the last commit."""
+
+    def __init__(self, failure: Failure, delay_ms: int) -> None:
+        super().__init__(f"retry asked for by the {failure.stage.value} handler of node {failure.node!r}")
+        self.failure = failure
+        self.delay_ms = delay_ms
+        self.key = key_of(failure)
+        """What the task asks `attempt` with."""
+
+
+class Decided(PenstockError):
+    """An error that a handler has already decided about: it goes up through every node untouched."""
+
+
+class DeserializationFailed(Decided, SerdeError):
+    """A record could not be read, and the handler said to fail."""
+
+
+class ProcessingFailed(Decided, ProcessingError):
+    """A node could not process a record, and the handler said to fail."""
+
+
+class ProductionFailed(Decided, ProductionError):
+    """A record could not be produced, and the handler said to fail."""
+
+
+_FAILED: Mapping[Stage, type[Decided]] = {
+    Stage.DESERIALIZATION: DeserializationFailed,
+    Stage.PROCESSING: ProcessingFailed,
+    Stage.PRODUCTION: ProductionFailed,
+}
+
+
+class Failures:
+    """The failures of one task.
+
+    Each method returns when the record is to be dropped at the node that failed, and raises otherwise: RetryRequested, or an error
+    derived from `Decided`. `attempt` answers how often a failure was met, this time included. `send_dead_letter(topic, failure)`
+    puts the source record into the task's outputs.
+    """
+
+    def __init__(
+        self,
+        task_id: str,
+        application_id: str,
+        settings: Settings,
+        progress: Progress,
+        metrics: Mapping[str, NodeMetrics],
+        attempt: Callable[[FailureKey], int],
+        send_dead_letter: Callable[[str, Failure], None],
+    ) -> None:
+        self._task_id = task_id
+        self._application_id = application_id
+        self._settings = settings
+        self._progress = progress
+        self._metrics = metrics
+        self._attempt = attempt
+        self._send_dead_letter = send_dead_letter
+
+    def deserialization(self, batch: RecordBatch, column: int, node: str, error: Exception) -> None:
+        """Ask about the record at index `column` of a batch, which source `node` cannot read."""
+        failure = self._failure(Stage.DESERIALIZATION, node, error, (batch, column))
+        self._decide(failure, self._settings.deserialization_handler, "deserialization")
+
+    def processing(self, node: str, record: object, error: Exception | SystemExit) -> None:
+        """Ask about an exception that `node` raised for `record`."""
+        if isinstance(error, (RetryRequested, Decided)):
+            raise error
+        failed = _not_a_record(record) or _as_exception(error)
+        failure = self._failure(Stage.PROCESSING, node, failed, self._progress.current_place())
+        self._decide(failure, self._settings.processing_handler, "skipped")
+
+    def production(self, node: str, topic: str, record: object, error: Exception) -> None:
+        """Ask about a record that sink `node` cannot write to `topic`."""
+        if isinstance(error, (RetryRequested, Decided)):
+            raise error
+        if not isinstance(error, PenstockError):
+            error = SerdeError(f"{type(error).__name__}: {error}")
+        failed = _not_a_record(record) or error
+        failure = self._failure(Stage.PRODUCTION, node, failed, self._progress.current_place())
+        self._decide(failure, self._settings.production_handler, "production", f" while producing to topic {topic!r}")
+
+    def _failure(self, stage: Stage, node: str, error: Exception, place: tuple[RecordBatch, int] | None) -> Failure:
+        """Return what failed, with its source record; `place` is None in a punctuator."""
+        if place is None:
+            return Failure(stage, error, node, self._task_id, None, None, None)
+        batch, column = place
+        return Failure(
+            stage,
+            error,
+            node,
+            self._task_id,
+            batch.topic,
+            batch.partition,
+            batch.offsets[column],
+            batch.keys[column],
+            batch.values[column],
+            batch.headers[column] if batch.headers is not None else (),
+            batch.timestamps[column],
+        )
+
+    def _decide(self, failure: Failure, handler: Handler, reason: str, doing: str = "") -> None:
+        failure = replace(failure, attempt=self._attempt(key_of(failure)))
+        what = describe_failure(failure, self._application_id, doing)
+        asked = f"{what}. The {failure.stage.value} handler, asked what to do about that,"
+        try:
+            decision = handler(failure)
+        except Exception as error:
+            raise Decided(f"{asked} raised {type(error).__name__}: {error}") from error
+        if isinstance(decision, Skip):
+            _log.warning("%s: skipped", what)
+        elif isinstance(decision, SendToDeadLetter):
+            _log.warning("%s: sent to %s", what, decision.topic)
+            self._send_dead_letter(decision.topic, failure)
+        elif isinstance(decision, RetryAfter):
+            raise RetryRequested(failure, duration_ms(decision.delay, "RetryAfter.delay"))
+        elif isinstance(decision, Fail):
+            _fail(failure, what)
+        else:
+            raise Decided(
+                f"{asked} returned {decision!r}, expected Fail(), Skip(), RetryAfter(...) or SendToDeadLetter(...)"
+            ) from failure.error
+        self._metrics[failure.node].drop(reason)
+        self._progress.has_changed = True
+
+
+def key_of(failure: Failure) -> FailureKey:
+    """Return what tells a failure from others, over all attempts."""
+    return failure.stage, failure.node, failure.topic, failure.partition, failure.offset
+
+
+def describe_failure(failure: Failure, application_id: str, doing: str = "") -> str:
+    """Return one line that says what failed and where."""
+    where = (
+        "in a punctuator"
+        if failure.topic is None
+        else f"at topic {failure.topic!r} partition {failure.partition} offset {failure.offset}"
+    )
+    error = failure.error
+    text = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+    return f"application {application_id!r}, task {failure.task_id}, node {failure.node!r}{doing}, {where}: {text}"
+
+
+def _fail(failure: Failure, what: str) -> NoReturn:
+    raise _FAILED[failure.stage](
+        f"{what}. Mend it and start again: nothing since the last commit counts, and nothing is lost. "
+        f"Or set {failure.stage.value}_handler (skip, DeadLetter(TOPIC), Retry())"
+    ) from failure.error
+
+
+def _as_exception(error: Exception | SystemExit) -> Exception:
+    if isinstance(error, Exception):
+        return error
+    return ProcessingError(f"it called sys.exit({error.code!r}), which ends no application: raise an error instead")
+
+
+def _not_a_record(forwarded: object) -> ProcessingError | None:
+    """Return the error for a forwarded object that is no Record. Only a failure makes the engine look."""
+    if isinstance(forwarded, Record):
+        return None
+    return ProcessingError(f"its parent forwarded {shown(forwarded)}, {EXPECTED_RECORD}")
+
+
+def shown(value: Any) -> str:
+    """Return the type and a short form of a value, for a message."""
+    return f"{type(value).__name__} {reprlib.repr(value)}"

@@ -1,0 +1,139 @@
+"""Inputs: all input partitions of a task, and the choice of the next record.
+
+Comes in: batches of any input. Goes out: the queue whose record is next, as Kafka Streams chooses it: the lowest timestamp first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..errors import ConfigError
+from ..record import RecordBatch, TopicPartition
+from .input_queue import InputQueue
+from .progress import Progress
+from .schedules import NEVER
+
+
+class Want(NamedTuple):
+    """Records that a task needs before it can go on: offsets from `start` up to, not including, `end`."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+
+
+class Inputs:
+    """The queues of one task, in the order of its sources.
+
+    `max_idle_ms`: how long the task waits for an empty input while others have records. 0: only for what the log already has; None:
+    never.
+    """
+
+    def __init__(self, task_id: str, queues: Sequence[InputQueue], max_idle_ms: int | None, progress: Progress) -> None:
+        self._task_id = task_id
+        self._queues = queues
+        self._by_partition = {queue.partition: queue for queue in queues}
+        self._max_idle = max_idle_ms
+        self._progress = progress
+        self._idle_since: int | None = None
+        self._has_idled = False
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    # ------------------------------------------------------------------ what the driver asks
+
+    def plan(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Set up to which offset the log has records to process. An input that is not named has no more than was fed."""
+        for queue in self._queues:
+            queue.end = ends.get(queue.partition, 0)
+
+    def wants(self) -> list[Want]:
+        """Return what to fetch: the next records of every empty input that has more."""
+        return [
+            Want(queue.partition, queue.fetched, queue.end)
+            for queue in self._queues
+            if queue.fetched < queue.end and queue.is_empty()
+        ]
+
+    def feed(self, batch: RecordBatch) -> None:
+        """Queue records of one input; batches of an input come in offset order."""
+        queue = self._by_partition.get(TopicPartition(batch.topic, batch.partition))
+        if queue is None:
+            raise ConfigError(
+                f"task {self._task_id} does not read {batch.topic}-{batch.partition}; it reads "
+                + ", ".join(map(str, self._by_partition))
+            )
+        queue.feed(batch)
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Return for each input the offset of the first record that is not processed."""
+        return {queue.partition: queue.position for queue in self._queues}
+
+    def decode_seconds(self) -> float:
+        """Return how long decoding took since the task was opened."""
+        return sum(queue.decode_seconds for queue in self._queues)
+
+    # ------------------------------------------------------------------ the choice
+
+    def choose(self, may_wait: bool) -> tuple[InputQueue, int] | None:
+        """Return the queue with the next record, and the highest timestamp up to which it stays the one to choose.
+
+        None: there is no record, or the task waits for an empty input.
+        """
+        if len(self._queues) == 1:
+            queue = self._queues[0]
+            return (queue, NEVER) if queue.fill() else None
+        heads: list[tuple[int, int]] = []
+        some_empty = False
+        for order, queue in enumerate(self._queues):
+            if queue.fill():
+                heads.append((queue.records[queue.index][2], order))
+            elif queue.has_more and self._max_idle is not None:
+                return None
+            else:
+                some_empty = True
+        if not heads:
+            # After a reopen, records that the task waited with may simply not be fetched yet: they end no wait.
+            if self._has_idled:
+                self._idle_since, self._has_idled = None, False
+            return None
+        if not some_empty:
+            self._idle_since, self._has_idled = None, False
+        elif self._max_idle and may_wait and self._waits(self._max_idle):
+            return None
+        heads.sort()
+        chosen = heads[0][1]
+        bound = min((time if order > chosen else time - 1 for time, order in heads[1:]), default=NEVER)
+        return self._queues[chosen], bound
+
+    def _waits(self, max_idle: int) -> bool:
+        """Return whether the task goes on waiting for an empty input. The wait's beginning is committed, so a reopen keeps it."""
+        if self._idle_since is None:
+            self._idle_since = self._progress.wall_clock
+            self._progress.has_changed = True
+        if self._progress.wall_clock - self._idle_since < max_idle:
+            return True
+        self._has_idled = True
+        return False
+
+    # ------------------------------------------------------------------ saving
+
+    def to_data(self) -> dict[str, Any]:
+        """Return what the next opening of the task has to know: partition times, and since when it waits."""
+        state: dict[str, Any] = {}
+        times = {f"{queue.partition.topic}:{queue.partition.partition}": queue.partition_time for queue in self._queues}
+        if any(time >= 0 for time in times.values()):
+            state["partitions"] = times
+        if self._idle_since is not None:
+            state["idle"] = self._idle_since
+        return state
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Take what `to_data` returned at the last commit."""
+        self._idle_since = saved.get("idle")
+        times = saved.get("partitions", {})
+        for queue in self._queues:
+            topic, partition = queue.partition
+            queue.partition_time = times.get(f"{topic}:{partition}", -1)

@@ -1,0 +1,87 @@
+"""Loop: the loop over records, on which the engine's speed depends.
+
+Comes in: the queue with the next record. Goes out: calls of the nodes below each source, and of punctuators between two records.
+"""
+
+from __future__ import annotations
+
+from ..punctuation import PunctuationType
+from .failures import RECORD_ERRORS, Failures
+from .input_queue import InputQueue
+from .inputs import Inputs
+from .progress import Progress
+from .punctuators import Punctuators
+from .schedules import NEVER
+
+
+class Loop:
+    """Processes the records of one task. `may_wait`: whether it waits for an empty input (`max_task_idle`)."""
+
+    def __init__(
+        self, inputs: Inputs, progress: Progress, failures: Failures, punctuators: Punctuators, *, may_wait: bool
+    ) -> None:
+        self._inputs = inputs
+        self._progress = progress
+        self._failures = failures
+        self._punctuators = punctuators
+        self._may_wait = may_wait
+
+    def process(self, limit: int) -> int:
+        """Process up to `limit` records; return how many. It ends early at a request for a commit, and without a record to choose."""
+        done = 0
+        while done < limit and not self._progress.commit_requested:
+            chosen = self._inputs.choose(self._may_wait)
+            if chosen is None:
+                break
+            done += self._process_queue(*chosen, limit - done)
+        return done
+
+    def _process_queue(self, queue: InputQueue, bound: int, limit: int) -> int:
+        """Process at most `limit` records of one queue while their timestamps are not above `bound`; return how many."""
+        first = queue.index
+        records = queue.records if first == 0 and limit >= len(queue.records) else queue.records[first : first + limit]
+        if bound < NEVER:
+            stop = next((index for index in range(1, len(records)) if records[index][2] > bound), len(records))
+            records = records[:stop]
+        progress, punctuators = self._progress, self._punctuators
+        run, child, failed = queue.run, queue.child, self._failures.processing
+        stream_time, stream_due = progress.stream_time, punctuators.stream_due
+        highest = queue.partition_time
+        remaining = progress.remaining = iter(records)
+        progress.input, progress.last = queue, first + len(records) - 1
+        try:
+            for record in remaining:
+                timestamp = record[2]
+                if timestamp > highest:
+                    highest = timestamp
+                    if timestamp > stream_time:
+                        progress.stream_time = stream_time = timestamp
+                # A try costs nothing until something is raised. So every edge has one, and a record is skipped at its node only.
+                try:
+                    run(record)
+                except RECORD_ERRORS as error:
+                    failed(child, record, error)
+                if stream_time >= stream_due or progress.needs_attention:
+                    self._attend(queue, stream_time)
+                    stream_due = punctuators.stream_due
+                    if progress.commit_requested:
+                        break
+        except BaseException:
+            queue.index = progress.current_index()
+            raise
+        else:
+            queue.index = progress.current_index() + 1
+        finally:
+            progress.input = None
+            queue.partition_time = highest
+        done = queue.index - first
+        queue.counts[0] += done
+        return done
+
+    def _attend(self, queue: InputQueue, stream_time: int) -> None:
+        """Between two records: fire the stream-time punctuators that are due, and take new schedules into account."""
+        progress = self._progress
+        progress.needs_attention = False
+        queue.index, progress.input = progress.current_index() + 1, None
+        self._punctuators.fire(PunctuationType.STREAM_TIME, stream_time)
+        progress.input = queue

@@ -1,0 +1,239 @@
+"""Outputs: what a task has produced since the last commit, by topic, and the functions that sinks write with.
+
+Comes in: records that processors forward to sinks. Goes out: an `OutputBatch` for each topic, with serialized columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ..errors import ConfigError, ProcessingError, ProductionError, RecordRefusedError, TopologyError
+from ..handlers import Failure
+from ..metrics import NodeMetrics
+from ..program.nodes import SinkNode
+from ..program.serdes import resolve_serde
+from ..record import Headers, OutputBatch, Record, RecordMetadata
+from ..settings.settings import Settings
+from .dead_letter import failure_headers
+from .failures import EXPECTED_RECORD, shown
+from .validation import NO_TIMESTAMP, valid_partitions, wrong_headers
+
+Write = Callable[..., None]
+"""write(record, to=None)"""
+
+Failed = Callable[[str, str, object, Exception], None]
+"""failed(sink, topic, record, error): returns when the record is to be dropped."""
+
+
+class Outputs:
+    """The columns of every topic that a task writes to. Nobody else changes them.
+
+    `topic_name` maps a sink's topic to its name in the log. `partition_count` returns how many partitions a topic has, and
+    is None where that is not known. `refusals` are what the log refused in earlier attempts, by topic.
+    """
+
+    def __init__(
+        self,
+        task_id: str,
+        settings: Settings,
+        metrics: Mapping[str, NodeMetrics],
+        topic_name: Callable[[str], str],
+        partition_count: Callable[[str], int] | None,
+        refusals: Mapping[str, RecordRefusedError],
+    ) -> None:
+        self._task_id = task_id
+        self._settings = settings
+        self._metrics = metrics
+        self._topic_name = topic_name
+        self._partition_count = partition_count
+        self._refusals = refusals
+        self._topics: dict[str, OutputBatch] = {}
+
+    # ------------------------------------------------------------------ what has been produced
+
+    def take(self) -> list[OutputBatch]:
+        """Return what was produced since the last call, a batch for each topic, and forget it."""
+        taken = []
+        for topic, output in self._topics.items():
+            if output.keys:
+                taken.append(
+                    OutputBatch(
+                        topic, output.keys[:], output.values[:], output.timestamps[:], output.headers, output.partitions
+                    )
+                )
+                # The compiled sinks hold these lists' append methods, so the lists are emptied, not replaced.
+                output.keys.clear()
+                output.values.clear()
+                output.timestamps.clear()
+                output.headers = output.partitions = None
+        return taken
+
+    def size_bytes(self) -> int:
+        """Return about how many bytes have been produced, from a sample of the values."""
+        total = 0
+        for output in self._topics.values():
+            count = len(output.values)
+            if count:
+                sample = output.values[:: max(1, count // 64)]
+                size = sum(len(value) for value in sample if value is not None)
+                total += count * (size // len(sample) + 32)
+        return total
+
+    def add_dead_letter(self, topic: str, failure: Failure, stream_time: int) -> None:
+        """Add the source record of a failure, as it was read, with headers that say what failed."""
+        output = self._output(topic)
+        output.keys.append(failure.raw_key)
+        output.values.append(failure.raw_value)
+        output.timestamps.append(failure.timestamp if failure.timestamp >= 0 else max(stream_time, 0))
+        _set_last_headers(output, failure.headers + failure_headers(failure))
+        if output.partitions is not None:
+            output.partitions.append(None)
+
+    def _output(self, topic: str) -> OutputBatch:
+        return self._topics.setdefault(topic, OutputBatch(topic, [], [], []))
+
+    # ------------------------------------------------------------------ what sinks write with
+
+    def compile_sink(
+        self, node: SinkNode, failed: Failed, record_metadata: Callable[[], RecordMetadata | None]
+    ) -> Write:
+        """Return the function that writes a record to the sink's topic, fixed or chosen for each record."""
+        if isinstance(node.topic, str):
+            return self._compile_topic(node, self._topic_name(node.topic), failed)
+        choose = node.topic
+        writers: dict[str, Write] = {}
+
+        def run(record: Record) -> None:
+            topic = choose(record, record_metadata())
+            write = writers.get(topic)
+            if write is None:
+                if not isinstance(topic, str) or not topic:
+                    raise ProductionError(
+                        f"sink {node.name!r}: its topic chooser returned {topic!r}, expected a topic's name"
+                    )
+                writers[topic] = write = self._compile_topic(node, topic, failed)
+            write(record)
+
+        return run
+
+    def compile_only_child(self, node: SinkNode, failed: Failed, counts: list[int]) -> Write:
+        """Return what a processor forwards with when this sink, with a fixed topic, is its only child: no call lies between.
+
+        `counts[0]` is the number of records over that edge.
+        """
+        assert isinstance(node.topic, str)
+        topic = self._topic_name(node.topic)
+        return self._watch(node, topic, self._compile_write(node, topic, failed, counts), failed)
+
+    def _compile_topic(self, node: SinkNode, topic: str, failed: Failed) -> Write:
+        write = self._compile_write(node, topic, failed, [0])
+        if node.partitioner is not None:
+            write = self._compile_partitioned(node, topic, write, failed)
+        return self._watch(node, topic, write, failed)
+
+    def _compile_write(self, node: SinkNode, topic: str, failed: Failed, counts: list[int]) -> Write:
+        """Return the function that serializes a record and appends it to the topic's columns."""
+        what, name = f"sink {node.name!r}", node.name
+        key_serde = resolve_serde(node.key_serde, self._settings.key_serde, what).bind(topic, is_key=True)
+        value_serde = resolve_serde(node.value_serde, self._settings.value_serde, what).bind(topic, is_key=False)
+        fast_key, fast_value = key_serde.serializer(), value_serde.serializer()
+        output = self._output(topic)
+        append_key, append_value, append_timestamp = output.keys.append, output.values.append, output.timestamps.append
+
+        def write(record: Record, to: str | None = None) -> None:
+            if to is not None and to != name:
+                raise TopologyError(f"forwarding to {to!r}, which is not a child of this node; children: {name}")
+            counts[0] += 1
+            try:
+                key, value, timestamp, headers = record
+            except (TypeError, ValueError):
+                raise ProcessingError(f"forwarded {shown(record)} to sink {name!r}, {EXPECTED_RECORD}") from None
+            try:
+                raw_key = None if key is None else fast_key(key)
+                raw_value = None if value is None else fast_value(value)
+            except Exception:
+                try:
+                    raw_key = None if key is None else key_serde.serialize(key)
+                    raw_value = None if value is None else value_serde.serialize(value)
+                except Exception as error:
+                    failed(name, topic, record, error)
+                    return
+            if type(timestamp) is not int or timestamp >> 63:  # below 0 or beyond 64 bits
+                failed(name, topic, record, ProductionError(f"the timestamp {timestamp!r} is {NO_TIMESTAMP}"))
+                return
+            if headers and (wrong := wrong_headers(headers)):
+                failed(name, topic, record, ProductionError(wrong))
+                return
+            append_key(raw_key)
+            append_value(raw_value)
+            append_timestamp(timestamp)
+            if headers or output.headers is not None:
+                _set_last_headers(output, headers)
+            if output.partitions is not None:
+                output.partitions.append(None)
+
+        return write
+
+    def _compile_partitioned(self, node: SinkNode, topic: str, write: Write, failed: Failed) -> Write:
+        """Return `write` for a sink with a partitioner of its own."""
+        partitioner, name = node.partitioner, node.name
+        assert partitioner is not None
+        output, metrics = self._output(topic), self._metrics[name]
+        count = 0
+
+        def write_partitioned(record: Record) -> None:
+            nonlocal count
+            try:
+                count = count or self._count_partitions(topic)
+                chosen = valid_partitions(partitioner(topic, record, count), count, name)
+            except Exception as error:
+                failed(name, topic, record, error)
+                return
+            if chosen == ():
+                metrics.drop("no_partition")
+                return
+            before = len(output.keys)
+            if output.partitions is None:
+                output.partitions = [None] * before
+            write(record)
+            if len(output.keys) > before:
+                output.partitions[-1] = chosen
+
+        return write_partitioned
+
+    def _watch(self, node: SinkNode, topic: str, write: Write, failed: Failed) -> Write:
+        """Return `write`; where the log has refused a record of this topic, with a look at each record for what it refuses."""
+        refusal = self._refusals.get(topic)
+        if refusal is None:
+            return write
+        output = self._output(topic)
+
+        def write_and_look(record: Record, to: str | None = None) -> None:
+            before = len(output.keys)
+            if to is None:
+                write(record)
+            else:
+                write(record, to)
+            if len(output.keys) > before and refusal.refuses(output.keys[-1], output.values[-1]):
+                size = len(output.keys[-1] or b"") + len(output.values[-1] or b"")
+                _drop_last(output)
+                failed(node.name, topic, record, ProductionError(f"{refusal} (this one has {size} bytes)"))
+
+        return write_and_look
+
+    def _count_partitions(self, topic: str) -> int:
+        if self._partition_count is None:
+            raise ConfigError(f"task {self._task_id}: the number of partitions of topic {topic!r} is not known here")
+        return self._partition_count(topic)
+
+
+def _drop_last(output: OutputBatch) -> None:
+    for column in (output.keys, output.values, output.timestamps, output.headers, output.partitions):
+        if column is not None:
+            column.pop()
+
+
+def _set_last_headers(output: OutputBatch, headers: Headers) -> None:
+    if output.headers is None:
+        output.headers = [()] * (len(output.keys) - 1)
+    output.headers.append(headers)

@@ -1,0 +1,67 @@
+"""Progress: how far a task is. Every part of the task reads it, and no part keeps a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from ..record import RecordBatch, RecordMetadata
+
+
+class CurrentInput(Protocol):
+    """The input partition that the current record was read from."""
+
+    batch: RecordBatch | None
+
+    def column_index(self, index: int) -> int:
+        """Return where record `index` of the decoded ones is in the batch's columns."""
+        ...
+
+
+class Progress:
+    """The clocks of one task (ms), its current record, and what was asked for since the last commit."""
+
+    __slots__ = (
+        "stream_time", "wall_clock", "commit_requested", "needs_attention", "has_changed",
+        "input", "remaining", "last",
+    )  # fmt: skip
+
+    def __init__(self, wall_clock_ms: int) -> None:
+        self.stream_time = -1
+        """The highest timestamp processed; -1 before the first record."""
+        self.wall_clock = wall_clock_ms
+        self.commit_requested = False
+        """A processor asked for a commit after the current record."""
+        self.needs_attention = False
+        """The loop over records has to look at schedules and commit requests before the next record."""
+        self.has_changed = False
+        """Something has to be saved with the next commit that neither a record nor a store shows."""
+        self.input: CurrentInput | None = None
+        """Where the current record was read; None between records and in a punctuator."""
+        # The iterator of the loop over records knows how far the loop is, so the loop counts nothing for each record.
+        self.remaining: Iterator[Any] = iter(())
+        self.last = -1
+
+    def note_change(self) -> None:
+        """Note that something has to be saved with the next commit."""
+        self.has_changed = True
+
+    def current_index(self) -> int:
+        """Return the index of the current record among the decoded ones of its input."""
+        left: int = self.remaining.__length_hint__()  # type: ignore[attr-defined]
+        return self.last - left
+
+    def current_place(self) -> tuple[RecordBatch, int] | None:
+        """Return the batch of the current record and its index in the batch's columns; None without a current record."""
+        current = self.input
+        if current is None or current.batch is None:
+            return None
+        return current.batch, current.column_index(self.current_index())
+
+    def record_metadata(self) -> RecordMetadata | None:
+        """Return where the current record was read; None in a punctuator."""
+        place = self.current_place()
+        if place is None:
+            return None
+        batch, column = place
+        return RecordMetadata(batch.topic, batch.partition, batch.offsets[column])

@@ -1,0 +1,66 @@
+"""Punctuators: calls what is scheduled, when its time has come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..clock import Duration
+from ..punctuation import PunctuationType, Punctuator
+from ..record import Record
+from .failures import RECORD_ERRORS, Failures
+from .progress import Progress
+from .schedule import Schedule
+from .schedules import NEVER, Schedules
+
+_NO_RECORD = Record(None, None, -1)
+"""In place of a record, for what fails in a punctuator."""
+
+
+class Punctuators:
+    """The punctuators of one task. `room` returns how many bytes of the engine's state schedules may take."""
+
+    def __init__(self, schedules: Schedules, progress: Progress, failures: Failures, room: Callable[[], int]) -> None:
+        self._schedules = schedules
+        self._progress = progress
+        self._failures = failures
+        self._room = room
+        self._firing: Schedule | None = None
+        self.stream_due = NEVER
+        """The stream time (ms) at which the loop over records has to call `fire`."""
+
+    def fire(self, kind: PunctuationType, now: int) -> bool:
+        """Call every punctuator of a clock that is due at `now` (ms), the earliest first; return whether any was."""
+        fired = False
+        while (schedule := self._schedules.take_due(kind, now)) is not None:
+            fired = self._progress.has_changed = True
+            self._firing = schedule
+            try:
+                schedule.punctuator(now)
+            except RECORD_ERRORS as error:
+                self._failures.processing(schedule.node, _NO_RECORD, error)
+            finally:
+                self._firing = None
+        self.look_ahead()
+        return fired
+
+    def look_ahead(self) -> None:
+        """Set `stream_due`, after schedules have changed."""
+        self.stream_due = self._schedules.next_due(PunctuationType.STREAM_TIME)
+
+    def schedule(
+        self,
+        node: str,
+        interval: Duration,
+        punctuator: Punctuator,
+        clock: PunctuationType,
+        start: int | None,
+        name: str | None,
+    ) -> Schedule:
+        """Return the schedule that a node asks for; in a re-opened task `init` gets what was saved of it."""
+        progress = self._progress
+        now = progress.stream_time if clock is PunctuationType.STREAM_TIME else progress.wall_clock
+        schedule = self._schedules.add(
+            node, interval, punctuator, clock, start, name, now=now, room=self._room, firing=self._firing
+        )
+        progress.needs_attention = True
+        return schedule

@@ -1,0 +1,89 @@
+"""SavedSchedules: what the last commit saved of a task's schedules, until the opened task has found each of them again."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..punctuation import PunctuationType
+from .schedule import describe_callback, read_times
+
+_log = logging.getLogger("penstock.task")
+
+Texts = dict[str, dict[str, list[str | None]]]
+"""By node and key, the saved texts of schedules: those of `init` first, None for a cancelled one."""
+
+
+class SavedSchedules:
+    """Takes the `engine_state` of the last commit. What the program no longer has is kept, and saved again with each commit."""
+
+    def __init__(self, saved: Mapping[str, Any]) -> None:
+        self._saved: Texts = {
+            node: {key: list(texts) for key, texts in keys.items()} for node, keys in saved.get("timers", {}).items()
+        }
+        # An earlier format: due times by node and clock, in the order in which `init` makes the schedules.
+        self._positional: Mapping[str, Mapping[str, list[int | None]]] = saved.get("due", {})
+        self._claims: dict[str, deque[str | None]] = {}
+        self._kept: dict[str, dict[str, list[str]]] = {}
+
+    def begin(self, node: str) -> None:
+        """Note that `claim` is about this node from now on."""
+        self._claims = {key: deque(texts) for key, texts in self._saved.pop(node, {}).items()}
+
+    def claim(self, node: str, key: str, kind: PunctuationType, position: int) -> tuple[bool, str | None]:
+        """Return whether the next schedule that `init` makes with this key was saved, and its text (None: it was cancelled).
+
+        `position` counts the schedules of this clock that `init` has made before.
+        """
+        positional = self._positional.get(node, {}).get(kind.value, [])
+        if position < len(positional):
+            due = positional[position]
+            return True, None if due is None else f"{kind.value[0]}{due}"
+        texts = self._claims.get(key)
+        if not texts:
+            return False, None
+        text = texts.popleft()
+        # With another clock it is another schedule.
+        return (
+            (False, None) if text is not None and "/" not in text and read_times(text)[0] is not kind else (True, text)
+        )
+
+    def end(self, node: str) -> Iterator[tuple[str, str]]:
+        """Yield key and text of the schedules that were made after `init` of the node, and that it did not make again."""
+        claims, self._claims = self._claims, {}
+        for key, texts in claims.items():
+            for text in filter(None, texts):
+                if "/" in text:
+                    yield key, text
+                else:
+                    _log.info("node %r: its init no longer makes a schedule that was saved: it ends", node)
+
+    def end_all(self) -> None:
+        """Keep the schedules of nodes that are gone, for a program that has these nodes again."""
+        for node, keys in self._saved.items():
+            for key, texts in keys.items():
+                for text in texts:
+                    if text is not None and "/" in text:
+                        self.keep(node, key, text)
+        self._saved = {}
+
+    def keep(self, node: str, key: str, text: str) -> None:
+        """Keep a schedule whose callback is gone."""
+        self._kept.setdefault(node, {}).setdefault(key, []).append(text)
+        _log.warning(
+            "node %r: the program no longer has %s, which a schedule of every %s ms that was saved calls. It does not fire, and "
+            "is kept: put the callback back under that name, and it goes on",
+            node, describe_callback(key, text), text.split("/")[1],
+        )  # fmt: skip
+
+    def forget(self, node: str, key: str) -> None:
+        """Forget what is kept under a name that a new schedule has."""
+        self._kept.get(node, {}).pop(key, None)
+
+    def add_to(self, data: Texts) -> None:
+        """Add what is kept to what a commit saves."""
+        for node, keys in self._kept.items():
+            for key, texts in keys.items():
+                data.setdefault(node, {}).setdefault(key, []).extend(texts)

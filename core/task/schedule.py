@@ -1,0 +1,135 @@
+"""One schedule of a node: what it calls, when it is due, and the text in which it is saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ..errors import ConfigError
+from ..punctuation import PunctuationType, Punctuator
+
+_KINDS = {kind.value[0]: kind for kind in PunctuationType}
+
+
+class Request(NamedTuple):
+    """What a processor asks for: `due` and `interval` in ms, and how a re-opened task finds the callback again.
+
+    `key` is the name that the schedule was given, the name of the processor's method with a dot before it, or "" for another
+    callback. `method` is the method's name, if the callback is one.
+    """
+
+    node: str
+    key: str
+    method: str | None
+    kind: PunctuationType
+    interval: int
+    due: int
+    punctuator: Punctuator
+
+
+def _do_nothing(now: int) -> None:
+    """Do nothing: what a schedule calls before it is set."""
+
+
+class Schedule:
+    """One schedule of a node, as `schedule` returns it. `on_cancel` is called with it when it is cancelled.
+
+    A schedule that `init` made keeps its place after it was cancelled: the next schedule of the same callback takes that place. So
+    the handle that `init` gets in a re-opened task is as good as the first one.
+    """
+
+    __slots__ = (
+        "_on_cancel", "node", "key", "method", "kind", "interval", "due", "punctuator", "order", "cancelled",
+        "from_init", "is_kept",
+    )  # fmt: skip
+
+    def __init__(self, on_cancel: Callable[[Schedule], None], node: str, key: str) -> None:
+        self._on_cancel = on_cancel
+        self.node = node
+        self.key = key
+        self.method: str | None = None
+        self.kind = PunctuationType.STREAM_TIME
+        self.interval = 1
+        self.due = 0
+        self.punctuator: Punctuator = _do_nothing
+        self.order = (0, 0)
+        """Of two that are due at the same time the lower one fires first. It begins with 0 for one that only `init` made."""
+        self.cancelled = False
+        self.from_init = False
+        self.is_kept = False
+        """The last commit saved it, so `init` cannot change it."""
+
+    def cancel(self) -> None:
+        """Never fire again; idempotent."""
+        self._on_cancel(self)
+
+    def set(self, request: Request, order: tuple[int, int]) -> None:
+        """Make it a live schedule with these values."""
+        self.kind, self.interval, self.due = request.kind, request.interval, request.due
+        self.punctuator, self.method = request.punctuator, request.method
+        self.order, self.cancelled = order, False
+
+    def to_text(self, rank: int, least: int) -> str:
+        """Return it as it is saved: clock and due time (at least `least`).
+
+        One that was made after `init` also has its interval, its rank among those, and its method if the key does not name it.
+        """
+        text = f"{self.kind.value[0]}{max(self.due, least)}"
+        if self.order[0] == 0:
+            return text
+        method = f"/{self.method}" if self.method is not None and self.key != f".{self.method}" else ""
+        return f"{text}/{self.interval}/{rank}{method}"
+
+
+def check_request(
+    node: str, punctuator: Punctuator, clock: PunctuationType, start: int | None, name: str | None
+) -> None:
+    """Raise ConfigError for an argument of `schedule` that is wrong."""
+    if not callable(punctuator):
+        raise ConfigError(f"node {node!r}: the punctuator {punctuator!r} is not callable")
+    if not isinstance(clock, PunctuationType):
+        raise ConfigError(f"node {node!r}: clock must be STREAM_TIME or WALL_CLOCK_TIME, found {clock!r}")
+    if start is not None and (not isinstance(start, int) or start < 0):
+        raise ConfigError(f"node {node!r}: start is in ms since the epoch, at least 0; found {start!r}")
+    if name is not None and (not isinstance(name, str) or not name or name.startswith(".")):
+        raise ConfigError(
+            f"node {node!r}: the name of a schedule is text that does not begin with a dot, found {name!r}"
+        )
+
+
+def first_due(kind: PunctuationType, interval: int, start: int | None, now: int) -> int:
+    """Return when a schedule is due first (ms)."""
+    if kind is PunctuationType.STREAM_TIME:
+        return start or 0
+    if start is None:
+        return now + interval
+    missed = max(0, -(-(now - start) // interval))
+    return start + missed * interval
+
+
+def method_name(processor: object, punctuator: Punctuator) -> str | None:
+    """Return the name under which the processor has `punctuator` as a method; None if it has not."""
+    function = getattr(punctuator, "__func__", None)
+    if function is None or getattr(punctuator, "__self__", None) is not processor:
+        return None
+    # A name that begins with two underscores, or a decorated method, goes by another name than its function says.
+    names = (name for each in type(processor).__mro__ for name, value in vars(each).items() if value is function)
+    return next((name for name in names if getattr(type(processor), name) is function), None)
+
+
+def is_name(key: str) -> bool:
+    """Return whether a key is a name that was given to `schedule`."""
+    return key != "" and not key.startswith(".")
+
+
+def read_times(text: str) -> tuple[PunctuationType, int]:
+    """Return the clock and the due time (ms) of a saved text without its part after the first slash."""
+    return _KINDS[text[0]], int(text[1:])
+
+
+def describe_callback(key: str, text: str) -> str:
+    """Return, for a message, what a saved schedule that was made after `init` calls."""
+    _, _, _, *method = text.split("/", 3)
+    if method or key.startswith("."):
+        return f"a method {method[0] if method else key[1:]!r} of that node's processor"
+    return f"a callback that that node's init gives the name {key!r}"
