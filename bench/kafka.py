@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from penstock.plugins.logs.kafka import KafkaLog
+from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.testing.kafka.jars import fetched_jars, jars_directory, java
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import OutputBatch, TopicPartition

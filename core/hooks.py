@@ -77,6 +77,11 @@ class Hooks:
         """Return renderers by name: functions that take a Program and return text."""
         raise NotImplementedError
 
+    @_gives("settings vocabulary")
+    def penstock_settings_vocabularies(self) -> Components:
+        """Return vocabularies of settings by name: each a Vocabulary (`penstock.settings.names`)."""
+        raise NotImplementedError
+
     @_gives("command")
     def penstock_cli_commands(self) -> Components:
         """Return commands by name: click commands, added to `penstock`."""

@@ -9,7 +9,7 @@ import pytest
 
 from bench import __main__ as command_line
 from bench import core, kafka, programs, spark_local
-from penstock.plugins.logs.kafka import KafkaLog
+from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from .kafka.names import fresh_name

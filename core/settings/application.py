@@ -11,7 +11,7 @@ from ..hooks import registry
 from ..program.builder import Topology
 from ..serde import Serde
 from .layers import CODE, Layer
-from .settings import Settings, naming_origins
+from .settings import Settings, add_origins_to_errors
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
@@ -40,7 +40,7 @@ class Application:
         self.id = application_id
         self.given = layer
         self.settings = Settings.of(layer)
-        with naming_origins(layer):
+        with add_origins_to_errors(layer):
             _check_installed(self.settings)
         if not hasattr(topology, "build"):
             raise ConfigError(

@@ -41,7 +41,7 @@ class Layer:
         for name, value, origin in sorted(given, key=lambda each: str(each[0]).startswith("main.consumer.")):
             if not isinstance(name, str):
                 raise ConfigError(f"expected the name of a setting, found {name!r}")
-            with naming(origin):
+            with add_origin_to_errors(origin):
                 found = translate(name, value, own)
                 for key, raw in _parts(*found) if found else ():
                     one = convert(key, raw)
@@ -69,8 +69,8 @@ class Layer:
 
 
 @contextmanager
-def naming(origin: str) -> Iterator[None]:
-    """Let an error about a setting in the block say where that was set, unless the program itself did."""
+def add_origin_to_errors(origin: str) -> Iterator[None]:
+    """Have an error about a setting in the block say where that was set, unless the program itself did."""
     try:
         yield
     except (ConfigError, PluginError) as error:

@@ -14,7 +14,7 @@ from ..errors import ConfigError, PluginError
 from ..extractors import TimestampExtractor, fail_on_invalid_timestamp
 from ..handlers import DeadLetter, Handler, Retry, fail, skip
 from ..program.serdes import DEFAULTS, SerdeLike
-from .layers import CODE, Layer, naming
+from .layers import CODE, Layer, add_origin_to_errors
 from .secret import ClientSettings, Secret, hide
 
 HANDLERS = ("deserialization_handler", "processing_handler", "production_handler")
@@ -162,20 +162,20 @@ class Settings:
                 values.setdefault(key[0], {})[key[1]] = value
             elif key != "application_id":
                 values[key] = value.reveal() if isinstance(value, Secret) else value
-        with naming_origins(layer):
+        with add_origins_to_errors(layer):
             if "dead_letter_topic" in values:
                 values |= _dead_letters(values.pop("dead_letter_topic"), values)
             return cls(**values)
 
 
 @contextmanager
-def naming_origins(layer: Layer) -> Iterator[None]:
-    """Let an error of the block that names a setting say where it was set."""
+def add_origins_to_errors(layer: Layer) -> Iterator[None]:
+    """Have an error of the block that names a setting say where it was set."""
     try:
         yield
     except (ConfigError, PluginError) as error:
         found = re.match(r"setting '(\w+)'", str(error))
-        with naming(layer.origins.get(found[1], CODE) if found else CODE):
+        with add_origin_to_errors(layer.origins.get(found[1], CODE) if found else CODE):
             raise
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -14,9 +15,8 @@ from typing import Any, get_type_hints
 
 from .. import extractors, handlers
 from ..errors import ConfigError
-from . import client_names
 from .layers import Given, Layer
-from .names import EXTRA, KAFKA_STREAMS, NOT_HERE, Key, flat
+from .names import EXTRA, Key, flat, vocabularies
 from .secret import Secret, hide
 from .settings import Settings
 
@@ -142,17 +142,17 @@ def environment_layer(environment: Mapping[str, str], load_function: LoadFunctio
     >>> environment_layer({"PENSTOCK_CONSUMER_FETCH_MIN_BYTES": "10"}).values
     {('clients', 'consumer.fetch.min.bytes'): '10'}
     """
-    known = _variables()
     given: list[Given] = []
     for variable, value in sorted(environment.items()):
         name = variable.removeprefix(PREFIX)
         if name == variable or not value or _OURS.fullmatch(name):
             continue
-        if flat(name) not in known and _NOT_SETTINGS.fullmatch(name):
+        spelled = flat(name)
+        if _NOT_SETTINGS.fullmatch(name) and spelled not in _own_names() and spelled not in _names_of_vocabularies():
             continue
-        found = _named(flat(name), known)
+        found = _setting(spelled)
         if found is None and name.endswith("_FILE"):
-            found = _named(flat(name.removesuffix("_FILE")), known)
+            found = _setting(spelled.removesuffix("_file"))
             if found is not None:
                 given.append((found, _read_secret(Path(value), variable), variable))
                 continue
@@ -160,35 +160,34 @@ def environment_layer(environment: Mapping[str, str], load_function: LoadFunctio
     return _layer(given, load_function)
 
 
-def _variables() -> dict[str, str]:
-    """Return every known name by how a variable spells it, in lower case."""
-    names = (
-        *client_names.JAVA_ONLY,
-        *client_names.RENAMED,
-        *client_names.KNOWN,
-        *NOT_HERE,
-        *KAFKA_STREAMS,
-        *EXTRA,
-        *Settings.names(),
-    )
-    return {flat(name): name for name in names}
-
-
-def _named(name: str, known: Mapping[str, str]) -> str | None:
-    if name in known:
-        return known[name]
-    head, _, rest = name.partition("_")
-    if head == "main" and rest.startswith("consumer_"):
-        head, rest = "main.consumer", rest.removeprefix("consumer_")
+def _setting(spelled: str) -> str | None:
+    """Return the name of the setting that a variable spells, in lower case; None: nothing knows it."""
+    if spelled in _own_names():
+        return _own_names()[spelled]
+    head, _, rest = spelled.partition("_")
     if head == "user" and rest:
         return f"user.{rest}"
+    known = _names_of_vocabularies()
     if head == "clients" and rest:
-        prefix = next((each for each in client_names.PREFIXES if rest.startswith(f"{each}_")), "")
-        rest = rest[len(prefix) + 1 :] if prefix else rest
-        return ".".join(part for part in ("clients", prefix, known.get(rest, rest.replace("_", "."))) if part)
-    if head.rpartition(".")[2] in client_names.PREFIXES and rest in known:
-        return f"{head}.{known[rest]}"
-    return None
+        return f"clients.{known.get(rest, rest.replace('_', '.'))}"
+    return known.get(spelled)
+
+
+@cache
+def _own_names() -> dict[str, str]:
+    """Return our own names by how a variable spells them, in lower case."""
+    return {flat(name): name for name in (*EXTRA, *Settings.names())}
+
+
+@cache
+def _names_of_vocabularies() -> dict[str, str]:
+    """Return the names of all vocabularies by how a variable spells them, in lower case."""
+    return {
+        flat(prefix + name): prefix + name
+        for vocabulary in reversed(vocabularies())
+        for prefix in ("", *vocabulary.prefixes)
+        for name in vocabulary.names()
+    }
 
 
 # -- NAME=VALUE

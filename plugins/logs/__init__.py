@@ -11,5 +11,11 @@ def penstock_logs() -> Components:
     return {
         "memory": "penstock.plugins.logs.memory:MemoryLog",
         "local": "penstock.plugins.logs.local:LocalLog",
-        "kafka": "penstock.plugins.logs.kafka:KafkaLog",
+        "kafka": "penstock.plugins.logs.kafka.log:KafkaLog",
     }
+
+
+@hookimpl
+def penstock_settings_vocabularies() -> Components:
+    """Return the names of Kafka's clients."""
+    return {"librdkafka": "penstock.plugins.logs.kafka.client_names:NAMES"}

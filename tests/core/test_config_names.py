@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,10 @@ from hypothesis import strategies as st
 from penstock import Application, ConfigError, DeadLetter, Retry, Settings, Topology, skip
 from penstock.extractors import wall_clock_timestamp
 from penstock.handlers import fail
-from penstock.settings.client_names import JAVA_ONLY, KNOWN, RENAMED
+from penstock.plugins.logs.kafka.client_names import JAVA_ONLY, KNOWN, RENAMED
+from penstock.plugins.settings.kafka_streams import KAFKA_STREAMS, WITHOUT_COUNTERPART
 from penstock.settings.layers import Layer
-from penstock.settings.names import KAFKA_STREAMS, NOT_HERE, translate
+from penstock.settings.names import translate
 from penstock.settings.secret import is_secret
 
 OWN = Settings.names()
@@ -100,24 +103,24 @@ def test_main_consumer_wins_over_consumer() -> None:
 
 @pytest.mark.parametrize("name", KAFKA_STREAMS_4_3.split())
 def test_every_name_of_kafka_streams_has_an_answer(name: str) -> None:
-    if name not in NOT_HERE:
+    if name not in WITHOUT_COUNTERPART:
         translate(name, "3", OWN)
         return
     with pytest.raises(ConfigError, match=rf"^'{re.escape(name)}' of Kafka Streams has no counterpart here: .{{10,}}"):
         translate(name, "3", OWN)
 
 
-@pytest.mark.parametrize("name", [*KAFKA_STREAMS, *NOT_HERE])
+@pytest.mark.parametrize("name", [*KAFKA_STREAMS, *WITHOUT_COUNTERPART])
 def test_every_name_of_kafka_streams_is_documented(name: str) -> None:
     page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
     row = re.search(rf"^\| `{re.escape(name)}` \|(.*)$", page, re.MULTILINE)
     assert row, name
-    says = KAFKA_STREAMS[name][0] if name in KAFKA_STREAMS else NOT_HERE[name][0]
+    says = KAFKA_STREAMS[name][0] if name in KAFKA_STREAMS else WITHOUT_COUNTERPART[name][0]
     assert says in row[1]
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [(name, value) for name, (_, accepted) in NOT_HERE.items() for value in accepted]
+    ("name", "value"), [(name, value) for name, (_, accepted) in WITHOUT_COUNTERPART.items() for value in accepted]
 )
 def test_what_is_so_anyway_may_be_said(name: str, value: str) -> None:
     assert make({name: value.upper()}) == Settings()
@@ -185,11 +188,27 @@ def test_what_kafka_takes_for_a_password_is_a_secret(name: str) -> None:
 
 
 @given(
-    st.sampled_from(sorted(KNOWN - {"auto.offset.reset", "bootstrap.servers"} - set(NOT_HERE))),
+    st.sampled_from(sorted(KNOWN - {"auto.offset.reset", "bootstrap.servers"} - set(WITHOUT_COUNTERPART))),
     st.sampled_from(["", "consumer.", "producer.", "admin."]),
 )
 def test_a_name_of_a_client_stays_as_it_is(name: str, prefix: str) -> None:
     assert translate(prefix + name, "x", OWN) == (("clients", prefix + name), "x")
+
+
+def test_our_own_names_load_no_vocabulary() -> None:
+    program = """
+import sys
+from penstock import Application, Settings, Topology
+from penstock.config_sources import layers
+Settings.make({"log": "local:x", "clients": {"acks": "all"}, "user.limit": 3})
+layers(None, {"PENSTOCK_COMMIT_INTERVAL": "5s", "PENSTOCK_USER_A": "1"}, ["state_serde=json", "clients.acks=1"])
+Application("a", Topology().add_source("in", "in"), commit_interval="1s")
+print([name for name in sys.modules if name.endswith(("settings.kafka_streams", "client_names"))])
+Settings.make({"commit.interval.ms": 5, "acks": 1})
+print([name for name in sys.modules if name.startswith("confluent_kafka")])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.splitlines() == ["[]", "[]"]
 
 
 LAYERS = st.dictionaries(

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from penstock import Application, ConfigError, PluginError, Settings, Topology, skip
 from penstock.extractors import wall_clock_timestamp
-from penstock.settings.client_names import KNOWN
-from penstock.settings.names import EXTRA, KAFKA_STREAMS, NOT_HERE, flat, translate
+from penstock.plugins.logs.kafka.client_names import KNOWN
+from penstock.plugins.settings.kafka_streams import KAFKA_STREAMS, WITHOUT_COUNTERPART
+from penstock.settings.names import EXTRA, flat, translate
 from penstock.settings.sources import environment_layer, file_layer, layers, options_layer
 
 CANARY = "canary-51ab"
@@ -161,7 +162,9 @@ def test_an_unknown_variable_is_said() -> None:
         Settings.of(environment_layer({"PENSTOCK_COMMIT_INTERVAL": "5"}))
 
 
-NAMES = sorted({*Settings.names(), *EXTRA, *KAFKA_STREAMS, *KNOWN} - {"user", "clients", "debug"} - set(NOT_HERE))
+NAMES = sorted(
+    {*Settings.names(), *EXTRA, *KAFKA_STREAMS, *KNOWN} - {"user", "clients", "debug"} - set(WITHOUT_COUNTERPART)
+)
 
 
 @given(st.sampled_from(NAMES), st.sampled_from(["", "consumer.", "producer.", "admin.", "main.consumer."]))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from penstock import Application
-from penstock.plugins.logs.kafka import KafkaLog
+from penstock.plugins.logs.kafka.log import KafkaLog
 
 from .running import EXAMPLES, OnSpark, Runner, by_key, in_the_driver, load
 

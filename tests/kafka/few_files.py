@@ -6,7 +6,7 @@ import os
 import resource
 import sys
 
-from penstock.plugins.logs.kafka import KafkaLog
+from penstock.plugins.logs.kafka.log import KafkaLog
 
 
 def main(bootstrap: str) -> None:

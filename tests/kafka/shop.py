@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock import Application, Processor, Record, TopicPartition, Topology, key_value_store
 from penstock.errors import FencedError
-from penstock.plugins.logs.kafka import KafkaLog
+from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.worker import TaskWorker

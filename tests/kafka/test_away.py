@@ -14,8 +14,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from penstock.errors import LogError
-from penstock.plugins.logs.kafka import KafkaLog, transactions
+from penstock.plugins.logs.kafka import transactions
 from penstock.plugins.logs.kafka.clients import Clients
+from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.runtime.application.preparation import prepare
 from penstock.plugins.spark.control import Control, ControlFile
 from penstock.plugins.spark.planner import BatchPlanner, Plan

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.errors import IncompatibleStateError, LogError, TopologyError
-from penstock.plugins.logs.kafka import KafkaLog
+from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.runtime.application.preparation import prepare
 from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.worker import TaskWorker

@@ -10,7 +10,7 @@ import pytest
 
 from penstock import TopicPartition
 from penstock.errors import LogError, UnknownTopicError
-from penstock.plugins.logs.kafka import KafkaLog
+from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.testing.kafka_broker import KafkaCluster
 from tests.kafka.clients import leader, make_topic, produce, read_all
 from tests.kafka.names import fresh_name

@@ -10,7 +10,7 @@ import pytest
 from penstock import OutputBatch, TopicPartition
 from penstock.errors import FencedError
 from penstock.log import Commit, TaskCommitter
-from penstock.plugins.logs.kafka import KafkaLog
+from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from tests.kafka.clients import make_topic, read_all
 from tests.kafka.names import fresh_name

@@ -11,7 +11,7 @@ from penstock import Processor, ProductionError, Record, TopicPartition, Topolog
 from penstock.errors import RecordRefusedError
 from penstock.handlers import skip
 from penstock.log import Commit
-from penstock.plugins.logs.kafka import KafkaLog
+from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import OutputBatch
 

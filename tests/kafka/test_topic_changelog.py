@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError
 from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.errors import FencedError
 from penstock.plugins.changelogs.topic import changelog_topic
-from penstock.plugins.logs.kafka import KafkaLog
+from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.runtime.application.preparation import prepare
 from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.locations import open_log

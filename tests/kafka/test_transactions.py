@@ -12,7 +12,7 @@ import pytest
 from penstock import Record, Topology, key_value_store
 from penstock.errors import FencedError
 from penstock.log import Commit
-from penstock.plugins.logs.kafka import KafkaLog
+from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import TopicPartition
 
@@ -24,7 +24,7 @@ from .shop import Add, Shop, contents, drain
 KILLED = """
 import os, sys
 from penstock.log import Commit
-from penstock.plugins.logs.kafka import KafkaLog
+from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.logs.kafka.positions import to_kafka
 from penstock.record import OutputBatch, TopicPartition
 

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from penstock.clock import ManualClock
 from penstock.errors import FencedError, LogError
 from penstock.log import Commit, Lease, Log
-from penstock.plugins.logs.kafka import KafkaLog
+from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.testing.contracts.log import LogContract
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import TopicPartition

@@ -12,7 +12,7 @@ import pytest
 from penstock import Application, OffsetOutOfRangeError, Processor, Record, Topology, key_value_store
 from penstock.errors import ConfigError
 from penstock.log import Commit, Log
-from penstock.plugins.logs.kafka import KafkaLog
+from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.host import Host

@@ -1,3 +1,1 @@
 """The log on a Kafka cluster, through confluent-kafka (librdkafka): `kafka:HOST:PORT[,HOST:PORT]`."""
-
-from .log import KafkaLog as KafkaLog

@@ -10,10 +10,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from penstock.errors import ConfigError, LogError
-from penstock.settings.client_names import JAVA_ONLY, PREFIXES, RENAMED, advice
+from penstock.settings.names import CLIENT_PREFIXES
 from penstock.system_errors import open_files_advice
 
 from .admin import Admin
+from .client_names import JAVA_ONLY, RENAMED, advice
 from .failures import Patience, as_config_error, is_out_of_files
 
 _log = logging.getLogger("penstock.kafka")
@@ -82,15 +83,15 @@ class Clients:
         self.admin = Admin(lambda: self._make(AdminClient, "admin", {}), self.patience)
         self._most_batch_bytes = _BATCH_BYTES
         self._common: dict[str, Any] = {}
-        self._own: dict[str, dict[str, Any]] = {kind: {} for kind in PREFIXES}
+        self._own: dict[str, dict[str, Any]] = {kind: {} for kind in CLIENT_PREFIXES}
         for name, value in settings.items():
             if name not in _OWN:
                 self._take(name, value)
 
     def _take(self, name: str, value: str) -> None:
         kind, _, rest = name.partition(".")
-        target = self._own[kind] if kind in PREFIXES else self._common
-        plain = rest if kind in PREFIXES else name
+        target = self._own[kind] if kind in CLIENT_PREFIXES else self._common
+        plain = rest if kind in CLIENT_PREFIXES else name
         if plain in _MANAGED:
             raise ConfigError(f"client setting {name!r} is not yours to set: {_MANAGED[plain]}")
         if plain in JAVA_ONLY:

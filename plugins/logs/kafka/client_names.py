@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-PREFIXES = ("consumer", "producer", "admin")
-"""`consumer.NAME` is for consumers only, and so on; NAME alone is for all clients."""
+from penstock.settings.names import CLIENT_PREFIXES, Key, NoCounterpartError
 
 RENAMED: Mapping[str, str] = {
     "fetch.max.wait.ms": "fetch.wait.max.ms",
@@ -108,3 +108,39 @@ _ADVICE: Mapping[str, str] = {
 def advice(name: str) -> str:
     """Return what to do instead of setting a name of JAVA_ONLY."""
     return _ADVICE.get(name, "leave it out")
+
+
+class ClientNames:
+    """The vocabulary of Kafka's clients."""
+
+    owner = "Kafka's clients"
+
+    prefixes = (*(f"{each}." for each in CLIENT_PREFIXES), "main.consumer.")
+
+    def names(self) -> Iterable[str]:
+        """Return every name, those that only Java's clients have too."""
+        return sorted(KNOWN | set(RENAMED) | JAVA_ONLY)
+
+    def knows(self, name: str) -> bool:
+        """Return whether `name` is one of librdkafka or of Java's clients."""
+        _, plain = _split(name)
+        return plain in KNOWN or plain in RENAMED or plain in JAVA_ONLY
+
+    def translate(self, name: str, value: Any) -> tuple[Key, Any]:
+        """Return the setting of the log's clients that `name` stands for, and its value."""
+        prefix, plain = _split(name)
+        if plain == "auto.offset.reset":
+            return "offset_reset", value
+        if plain in JAVA_ONLY:
+            raise NoCounterpartError(f"{name!r} is one of Java's clients only, not librdkafka's: {advice(plain)}")
+        if isinstance(value, (list, tuple)):
+            value = ",".join(map(str, value))
+        return ("clients", prefix + RENAMED.get(plain, plain)), value
+
+
+def _split(name: str) -> tuple[str, str]:
+    head, _, rest = name.removeprefix("main.").partition(".")
+    return (f"{head}.", rest) if head in CLIENT_PREFIXES and rest else ("", name)
+
+
+NAMES = ClientNames()

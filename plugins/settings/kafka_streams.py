@@ -1,0 +1,222 @@
+"""Kafka Streams' names of settings: what each is here, or what to do instead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from penstock import extractors, handlers
+from penstock.errors import ConfigError
+from penstock.settings.names import Key, NoCounterpartError
+
+Convert = Callable[[Any], Any]
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, str) and re.fullmatch(r"\s*-?\d+\s*", value):
+        return int(value)
+    return value
+
+
+def _milliseconds(value: Any) -> Any:
+    number = _whole(value)
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        raise ConfigError(f"expected a whole number of milliseconds, found {value!r}")
+    return f"{number}ms"
+
+
+def _idle(value: Any) -> Any:
+    return None if _whole(value) == -1 else _milliseconds(value)
+
+
+def _servers(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        value = ",".join(map(str, value))
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigError("expected HOST:PORT[,HOST:PORT]")
+    return "kafka:" + ",".join(part.strip() for part in value.split(","))
+
+
+def _one_of(what: str, known: Mapping[str, Any], instead: str) -> Convert:
+    """Return a function that turns the name of a Java class into ours; other values stay."""
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        simple = re.split(r"[.$]", value)[-1]
+        if simple in known:
+            return known[simple]
+        if re.search(r"[.$]", value) and ":" not in value:
+            raise ConfigError(f"there is no {what} here for the Java class {value!r}: {instead}")
+        return value
+
+    return convert
+
+
+_serde = _one_of(
+    "serde",
+    {
+        "StringSerde": "str",
+        "ByteArraySerde": "bytes",
+        "BytesSerde": "bytes",
+        "ByteBufferSerde": "bytes",
+        "LongSerde": "int",
+        "DoubleSerde": "float",
+        "BooleanSerde": "bool",
+    },
+    "write the name of an installed serde (`penstock plugins --kind serde`), e.g. json; int and float are 8 bytes as "
+    "Kafka's Long and Double; for another format subclass penstock.Serde",
+)
+_handler = _one_of(
+    "handler",
+    {
+        "LogAndContinueExceptionHandler": handlers.skip,
+        "LogAndContinueProcessingExceptionHandler": handlers.skip,
+        "LogAndFailExceptionHandler": handlers.fail,
+        "LogAndFailProcessingExceptionHandler": handlers.fail,
+        "DefaultProductionExceptionHandler": handlers.fail,
+    },
+    "write skip, fail, or MODULE:ATTR of a function of yours",
+)
+_extractor = _one_of(
+    "timestamp extractor",
+    {
+        "FailOnInvalidTimestamp": extractors.fail_on_invalid_timestamp,
+        "LogAndSkipOnInvalidTimestamp": extractors.skip_on_invalid_timestamp,
+        "UsePartitionTimeOnInvalidTimestamp": extractors.use_partition_time_on_invalid_timestamp,
+        "WallclockTimestampExtractor": extractors.wall_clock_timestamp,
+    },
+    "write the name of one of ours, e.g. wall_clock_timestamp, or MODULE:ATTR of a function of yours",
+)
+_backend = _one_of(
+    "store backend",
+    {
+        "rocksDB": "lmdb",
+        "in_memory": "memory",
+        "RocksDBDslStoreSuppliers": "lmdb",
+        "InMemoryDslStoreSuppliers": "memory",
+    },
+    "write the name of an installed store backend (`penstock plugins --kind 'store backend'`)",
+)
+
+KAFKA_STREAMS: Mapping[str, tuple[str, Convert]] = {
+    "application.id": ("application_id", str),
+    "bootstrap.servers": ("log", _servers),
+    "state.dir": ("state_dir", lambda value: value),
+    "dsl.store.suppliers.class": ("store_backend", _backend),
+    "default.dsl.store": ("store_backend", _backend),
+    "default.key.serde": ("key_serde", _serde),
+    "default.value.serde": ("value_serde", _serde),
+    "default.timestamp.extractor": ("timestamp_extractor", _extractor),
+    "auto.offset.reset": ("offset_reset", lambda value: value),
+    "max.task.idle.ms": ("max_task_idle", _idle),
+    "deserialization.exception.handler": ("deserialization_handler", _handler),
+    "default.deserialization.exception.handler": ("deserialization_handler", _handler),
+    "processing.exception.handler": ("processing_handler", _handler),
+    "production.exception.handler": ("production_handler", _handler),
+    "default.production.exception.handler": ("production_handler", _handler),
+    "errors.dead.letter.queue.topic.name": ("dead_letter_topic", lambda value: value),
+    "commit.interval.ms": ("commit_interval", _milliseconds),
+    "processing.guarantee": ("processing_guarantee", lambda value: value),
+    "task.timeout.ms": ("task_timeout", _milliseconds),
+    "replication.factor": ("replication_factor", _whole),
+    "state.cleanup.delay.ms": ("state_cleanup_delay", _milliseconds),
+    "num.stream.threads": ("parallelism", _whole),
+}
+"""Name of Kafka Streams -> ours, and the function that turns its value into ours."""
+
+_NO_GROUP = "tasks are placed by Spark, not by a consumer group; leave it out"
+_NO_DSL_SERDE = "give the source, sink or store its serde"
+_NO_METRICS = "`penstock run` reports counts; leave it out"
+_LMDB = "stores are kept in LMDB; leave it out"
+
+WITHOUT_COUNTERPART: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "acceptable.recovery.lag": ("there are no standby tasks; leave it out", ()),
+    "allow.os.group.write.access": ("the state directory gets the process's umask", ("false",)),
+    "application.server": ("state is not served to other hosts; leave it out", ("",)),
+    "buffered.records.per.partition": ("set `fetch_bytes`", ()),
+    "built.in.metrics.version": (_NO_METRICS, ("latest",)),
+    "cache.max.bytes.buffering": ("there is no record cache, every update is emitted; `commit_bytes` bounds what waits for a commit", ("0",)),
+    "config.providers": ('give a secret as {file = "PATH"}, or in the variable PENSTOCK_NAME or PENSTOCK_NAME_FILE', ("",)),
+    "default.client.supplier": ("the clients are librdkafka's; leave it out", ()),
+    "default.list.key.serde.inner": (_NO_DSL_SERDE, ()),
+    "default.list.key.serde.type": (_NO_DSL_SERDE, ()),
+    "default.list.value.serde.inner": (_NO_DSL_SERDE, ()),
+    "default.list.value.serde.type": (_NO_DSL_SERDE, ()),
+    "dsl.store.format": ("stores say themselves whether they keep timestamps; leave it out", ("default",)),
+    "ensure.explicit.internal.resource.naming": ("every node and store has a name here; leave it out", ("false", "true")),
+    "group.protocol": (_NO_GROUP, ("classic", "streams")),
+    "log.summary.interval.ms": ("`penstock run` shows its progress; leave it out", ()),
+    "max.warmup.replicas": ("there are no standby tasks; leave it out", ()),
+    "metric.reporters": (_NO_METRICS, ("",)),
+    "metrics.num.samples": (_NO_METRICS, ()),
+    "metrics.recording.level": (_NO_METRICS, ()),
+    "metrics.sample.window.ms": (_NO_METRICS, ()),
+    "num.standby.replicas": ("there are no standby tasks: a task restores from the changelog where Spark places it", ("0",)),
+    "poll.ms": ("Spark starts the batches: `penstock run --trigger`", ()),
+    "probing.rebalance.interval.ms": (_NO_GROUP, ()),
+    "processing.exception.handler.global.enabled": ("global stores are filled without processors; leave it out", ("false",)),
+    "processor.wrapper.class": ("wrap processors where the topology is made", ()),
+    "rack.aware.assignment.non_overlap_cost": (_NO_GROUP, ()),
+    "rack.aware.assignment.strategy": (_NO_GROUP, ("none",)),
+    "rack.aware.assignment.tags": (_NO_GROUP, ("",)),
+    "rack.aware.assignment.traffic_cost": (_NO_GROUP, ()),
+    "repartition.purge.interval.ms": ("repartition topics are purged behind each commit; leave it out", ()),
+    "rocksdb.config.setter": (_LMDB, ()),
+    "state.cleanup.dir.max.age.ms": ("set `state_cleanup_delay`", ("-1",)),
+    "statestore.cache.max.bytes": ("there is no record cache, every update is emitted; `commit_bytes` bounds what waits for a commit", ("0",)),
+    "task.assignor.class": (_NO_GROUP, ("",)),
+    "topology.optimization": ("a topology runs as it is written; leave it out", ("none",)),
+    "upgrade.from": ("nothing has to be upgraded; leave it out", ("",)),
+    "window.size.ms": (_NO_DSL_SERDE, ()),
+    "windowed.inner.class.serde": (_NO_DSL_SERDE, ()),
+    "windowstore.changelog.additional.retention.ms": ("the changelog keeps what restoring needs; leave it out", ()),
+}  # fmt: skip
+"""Name of Kafka Streams without counterpart here -> what to do instead, and values that ask for what is so anyway."""
+
+_FOREIGN_PREFIXES = {
+    "restore.consumer.": "state is restored from `changelog`; settings of all consumers have the prefix consumer.",
+    "global.consumer.": "there is one kind of consumer: use the prefix consumer.",
+    "topic.": "internal topics get the broker's defaults, and `replication_factor`",
+}
+"""Prefix of Kafka Streams without counterpart here -> what to do instead."""
+_OF_CLIENTS = ("topic.blacklist", "topic.metadata.")
+"""What librdkafka's names begin with that look like Kafka Streams' `topic.`."""
+
+
+class KafkaStreamsNames:
+    """The vocabulary of Kafka Streams 4.3."""
+
+    owner = "Kafka Streams"
+    prefixes = ()
+
+    def names(self) -> Iterable[str]:
+        """Return every name, those without counterpart too."""
+        return [*KAFKA_STREAMS, *WITHOUT_COUNTERPART]
+
+    def knows(self, name: str) -> bool:
+        """Return whether `name` is one of Kafka Streams."""
+        return name in KAFKA_STREAMS or name in WITHOUT_COUNTERPART or _prefix(name) is not None
+
+    def translate(self, name: str, value: Any) -> tuple[Key, Any] | None:
+        """Return our setting and its value; None when the value asks for what is so anyway."""
+        if name in KAFKA_STREAMS:
+            key, convert = KAFKA_STREAMS[name]
+            return key, convert(value)
+        if name in WITHOUT_COUNTERPART:
+            advice, as_it_is = WITHOUT_COUNTERPART[name]
+            if str("" if value is None or value == [] else value).lower() in as_it_is:
+                return None
+        else:
+            advice = _FOREIGN_PREFIXES[_prefix(name) or ""]
+        raise NoCounterpartError(f"{name!r} of Kafka Streams has no counterpart here: {advice}")
+
+
+def _prefix(name: str) -> str | None:
+    if name.startswith(_OF_CLIENTS):
+        return None
+    return next((each for each in _FOREIGN_PREFIXES if name.startswith(each)), None)
+
+
+NAMES = KafkaStreamsNames()
