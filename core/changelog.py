@@ -21,12 +21,11 @@ def version_counter(version: str) -> int:
 class Restore:
     """How to bring a copy of the state to a version.
 
-    `base` is the version at which the copy must be before the first step (None: a fresh, empty
-    store); `steps` are (changes, version after them), in order; the last one ends in the target. Each version on the
-    way is one of the chain, or, between the parts of a snapshot, a name that no chain contains: a copy that crashed
-    there is at no known version and is restored afresh. Going through `steps` raises ChangelogError, naming the
-    file, for one that turns out to be damaged; the copy is then at the version of the step before.
-    `total_bytes` is about how much `steps` will read.
+    `base` is the version at which the copy must be before the first step (None: a fresh, empty store). `steps` are
+    (changes, version after them), in order; the last one ends in the target. Each version on the way is one of the
+    chain. Between the parts of a snapshot it is a name that no chain contains: a copy that crashed there is at no known
+    version, and is restored afresh. Iterating over `steps` raises ChangelogError, naming the file, for a damaged one;
+    the copy is then at the version of the step before. `total_bytes` is about how much `steps` will read.
     """
 
     base: str | None
@@ -61,7 +60,7 @@ class TaskChangelog(ABC):
     def records(self, changes: Changes) -> list[OutputBatch]:
         """Return records of the log that are part of the delta just appended, for the commit that names its version.
 
-        For a changelog that lives in the log itself; the others return none.
+        For a changelog that is part of the log. The others return none.
         """
         return []
 
@@ -77,22 +76,23 @@ class TaskChangelog(ABC):
     def snapshot(self, version: str, changes: Iterable[tuple[str, bytes, bytes]], commit: Commit | None = None) -> None:
         """Write the whole state at `version`, so that restore starts there; no delta need lead to `version`.
 
-        `changes` are (store, key, value) in store and key order, read once and as they are written. When that
-        raises, no snapshot was written and the error comes out. `commit`, the last one that named `version`, is kept beside them.
+        `changes` are (store, key, value) in store and key order; each is read once, while the snapshot is written. If
+        that raises, no snapshot was written, and the error is passed on. `commit`, the last one that named `version`, is
+        kept beside them.
         """
 
     def begin(self, stores: Collection[str], entries: Iterable[tuple[str, bytes, bytes]]) -> list[OutputBatch]:
         """Return records of the log after which the history of `stores` holds `entries`, their content, and nothing from before.
 
-        For a changelog that lives in the log itself, which may have entries of an earlier store of the same name. The others return none:
-        their history of a store begins with a snapshot, or with nothing.
+        For a changelog that is part of the log, which may have entries of an earlier store of the same name. The others
+        return none: their history of a store begins with a snapshot, or empty.
         """
         return []
 
     def proven(self) -> set[str]:
-        """Return the versions that a commit is known to have named: those that a delta follows, and those with a snapshot.
+        """Return the versions that a commit certainly named: those that a delta follows, and those with a snapshot.
 
-        The newest delta is no proof: its commit may have failed. Empty for a changelog that lives in the log.
+        The newest delta is no proof: its commit may have failed. Empty for a changelog that is part of the log.
         """
         return set()
 
@@ -106,24 +106,24 @@ class TaskChangelog(ABC):
 
     @abstractmethod
     def wants_snapshot(self) -> bool:
-        """Return whether the deltas since the last snapshot have outgrown it, or one would mend a gap in the chain."""
+        """Return whether the deltas since the last snapshot have outgrown it, or a snapshot would mend a gap in the chain."""
 
     @abstractmethod
     def clean(self, version: str, grace_ms: int, now_ms: int, is_current: Callable[[], bool]) -> None:
         """Delete deltas and snapshots with a lower counter than `version` that it does not need, once older than `grace_ms`.
 
-        The process may freeze at any point of this call, also after `is_current` answered, while a successor commits,
-        snapshots and cleans. So a delta or a snapshot whose counter is not lower stays, however old it is. Look at what
-        there is, then call `is_current` (it may ask the log, and raises what that raises), then delete only what the
-        look showed; nothing if it returns False.
+        The process may freeze at any point of this call, also after `is_current` returned, while a successor commits,
+        snapshots and cleans. So a delta or a snapshot whose counter is not lower stays, however old it is. List the
+        files, then call `is_current` (it may ask the log, and raises what that raises), then delete only what was
+        listed; delete nothing if it returns False.
         """
 
     @abstractmethod
     def destroy(self) -> None:
         """Delete everything that the task's changelog has; idempotent.
 
-        Afterwards it is as one that never was: no version is known, and a chain may begin. Whoever is killed in it leaves
-        files that no chain of another beginning contains. Raises ChangelogError, naming the location, when it cannot.
+        Afterwards no version is known, and a new chain may begin. A process that is killed during the call leaves files
+        that no later chain contains. Raises ChangelogError, naming the location, when it cannot.
         """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""What a processor is handed: the engine's side of the conversation."""
+"""What a processor gets from the engine: its context."""
 
 from __future__ import annotations
 
@@ -72,19 +72,20 @@ class ValueTransformerContext(Protocol):
         schedules itself again is not called again at the same time.
         Semantics: KIP-138 and KIP-1146.
 
-        Schedules are saved with each commit: a task that is opened again goes on with them. It finds the
-        callback by `name`, or by the name of the processor's method. So what is scheduled outside `init`
-        is a method of the processor, or gets a name to which `init` gives a callback (with `schedule`), and that one is called.
-        In `init` any function will do; several with the same method, or without one, are told apart by their order.
+        Schedules are saved with each commit, and a task that is opened again goes on with them. It finds the callback
+        by `name`, or by the name of the processor's method. So outside `init`, schedule a method of the processor, or
+        give a name under which `init` has scheduled a callback; that callback is called. In `init` any function may be
+        scheduled. Several schedules of the same method, or without one, are identified by their order.
 
-        A `name` is one schedule of the node: scheduling it again replaces it. Without a name each call makes another
-        schedule, but for one: a schedule that `init` made and that was cancelled is made anew by the next call with the same method, and
-        the handle that `init` got holds for it.
+        A `name` identifies one schedule of the node: scheduling it again replaces it. Without a name, each call makes
+        another schedule, with one exception: if `init` made a schedule and it was cancelled, the next call with the same
+        method makes it anew, and the handle that `init` got is valid for it.
 
-        When a re-opened task calls `init`, what `init` schedules are the schedules of before, however they were left: cancelled ones stay so.
+        When a re-opened task calls `init`, each schedule that `init` makes gets the state in which it was saved: a
+        cancelled one stays cancelled.
 
-        Raises ConfigError for a wrong value, for a callback that could not be found again, and when the task has more schedules than a commit has
-        room for: about 40 that were made outside `init`.
+        Raises ConfigError for a wrong value, for a callback that could not be found again, and when the task has more
+        schedules than a commit has room for: about 40 that were made outside `init`.
         """
         ...
 

@@ -66,7 +66,7 @@ class SendToDeadLetter:
 
 Decision = Fail | Skip | RetryAfter | SendToDeadLetter
 Handler = Callable[[Failure], Decision]
-"""Decides what becomes of a failed record. Called in the task; must not raise."""
+"""Decides what happens to a failed record. Called in the task; must not raise."""
 
 
 def fail(failure: Failure) -> Decision:
@@ -83,7 +83,8 @@ def skip(failure: Failure) -> Decision:
 class DeadLetter:
     """A handler that sends failed records to a dead-letter topic.
 
-    Headers of what is sent are named as in KIP-1034: `__streams.errors.exception`, `.message`, `.stacktrace`, `.topic`, `.partition`, `.offset`.
+    The headers of a dead letter are those of KIP-1034: `__streams.errors.exception`, `.message`, `.stacktrace`, `.topic`,
+    `.partition` and `.offset`.
     """
 
     topic: str

@@ -1,4 +1,4 @@
-"""What to do about an error of the operating system: one rule for every place where something is kept, and the limit of open files."""
+"""Errors of the operating system: what a user can do about each, and the limit of open files."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ _BY_TEXT = {os.strerror(code): code for code in _KNOWN}
 
 
 def error_number(error: BaseException | str, place: str | None = None) -> int | None:
-    """Return the number of an error of the operating system, also of one that a library, the JVM or another process passes on as text.
+    """Return the number of an error of the operating system, also if a library, the JVM or another process passes it on as text.
 
-    `place`: the file or directory of the error. LMDB takes a write that a full disk cuts short for EIO, so without room at `place` that is ENOSPC.
+    `place` is the file or directory of the error. LMDB reports EIO for a write that a full disk cut short: without room at
+    `place`, EIO counts as ENOSPC.
     """
     number = getattr(error, "errno", None) or getattr(error, "code", None)
     if not (isinstance(number, int) and number in _KNOWN):
         text = str(error)
-        found = [said for said in _BY_TEXT if said in text]
+        found = [each for each in _BY_TEXT if each in text]
         number = _BY_TEXT[max(found, key=len)] if found else None
     if number == errno.EIO and place is not None and 0 <= free_bytes(place) < _NO_ROOM:
         return errno.ENOSPC
@@ -32,7 +33,7 @@ def error_number(error: BaseException | str, place: str | None = None) -> int | 
 
 
 def free_bytes(place: str) -> int:
-    """Return how much room this user has where `place` is; -1 where that is not known."""
+    """Return how many bytes this user may still write where `place` is; -1 if that is not known."""
     try:
         found = os.statvfs(place)
     except (OSError, AttributeError):  # there is none on Windows
@@ -41,9 +42,10 @@ def free_bytes(place: str) -> int:
 
 
 def what_to_do(error: BaseException | str, elsewhere: str, place: str | None = None) -> str | None:
-    """Return what to do about an error at a file or directory, by its number; None where nothing better than its own text is known.
+    """Return what to do about an error at a file or directory; None if nothing better than its own text is known.
 
-    `elsewhere` says how to name another place, such as "set `state_dir` to another directory". `place` is as in `error_number`.
+    `elsewhere` tells how to choose another place, such as "set `state_dir` to another directory". `place` is as in
+    `error_number`.
 
     >>> what_to_do(OSError(28, "No space left on device"), "set `state_dir` to another directory")
     'the disk is full, or a quota or file size limit is reached: make room there, or set `state_dir` to another directory'
@@ -95,7 +97,7 @@ def raise_open_files_limit() -> int:
             try:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             except (OSError, ValueError):
-                pass  # what needs more says so
+                pass  # a program that needs more files fails with a message of its own
     return open_files_limit()[0]
 
 

@@ -80,13 +80,14 @@ def _form(given: SerdeLike, default: SerdeLike, what: str) -> str:
 
 
 def check_compatible(old: Mapping[str, Any], new: Mapping[str, Any], drained: Collection[str] = ()) -> list[str]:
-    """Return the reasons, in words, why positions and state saved under `old` do not fit `new`; none: they fit.
+    """Return the reasons, in words, why positions and state saved under `old` do not fit `new`; an empty list if they fit.
 
-    Both are fingerprints; `drained` are internal topics in which no record waits. Positions and state are kept by task, so what a task id stands for must stay: a sub-topology
-    keeps its number, its stores and, if it has any, its number of tasks. What fits: new sub-topologies behind the old
-    ones, new stores (they start empty), topics that come or go within a sub-topology, more partitions where there is no
-    store, other processors and edges; and for a store another backend, another TTL or none, with timestamps or without, in the changelog
-    or not.
+    Both are fingerprints. `drained` are internal topics in which no record waits. Positions and state are kept by task, so the
+    meaning of a task id must stay: a sub-topology keeps its number, its stores and, if it has any, its number of tasks.
+
+    What fits: new sub-topologies behind the old ones, new stores (they start empty), topics that come or go within a
+    sub-topology, more partitions where there is no store, other processors and edges. A store may have another backend, another
+    TTL or none, timestamps or none, and may be in the changelog or not.
     """
     if old.get("format") not in (1, FORMAT):
         return [
@@ -135,9 +136,10 @@ def _changed_stores(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[
 
 
 def _same_form(saved_format: int, before: str | None, after: str | None) -> bool:
-    """Return whether two serdes write the same; yes where one of them is not known, as a default in format 1 and what a kind of store lacks.
+    """Return whether two serdes write the same form; True if one of them is not known.
 
-    Format 1 has a class's name, or the name by which a plugin brings it.
+    Not known are a default in format 1, and a serde that a kind of store does not have. Format 1 has the name of a class, or the
+    name under which a plugin brings it.
     """
     if before is None or after is None or before == after:
         return True
@@ -191,15 +193,15 @@ def _waiting(old: Mapping[str, Any], new: Mapping[str, Any], drained: Collection
             continue
         if topic not in new["internal_topics"]:
             yield (
-                f"internal topic {topic!r} is no longer in the program, and records that wait in it would be lost: let the program that ran "
-                "last process them first"
+                f"internal topic {topic!r} is no longer in the program, and records that wait in it would be lost: let the program "
+                "that ran last process them first"
             )
         for field, before in old.get("internal_serdes", {}).get(topic, {}).items():
             after = read.get(topic, {}).get(field)
             if before != after and after is not None:
                 yield (
-                    f"internal topic {topic!r} was written for {field} {before} and its source now has {after}: records that wait in it cannot "
-                    "be read. Let the program that ran last process them first"
+                    f"internal topic {topic!r} was written for {field} {before} and its source now has {after}: records "
+                    "that wait in it cannot be read. Let the program that ran last process them first"
                 )
 
 

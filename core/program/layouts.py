@@ -17,17 +17,18 @@ _NAMED = re.compile(r"[0-9]+-[0-9a-f]+_([0-9a-f]{8})(-|$)")
 
 @dataclass(frozen=True)
 class KeptStore:
-    """How a task keeps a store. Two stores of one name but another `life` have nothing in common: the content of the first was dropped.
+    """How a task keeps a store.
 
-    `backend` has its entries on the host; a `logged` one is in the changelog. `timestamped`: entries had timestamps when the
-    history in the changelog began. `expires`: entries may carry an expiry, because the store has a TTL or had one.
+    `backend` is the store backend with its entries on the host. A `logged` store is in the changelog. `timestamped`: entries had
+    timestamps when the history in the changelog began. `expires`: entries may carry an expiry, because the store has a TTL or had
+    one. `generation` counts how often a store of this name was dropped: two generations have no content in common.
     """
 
     backend: str
     logged: bool = True
     timestamped: bool = False
     expires: bool = False
-    life: int = 0
+    generation: int = 0
 
     @classmethod
     def of(cls, store: StoreBuilder, default_backend: str) -> KeptStore:
@@ -41,7 +42,7 @@ class KeptStore:
 
     def followed_by(self, after: KeptStore) -> KeptStore:
         """Return how the store is kept when a program that keeps it as `after` follows on this one."""
-        if self.life != after.life:
+        if self.generation != after.generation:
             return after
         return replace(after, timestamped=self.timestamped, expires=self.expires or after.expires)
 
@@ -56,17 +57,23 @@ def layout_id(layout: Layout) -> str:
 
 
 def layout_to_data(layout: Layout) -> dict[str, Any]:
-    """Return a layout as data for JSON."""
-    return {name: asdict(each) for name, each in sorted(layout.items())}
+    """Return a layout as data for JSON. The generation is called `life` there."""
+    return {
+        name: {("life" if key == "generation" else key): value for key, value in asdict(each).items()}
+        for name, each in sorted(layout.items())
+    }
 
 
 def layout_from_data(data: Mapping[str, Any]) -> Layout:
     """Return what `layout_to_data` made."""
-    return {name: KeptStore(**each) for name, each in data.items()}
+    return {
+        name: KeptStore(**{("generation" if key == "life" else key): value for key, value in each.items()})
+        for name, each in data.items()
+    }
 
 
 def layout_of_fingerprint(stores: Mapping[str, Mapping[str, Any]]) -> Layout | None:
-    """Return the layout of a sub-topology's stores in a fingerprint; None where that does not say, as in its format 1."""
+    """Return the layout of a sub-topology's stores in a fingerprint; None for format 1, which does not have it."""
     if any("backend" not in each for each in stores.values()):
         return None
     return {
@@ -79,8 +86,8 @@ def layout_of_fingerprint(stores: Mapping[str, Mapping[str, Any]]) -> Layout | N
 class Layouts:
     """The layout of a sub-topology's tasks, and the earlier ones by their ids.
 
-    Every version of a task's state is named after the layout in which it was written. So whatever a crash leaves behind, a task, a copy on
-    any host and a chain of deltas say by their versions which stores they have.
+    The name of each version of a task's state contains the id of the layout in which it was written. So whatever a crash leaves
+    behind, the version of a local copy and of a delta tells which stores it has.
     """
 
     now: Layout
@@ -97,19 +104,19 @@ class Layouts:
         return layout_id(self.now)
 
     def followed_by(self, now: Layout) -> Layouts:
-        """Return the layouts with another present one."""
+        """Return the layouts after a change of the program: `now` is the present one, and the present one becomes an earlier one."""
         return Layouts(
             now, {name: each for name, each in self.earlier.items() if name != self.id} | {self.id: self.now}
         )
 
     def of_version(self, version: str) -> Layout | None:
-        """Return the layout in which a version was written; None where it is not known: versions of early releases do not say."""
+        """Return the layout in which a version was written; None if its name does not say, as in early releases."""
         name = id_of_version(version)
         return self.now if name == self.id else self.earlier.get(name or "")
 
 
 def id_of_version(version: str) -> str | None:
-    """Return the id of the layout that a version is named after, None where it has none.
+    """Return the id of the layout in a version's name; None if the name has none.
 
     >>> id_of_version("000000000012-1a2b3c4d_00c0ffee"), id_of_version("000000000012-1a2b3c4d")
     ('00c0ffee', None)

@@ -64,7 +64,9 @@ class TopicChangelog(TaskChangelog):
         number = int(task_id.rpartition("_")[2])
         self._stores = {store: kept.timestamped for store, kept in sorted(stores.items())}
         # A store that was dropped and one of its name later have one topic, made again, and other versions.
-        self._lives = [f"{store}#{kept.life}" if kept.life else store for store, kept in sorted(stores.items())]
+        self._lives = [
+            f"{store}#{kept.generation}" if kept.generation else store for store, kept in sorted(stores.items())
+        ]
         self._partitions = {
             store: TopicPartition(changelog_topic(application_id, store), number) for store in self._stores
         }

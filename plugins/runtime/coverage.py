@@ -25,7 +25,7 @@ class Coverage:
     def _before(self, store: str) -> KeptStore | None:
         """Return how the store was kept; None where what is kept now was not there."""
         was, now = self._was.get(store), self._now.get(store)
-        return was if was is not None and now is not None and was.life == now.life else None
+        return was if was is not None and now is not None and was.generation == now.generation else None
 
     @property
     def in_history(self) -> frozenset[str]:
@@ -88,6 +88,6 @@ class Coverage:
         return (
             copied is not None
             and copied.backend == backend
-            and copied.life == self._now[store].life
+            and copied.generation == self._now[store].generation
             and (copied.logged or store not in self.in_history)
         )

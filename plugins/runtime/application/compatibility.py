@@ -174,7 +174,7 @@ def _layouts(application: Application, before: Mapping[str, Any], note: Mapping[
         number = str(subtopology.id)
         now = {
             store.name: replace(
-                KeptStore.of(store, application.settings.store_backend), life=note["lives"].get(store.name, 0)
+                KeptStore.of(store, application.settings.store_backend), generation=note["lives"].get(store.name, 0)
             )
             for store in subtopology.stores
         }
@@ -207,7 +207,9 @@ def _unnamed(before: Mapping[str, Any], number: str, now: Layout, default_backen
     if old is None:
         return {}
     kept = {name: each for name, each in now.items() if name in old["stores"]}
-    dropped = {name: replace(now.get(name) or KeptStore(default_backend), life=0) for name in old.get("dropped", ())}
+    dropped = {
+        name: replace(now.get(name) or KeptStore(default_backend), generation=0) for name in old.get("dropped", ())
+    }
     return {"": {**kept, **dropped}}
 
 
