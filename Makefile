@@ -5,7 +5,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 BIN := .venv/bin
 STAMP := .venv/.installed
-JOBS ?= 3
+JOBS ?= 4
 GUARANTEE ?= exactly_once
 BENCHES ?= core-count spark-local-count spark-local-filter-map
 
@@ -52,7 +52,7 @@ types: $(STAMP) view  ## mypy --strict, the tests too
 	$(BIN)/mypy
 	$(BIN)/mypy $(wildcard tests bench examples)
 
-test: $(STAMP) java  ## all tests, in JOBS processes: one more than two cores, for many of them wait
+test: $(STAMP) java  ## all tests, in JOBS processes: twice two cores, for many of them wait
 	@$(BIN)/penstock warmup --if-missing || echo "Spark will take longer to start"
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(PYTEST)
 

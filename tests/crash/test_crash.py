@@ -9,15 +9,16 @@ import pytest
 from .harness import Options, run
 
 
+# Seeds whose faults come early, after some hundred outputs; the zombie halts behind a store's write, its successor is at rest.
 @pytest.mark.spark
 @pytest.mark.broker
 @pytest.mark.parametrize(
     "options",
     [
-        Options("local", seed=13, faults=("zombies", "kill jvm")),
-        Options("kafka", changelog="topic", faults=("kill broker", "kill workers")),
-        Options("kafka", seed=8, guarantee="at_least_once", faults=("take over",)),
-        Options("kafka", faults=("lose offsets",)),
+        Options("local", seed=3443, faults=("zombies", "kill jvm")),
+        Options("kafka", seed=249, changelog="topic", faults=("kill broker", "kill workers")),
+        Options("kafka", seed=4, guarantee="at_least_once", faults=("take over",)),
+        Options("kafka", seed=27, faults=("lose offsets",)),
     ],
     ids=lambda options: f"{options.log}, {options.changelog}, {options.guarantee}: {' and '.join(options.faults)}",
 )

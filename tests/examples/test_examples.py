@@ -21,14 +21,18 @@ NUMBERED = sorted(path.stem for path in EXAMPLES.glob("[0-9]*.py"))
 ON_KAFKA = {"kafka": "exactly_once", "kafka at least once": "at_least_once"}
 
 
-@pytest.fixture(params=["driver", pytest.param("spark", marks=pytest.mark.spark)])
+SPARK = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+"""Of tests that ask for the session by the name of a parameter: tests/conftest.py does not see that they share it."""
+
+
+@pytest.fixture(params=["driver", pytest.param("spark", marks=SPARK)])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Runner:
     if request.param == "driver":
         return in_the_driver
     return OnSpark(request.getfixturevalue("spark"), data_dir=str(tmp_path / "data"))
 
 
-@pytest.fixture(params=["driver", *(pytest.param(each, marks=pytest.mark.spark) for each in ("spark", *ON_KAFKA))])
+@pytest.fixture(params=["driver", *(pytest.param(each, marks=SPARK) for each in ("spark", *ON_KAFKA))])
 def run_anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runner]:
     if request.param == "driver":
         yield in_the_driver

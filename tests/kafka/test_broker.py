@@ -41,15 +41,15 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-def test_topics_are_made_by_request_only(broker: KafkaBroker) -> None:
+def test_topics_are_made_by_request_only(own: KafkaBroker) -> None:
     topic = fresh_name("made")
-    asking = AdminClient({"bootstrap.servers": broker.bootstrap, "allow.auto.create.topics": True, **QUIET})
+    asking = AdminClient({"bootstrap.servers": own.bootstrap, "allow.auto.create.topics": True, **QUIET})
     error = asking.list_topics(topic, timeout=30).topics[topic].error
     assert error is not None and error.name() == "UNKNOWN_TOPIC_OR_PART"
     assert topic not in asking.list_topics(timeout=30).topics
-    make_topic(broker.bootstrap, topic)
-    assert produce(broker.bootstrap, topic, b"1", b"2") == []
-    assert read_all(broker.bootstrap, topic) == [b"1", b"2"]
+    make_topic(own.bootstrap, topic)
+    assert produce(own.bootstrap, topic, b"1", b"2") == []
+    assert read_all(own.bootstrap, topic) == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("end", ["kill", "stop"])

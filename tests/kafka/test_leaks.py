@@ -130,7 +130,7 @@ def keeps_nothing(doing: Callable[[], None], error: type[PenstockError], times: 
 @pytest.mark.parametrize(
     ("what", "guarantee", "error", "times"),
     [
-        (World.fenced, "at_least_once", FencedError, 20),
+        (World.fenced, "at_least_once", FencedError, 10),
         (World.fenced, "exactly_once", FencedError, 5),
         (World.fenced_by_a_reset, "at_least_once", FencedError, 2),
         (World.not_opened, "exactly_once", LogError, 2),

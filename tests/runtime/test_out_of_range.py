@@ -26,8 +26,11 @@ from ..kafka.names import fresh_name
 from ..processes import opened_workers
 from ..waiting import wait_until
 
+# The group of all tests that share the broker; tests/conftest.py does not see it asked for by the name of a parameter.
+KAFKA = pytest.param("kafka", marks=[pytest.mark.broker, pytest.mark.xdist_group("broker")])
 
-@pytest.fixture(params=["memory", "local", pytest.param("kafka", marks=pytest.mark.broker)])
+
+@pytest.fixture(params=["memory", "local", KAFKA])
 def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Log]:
     log: Log
     if request.param == "memory":

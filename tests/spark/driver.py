@@ -1,7 +1,8 @@
 """A driver in a process of its own: `python -m tests.spark.driver DATA_DIR TOPOLOGY TRIGGER [OPTION=VALUE]...`.
 
 TOPOLOGY is an expression over tests.spark.apps, e.g. "count()". Options: `master`, `path` and `module` (where else to
-find TOPOLOGY), `log`, and Spark's own. Prints the run's summary as JSON.
+find TOPOLOGY), `log`, `lease` (seconds after which a lease that is not renewed ends), and Spark's own. Prints the run's
+summary as JSON.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import asdict
 from typing import Any
 
 from penstock import Application
-from penstock.plugins.spark import run
+from penstock.plugins.spark import lease, run
 from penstock.plugins.spark.session import make_session
 
 
@@ -26,6 +27,8 @@ def main(directory: str, topology: str, trigger: str, *given: str) -> None:
         sys.path.insert(0, options.pop("path"))
     module: Any = importlib.import_module(options.pop("module", "tests.spark.apps"))
     log = options.pop("log", "local:log")
+    if "lease" in options:
+        lease._TTL_SECONDS = float(options.pop("lease"))
     application = Application("app", eval(topology, vars(module)), data_dir=directory, log=log)
     if options:
         session = make_session(master, options)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from penstock import Application, OutputBatch, Settings, TopicPartition, Topology
-from penstock.errors import LogError
 from penstock.log import Log
 from penstock.plugins.runtime.locations import open_log
 
@@ -46,14 +45,6 @@ class Surroundings:
                 partitions=None if partition is None else [(partition,)] * len(rows),
             )
         )
-
-    def lease_is_free(self) -> bool:
-        """Whether a driver could start."""
-        try:
-            self.log.lease("app", "who asks", 1_000).release()
-        except LogError:
-            return False
-        return True
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         return [TopicPartition(topic, number) for number in range(self.log.topics()[topic].partitions)]

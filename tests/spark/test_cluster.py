@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.plugins.spark.launching import JAVA_OPTIONS, archive_options, launch_home
+from penstock.plugins.spark.session import check_java
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from ..waiting import wait_until
@@ -24,24 +26,26 @@ from .test_run import counts, records
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("cluster")]
 
-LIGHT = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 HOSTS = ("127.0.0.1", "127.0.0.2")
 
 
 @pytest.fixture(scope="module")
-def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """The options that a driver needs for the cluster."""
+    import pyspark
+
     # macOS has one address of loopback.
     hosts = [host if can_bind(host) else HOSTS[0] for host in HOSTS]
-    with cluster(tmp_path_factory.mktemp("cluster"), hosts) as found:
-        yield found
-
-
-def options(master: str) -> list[str]:
-    """Return what a driver is told for the cluster."""
-    return [
-        f"master={master}", "spark.executor.memory=512m", "spark.driver.host=127.0.0.1",
-        f"spark.executor.extraJavaOptions={LIGHT}",
-    ]  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        # Each of the many JVMs starts as that of a local session does: with the archive of classes, from where it is valid.
+        patch.delenv("SPARK_HOME", raising=False)
+        java_options = f"{JAVA_OPTIONS} {archive_options(check_java())}"
+        patch.setenv("SPARK_HOME", str(launch_home() or Path(pyspark.__file__).parent))
+        with cluster(tmp_path_factory.mktemp("cluster"), hosts, java_options) as found:
+            yield [
+                f"master={found}", "spark.executor.memory=512m", "spark.driver.host=127.0.0.1",
+                f"spark.executor.extraJavaOptions={java_options}", f"spark.driver.extraJavaOptions={java_options}",
+            ]  # fmt: skip
 
 
 def can_bind(host: str) -> bool:
@@ -69,14 +73,14 @@ def topology():
 
 
 def test_a_standalone_cluster_runs_an_application_that_is_shipped_to_it(
-    master: str, surroundings: Surroundings, tmp_path: Path
+    master: list[str], surroundings: Surroundings, tmp_path: Path
 ) -> None:
     surroundings.create(**{"in": 4, "out": 4})
     surroundings.put("in", records(40))
     (tmp_path / "only_here").mkdir()
     (tmp_path / "only_here" / "shipped.py").write_text(SHIPPED)
     shipped = [f"path={tmp_path / 'only_here'}", "module=shipped"]
-    with driver(surroundings, "topology()", "available_now", *options(master), *shipped) as process:
+    with driver(surroundings, "topology()", "available_now", *master, *shipped) as process:
         out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
     assert json.loads(out.splitlines()[-1])["records_in"] == 40
@@ -86,7 +90,7 @@ def test_a_standalone_cluster_runs_an_application_that_is_shipped_to_it(
 
 
 @pytest.mark.broker
-def test_a_speculative_attempt_shuts_out_the_one_that_lingers(master: str, tmp_path: Path) -> None:
+def test_a_speculative_attempt_shuts_out_the_one_that_lingers(master: list[str], tmp_path: Path) -> None:
     """Spark makes no second attempt on the host of the first."""
     if not can_bind(HOSTS[1]):
         pytest.skip("needs two addresses of loopback")
@@ -99,7 +103,7 @@ def test_a_speculative_attempt_shuts_out_the_one_that_lingers(master: str, tmp_p
             "spark.speculation.multiplier=1.1", "spark.speculation.interval=100ms", "spark.speculation.minTaskRuntime=500ms",
         ]  # fmt: skip
         topology = f"count(LingersOnce, flag={str(flag)!r})"
-        with driver(surroundings, topology, "available_now", *options(master), *speculation) as process:
+        with driver(surroundings, topology, "available_now", *master, *speculation) as process:
             wait_until(lambda: flag.exists() or process.poll() is not None, "a task lingers", 240)
             # Only another attempt can bring its records to an end: the first one still waits.
             wait_until(
@@ -115,18 +119,15 @@ def test_a_speculative_attempt_shuts_out_the_one_that_lingers(master: str, tmp_p
 
 
 @contextmanager
-def cluster(directory: Path, hosts: Sequence[str]) -> Iterator[str]:
+def cluster(directory: Path, hosts: Sequence[str], java_options: str) -> Iterator[str]:
     """Start a master and a worker of one core on each of the hosts, on free ports of loopback; yield the master's URL."""
-    import pyspark
-
-    launcher = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+    launcher = str(Path(os.environ["SPARK_HOME"]) / "bin" / "spark-class")
     environment = {
         **os.environ,
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": LIGHT,
+        "SPARK_DAEMON_JAVA_OPTS": java_options,
         "PYSPARK_PYTHON": sys.executable,
     }
-    environment.pop("SPARK_HOME", None)
     started: list[subprocess.Popen[bytes]] = []
 
     def start(name: str, role: str, host: str, *arguments: str) -> Path:
