@@ -51,7 +51,10 @@ def walk(group: click.Group, path: str = "penstock") -> list[tuple[str, click.Co
     return found
 
 
-@pytest.mark.parametrize(("path", "command"), walk(penstock), ids=lambda each: each if isinstance(each, str) else "")
+COMMANDS = walk(penstock)
+
+
+@pytest.mark.parametrize(("path", "command"), COMMANDS, ids=lambda each: each if isinstance(each, str) else "")
 def test_every_command_teaches(path: str, command: click.Command, console: Console) -> None:
     assert isinstance(command, (Command, Group))
     assert command.help
@@ -63,14 +66,12 @@ def test_every_command_teaches(path: str, command: click.Command, console: Conso
             assert parameter.help, f"{path} {parameter.name} has no help"
     for _, line in command.examples:
         for option in re.findall(r"(?<=\s)--[a-z-]+", re.sub(r"\|\s*(?!penstock)\S+.*", "", line)):
-            assert any(option in each.opts for _, other in walk(penstock) for each in other.params), (
-                f"{option} in {line!r}"
-            )
+            assert any(option in each.opts for _, other in COMMANDS for each in other.params), f"{option} in {line!r}"
 
 
 def test_examples_name_commands_that_are_there() -> None:
-    names = {name.removeprefix("penstock ") for name, _ in walk(penstock)}
-    for path, command in walk(penstock):
+    names = {name.removeprefix("penstock ") for name, _ in COMMANDS}
+    for path, command in COMMANDS:
         assert isinstance(command, (Command, Group))
         for _, line in command.examples:
             for words in re.findall(r"penstock ((?:topics )?[a-z]+)", line):
