@@ -51,10 +51,10 @@ def walk(group: click.Group, path: str = "penstock") -> list[tuple[str, click.Co
     return found
 
 
-COMMANDS = walk(penstock)
+EVERY_COMMAND = walk(penstock)
 
 
-@pytest.mark.parametrize(("path", "command"), COMMANDS, ids=lambda each: each if isinstance(each, str) else "")
+@pytest.mark.parametrize(("path", "command"), EVERY_COMMAND, ids=lambda each: each if isinstance(each, str) else "")
 def test_every_command_teaches(path: str, command: click.Command, console: Console) -> None:
     assert isinstance(command, (Command, Group))
     assert command.help
@@ -66,12 +66,14 @@ def test_every_command_teaches(path: str, command: click.Command, console: Conso
             assert parameter.help, f"{path} {parameter.name} has no help"
     for _, line in command.examples:
         for option in re.findall(r"(?<=\s)--[a-z-]+", re.sub(r"\|\s*(?!penstock)\S+.*", "", line)):
-            assert any(option in each.opts for _, other in COMMANDS for each in other.params), f"{option} in {line!r}"
+            assert any(option in each.opts for _, other in EVERY_COMMAND for each in other.params), (
+                f"{option} in {line!r}"
+            )
 
 
 def test_examples_name_commands_that_are_there() -> None:
-    names = {name.removeprefix("penstock ") for name, _ in COMMANDS}
-    for path, command in COMMANDS:
+    names = {name.removeprefix("penstock ") for name, _ in EVERY_COMMAND}
+    for path, command in EVERY_COMMAND:
         assert isinstance(command, (Command, Group))
         for _, line in command.examples:
             for words in re.findall(r"penstock ((?:topics )?[a-z]+)", line):
