@@ -15,7 +15,8 @@ from dataclasses import asdict
 from typing import Any
 
 from penstock import Application
-from penstock.plugins.spark import lease, run
+from penstock.plugins.runtime.application import lease
+from penstock.plugins.spark import run
 from penstock.plugins.spark.session import make_session
 
 
