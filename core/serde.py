@@ -90,59 +90,6 @@ class Serde(ABC, Generic[T]):
         return f"{name}({sha256(_plain_text(plain).encode()).hexdigest()[:8]})" if plain else name
 
 
-def checked(serde: Serde[T]) -> Serde[T]:
-    """Return `serde`, with a look at what it writes if it is of another package: what is not bytes would be produced or stored as something else."""
-    return serde if type(serde).__module__.partition(".")[0] == "penstock" else _CheckedSerde(serde)
-
-
-class _CheckedSerde(Serde[T]):
-    """A serde, and a SerdeError where that writes something other than bytes."""
-
-    def __init__(self, serde: Serde[T]) -> None:
-        self._serde = serde
-        self.immutable_types = serde.immutable_types
-        self.checked_types = serde.checked_types
-        # Reading needs no look: so it costs no call either.
-        self.deserialize = serde.deserialize  # type: ignore[method-assign]
-        self.deserialize_column = serde.deserialize_column  # type: ignore[method-assign]
-        self.serialize = self._bytes_of(serde.serialize)  # type: ignore[method-assign, assignment]
-
-    def serialize(self, value: T) -> bytes:
-        """Return `value` as bytes."""
-        raise NotImplementedError
-
-    def deserialize(self, data: bytes) -> T:
-        """Return the value that `data` stands for."""
-        raise NotImplementedError
-
-    def serializer(self) -> Callable[[T], bytes]:
-        """Return the serde's own fast function, with the same look at what it returns."""
-        return self._bytes_of(self._serde.serializer())
-
-    def bind(self, topic: str, *, is_key: bool) -> Serde[T]:
-        """Return what the serde's own `bind` returns, checked."""
-        return checked(self._serde.bind(topic, is_key=is_key))
-
-    def written_form(self) -> str:
-        """Return the serde's own."""
-        return self._serde.written_form()
-
-    def _bytes_of(self, write: Callable[[T], bytes]) -> Callable[[T], bytes]:
-        name = f"{type(self._serde).__module__}.{type(self._serde).__qualname__}"
-
-        def write_bytes(value: T) -> bytes:
-            data = write(value)
-            if type(data) is bytes:
-                return data
-            if isinstance(data, (bytes, bytearray, memoryview)):
-                return bytes(data)
-            raise SerdeError(
-                f"serde {name} is wrong: for {reprlib.repr(value)} it wrote {type(data).__name__} {reprlib.repr(data)}, expected bytes"
-            )
-
-        return write_bytes
-
-
 class BytesSerde(Serde[bytes]):
     """Bytes as they are.
 

@@ -8,27 +8,26 @@ from dataclasses import replace
 from ..errors import TopologyError
 from ..store import StoreBuilder
 from .checks import near
+from .draft import Draft
 from .nodes import GlobalStore, InternalTopic, Node, ProcessorNode, SinkNode, SourceNode, Subtopology
 from .program import Program
 
 
-def assemble(
-    nodes: Mapping[str, Node],
-    stores: Mapping[str, StoreBuilder],
-    global_stores: Mapping[str, GlobalStore],
-    internal_topics: Mapping[str, InternalTopic],
-    copartitioned: Sequence[tuple[str, ...]],
-    readers: Mapping[str, str],
-) -> Program:
-    """Return the program. `readers` gives for each topic that is read by name its source. Raises TopologyError."""
-    if not nodes:
+def assemble(draft: Draft) -> Program:
+    """Return the program of what a Topology collected. Raises TopologyError."""
+    if not draft.nodes:
         raise TopologyError("the topology is empty: add_source is the first step")
-    _check_stores(nodes, stores, global_stores)
-    _check_patterns(nodes, internal_topics, readers)
-    _check_internal_topics(nodes, global_stores, internal_topics, readers)
-    subtopologies, numbered = _divide(nodes, stores, global_stores)
+    _check_stores(draft.nodes, draft.stores, draft.global_stores)
+    _check_patterns(draft.nodes, draft.internal_topics, draft.readers)
+    _check_internal_topics(draft.nodes, draft.global_stores, draft.internal_topics, draft.readers)
+    subtopologies, global_stores = _divide(draft.nodes, draft.stores, draft.global_stores)
     return Program(
-        dict(nodes), subtopologies, numbered, dict(stores), dict(internal_topics), tuple(map(tuple, copartitioned))
+        dict(draft.nodes),
+        subtopologies,
+        global_stores,
+        dict(draft.stores),
+        dict(draft.internal_topics),
+        tuple(draft.copartitioned),
     )
 
 

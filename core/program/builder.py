@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,22 +17,15 @@ from .checks import (
     check_builder,
     check_function,
     check_name,
+    check_partitions,
     check_serdes,
     check_supplier,
     check_topic,
     kind_of,
     near,
 )
-from .nodes import (
-    GlobalStore,
-    InternalTopic,
-    Node,
-    Partitioner,
-    ProcessorNode,
-    SinkNode,
-    SourceNode,
-    TopicChooser,
-)
+from .draft import Draft
+from .nodes import GlobalStore, InternalTopic, Partitioner, ProcessorNode, SinkNode, SourceNode, TopicChooser
 from .program import Program
 from .serdes import SerdeLike
 
@@ -75,12 +68,7 @@ class Topology:
     """
 
     def __init__(self) -> None:
-        self._nodes: dict[str, Node] = {}
-        self._stores: dict[str, StoreBuilder] = {}
-        self._globals: dict[str, GlobalStore] = {}
-        self._internal_topics: dict[str, InternalTopic] = {}
-        self._copartitioned: list[tuple[str, ...]] = []
-        self._reader: dict[str, str] = {}
+        self._draft = Draft()
 
     # ---------------------------------------------------------------- nodes
 
@@ -99,9 +87,11 @@ class Topology:
         What is not given is the application's default. `offset_reset` is "earliest" or "latest": where a new
         application starts. A topic belongs to one source: two readers of a topic are two children of its source.
         """
-        self._add(self._source(name, topics, pattern, key_serde, value_serde, timestamp_extractor, offset_reset))
+        self._draft.add(
+            self._draft.source(name, topics, pattern, key_serde, value_serde, timestamp_extractor, offset_reset)
+        )
         for topic in topics:
-            self._reader[topic] = name
+            self._draft.readers[topic] = name
         return self
 
     def add_processor(
@@ -121,18 +111,18 @@ class Topology:
         """
         where = f"processor {name!r}"
         check_name("processor", name)
-        self._check_new(name)
-        parents_given = self._parents(where, name, parents)
+        self._draft.check_new(name)
+        parents_given = self._draft.parents(where, name, parents)
         check_supplier(where, supplier, options)
         if isinstance(stores, (str, StoreBuilder)):
             raise TopologyError(f"{where}: stores is a list of stores or names of stores; write stores=[{stores!r}]")
-        names: dict[str, None] = {}
-        for store in stores:
-            if not isinstance(store, str):
-                self._check_declared(store)
-            names[self._connectable(where, store if isinstance(store, str) else store.name)] = None
-        self._stores |= {store.name: store for store in stores if not isinstance(store, str)}
-        self._add(ProcessorNode(name, supplier, parents_given, tuple(names), options))
+        declared = [store for store in stores if not isinstance(store, str)]
+        for store in declared:
+            self._draft.check_declared(store)
+        names = (store if isinstance(store, str) else store.name for store in stores)
+        connected = dict.fromkeys(self._draft.connectable(where, store) for store in names)
+        self._draft.stores |= {store.name: store for store in declared}
+        self._draft.add(ProcessorNode(name, supplier, parents_given, tuple(connected), options))
         return self
 
     def add_sink(
@@ -147,14 +137,14 @@ class Topology:
     ) -> Topology:
         """Add a node that writes to `topic`, or to the topic that the function `topic` names for each record."""
         where = f"sink {name!r}"
-        parents_given = self._parents(where, name, parents)
+        parents_given = self._draft.parents(where, name, parents)
         if isinstance(topic, str):
             check_topic(where, topic)
         elif not callable(topic):
             raise TopologyError(f"{where}: expected a topic's name or a function that chooses it, found {topic!r}")
         check_function(where, "partitioner", partitioner)
         check_serdes(where, key_serde, value_serde)
-        self._add(SinkNode(name, topic, parents_given, key_serde, value_serde, partitioner))
+        self._draft.add(SinkNode(name, topic, parents_given, key_serde, value_serde, partitioner))
         return self
 
     def add_repartition(
@@ -177,12 +167,12 @@ class Topology:
         check_name("repartition", name)
         topic = f"{name}-repartition"
         where = f"repartition {name!r}"
-        parents_given = self._parents(where, name, parents)
+        parents_given = self._draft.parents(where, name, parents)
         for node in (f"{name}-filter", f"{name}-sink", name):
-            self._check_new(node)
+            self._draft.check_new(node)
         check_function(where, "partitioner", partitioner)
         check_serdes(where, key_serde, value_serde)
-        source = self._source(name, (topic,), None, key_serde, value_serde, None, None)
+        source = self._draft.source(name, (topic,), None, key_serde, value_serde, None, None)
         self.add_internal_topic(topic, partitions)
         self.add_processor(f"{name}-filter", DropNullKeys, parents_given)
         self.add_sink(
@@ -193,39 +183,39 @@ class Topology:
             value_serde=value_serde,
             partitioner=partitioner,
         )
-        self._add(source)
-        self._reader[topic] = name
+        self._draft.add(source)
+        self._draft.readers[topic] = name
         return self
 
     # ---------------------------------------------------------------- stores
 
     def add_store(self, builder: StoreBuilder, *processors: str) -> Topology:
         """Declare a store and connect it to `processors`. All processors of a store end up in one sub-topology."""
-        self._check_declared(builder)
+        self._draft.check_declared(builder)
         for processor in processors:
             self.connect(processor, builder.name)
-        self._stores[builder.name] = builder
+        self._draft.stores[builder.name] = builder
         return self
 
     def connect(self, processor: str, *stores: str) -> Topology:
         """Connect a processor to stores by name."""
         if not stores:
             raise TopologyError(f"connect({processor!r}): name at least one store")
-        node = self._nodes.get(processor)
+        node = self._draft.nodes.get(processor)
         if node is None:
             raise TopologyError(
                 f"store {stores[0]!r} cannot be connected to {processor!r}: there is no such processor yet"
-                + near(processor, (each.name for each in self._nodes.values() if isinstance(each, ProcessorNode)))
+                + near(processor, (each.name for each in self._draft.nodes.values() if isinstance(each, ProcessorNode)))
             )
         if not isinstance(node, ProcessorNode):
             raise TopologyError(
                 f"store {stores[0]!r} cannot be connected to {processor!r}, which is a {kind_of(node)}: only "
                 "processors use stores"
             )
-        if processor in self._global_nodes():
+        if processor in self._draft.global_nodes():
             raise TopologyError(f"processor {processor!r} fills a global store and can have no other store")
-        names = [self._connectable(f"processor {processor!r}", store) for store in stores]
-        self._nodes[processor] = replace(node, stores=tuple(dict.fromkeys([*node.stores, *names])))
+        names = [self._draft.connectable(f"processor {processor!r}", store) for store in stores]
+        self._draft.nodes[processor] = replace(node, stores=tuple(dict.fromkeys([*node.stores, *names])))
         return self
 
     def add_global_store(
@@ -247,20 +237,20 @@ class Topology:
         changelog, so it is not logged whatever the builder says.
         """
         where = f"global store {getattr(builder, 'name', builder)!r}"
-        node = self._source(source, (topic,), None, key_serde, value_serde, timestamp_extractor, None)
+        node = self._draft.source(source, (topic,), None, key_serde, value_serde, timestamp_extractor, None)
         check_name("processor", processor)
-        self._check_new(processor)
+        self._draft.check_new(processor)
         if source == processor:
             raise TopologyError(f"{where}: its source and its processor need different names, both are {source!r}")
         check_supplier(f"processor {processor!r}", supplier, options)
         check_builder(builder)
-        if builder.name in self._stores or builder.name in self._globals:
+        if builder.name in self._draft.stores or builder.name in self._draft.global_stores:
             raise TopologyError(f"{where}: there is already a store of that name; choose another")
         filler = ProcessorNode(processor, supplier, (source,), (builder.name,), options)
-        self._add(node)
-        self._add(filler)
-        self._reader[topic] = source
-        self._globals[builder.name] = GlobalStore(-1, builder, node, filler)
+        self._draft.add(node)
+        self._draft.add(filler)
+        self._draft.readers[topic] = source
+        self._draft.global_stores[builder.name] = GlobalStore(-1, builder, node, filler)
         return self
 
     # ---------------------------------------------------------------- topics
@@ -272,15 +262,10 @@ class Topology:
         `partitions` None takes the largest count among the topics that lead to it.
         """
         check_topic("internal topic", name)
-        if partitions is not None and (
-            not isinstance(partitions, int) or isinstance(partitions, bool) or partitions < 1
-        ):
-            raise TopologyError(
-                f"internal topic {name!r}: expected a whole number of partitions above 0, found {partitions!r}"
-            )
-        if name in self._internal_topics:
+        check_partitions(f"internal topic {name!r}", partitions)
+        if name in self._draft.internal_topics:
             raise TopologyError(f"internal topic {name!r} is already in the topology; choose another name")
-        self._internal_topics[name] = InternalTopic(name, partitions)
+        self._draft.internal_topics[name] = InternalTopic(name, partitions)
         return self
 
     def copartition(self, *sources: str) -> Topology:
@@ -288,15 +273,15 @@ class Topology:
 
         Sources whose records reach the same store are held to this without being named. `Program.resolve` checks it.
         """
-        known = [name for name, node in self._nodes.items() if isinstance(node, SourceNode)]
+        known = [name for name, node in self._draft.nodes.items() if isinstance(node, SourceNode)]
         for source in sources:
-            if source in self._global_nodes():
+            if source in self._draft.global_nodes():
                 raise TopologyError(f"copartition: {source!r} belongs to a global store, which every task reads whole")
             if source not in known:
                 raise TopologyError(f"copartition: there is no source named {source!r} yet{near(source, known)}")
         if len(set(sources)) < 2:
             raise TopologyError(f"copartition: expected the names of at least two sources, found {list(sources)}")
-        self._copartitioned.append(sources)
+        self._draft.copartitioned.append(sources)
         return self
 
     # ---------------------------------------------------------------- the program
@@ -306,117 +291,7 @@ class Topology:
 
         Raises TopologyError for what only the whole shows.
         """
-        return assemble(
-            self._nodes, self._stores, self._globals, self._internal_topics, self._copartitioned, self._reader
-        )
-
-    # ---------------------------------------------------------------- checks of one call
-
-    def _add(self, node: Node) -> None:
-        check_name(kind_of(node), node.name)
-        self._check_new(node.name)
-        self._nodes[node.name] = node
-
-    def _check_new(self, name: str) -> None:
-        if name in self._nodes:
-            raise TopologyError(
-                f"there is already a {kind_of(self._nodes[name])} named {name!r} in the topology; choose another name"
-            )
-
-    def _global_nodes(self) -> set[str]:
-        return {name for each in self._globals.values() for name in (each.source.name, each.processor.name)}
-
-    def _parents(self, where: str, name: str, parents: str | Sequence[str]) -> tuple[str, ...]:
-        if not isinstance(parents, Iterable):
-            raise TopologyError(f"{where}: expected the name of its parent, or names, found {parents!r}")
-        given = (parents,) if isinstance(parents, str) else tuple(parents)
-        if not given:
-            raise TopologyError(f"{where} has no parent; name the nodes whose records it gets")
-        for parent in given:
-            if parent == name:
-                raise TopologyError(
-                    f"{where} is its own parent, and a topology has no cycles; to feed records back, write them to a "
-                    "topic with add_sink and read that topic with add_source"
-                )
-            node = self._nodes.get(parent)
-            if node is None:
-                raise TopologyError(
-                    f"{where}: its parent {parent!r} is not in the topology; parents are added before their children, "
-                    f"so that there are no cycles{near(parent, self._nodes)}"
-                )
-            if isinstance(node, SinkNode):
-                raise TopologyError(
-                    f"{where}: its parent {parent!r} is a sink, and sinks have no children; name the sink's own "
-                    f"parents ({', '.join(node.parents)}), or read the sink's topic with add_source"
-                )
-            if parent in self._global_nodes():
-                raise TopologyError(
-                    f"{where}: its parent {parent!r} belongs to a global store and has no other children; read the "
-                    "store with context.get_store"
-                )
-        if len(set(given)) < len(given):
-            raise TopologyError(f"{where} names a parent twice: {', '.join(given)}")
-        return given
-
-    def _source(
-        self,
-        name: str,
-        topics: tuple[str, ...],
-        pattern: str | re.Pattern[str] | None,
-        key_serde: SerdeLike,
-        value_serde: SerdeLike,
-        timestamp_extractor: TimestampExtractor | None,
-        offset_reset: str | None,
-    ) -> SourceNode:
-        where = f"source {name!r}"
-        check_name("source", name)
-        self._check_new(name)
-        if bool(topics) == (pattern is not None):
-            found = "both" if topics else "neither"
-            raise TopologyError(
-                f"{where}: expected topics or a pattern, found {found}; write add_source({name!r}, TOPIC)"
-            )
-        for topic in topics:
-            check_topic(where, topic)
-            if topic in self._reader:
-                raise TopologyError(
-                    f"{where}: topic {topic!r} is already read by source {self._reader[topic]!r}; a topic belongs to "
-                    "one source: make that one the parent of both readers"
-                )
-        if len(set(topics)) < len(topics):
-            raise TopologyError(f"{where} names a topic twice: {', '.join(topics)}")
-        compiled = None
-        if pattern is not None:
-            try:
-                compiled = re.compile(pattern)
-            except (re.error, TypeError) as error:
-                raise TopologyError(f"{where}: {pattern!r} is not a regular expression: {error}") from error
-            if not isinstance(compiled.pattern, str):
-                raise TopologyError(f"{where}: the pattern {pattern!r} is of bytes; topics have names of text")
-        if offset_reset not in (None, "earliest", "latest"):
-            raise TopologyError(f"{where}: offset_reset is 'earliest' or 'latest', found {offset_reset!r}")
-        check_function(where, "timestamp_extractor", timestamp_extractor)
-        check_serdes(where, key_serde, value_serde)
-        return SourceNode(name, topics, compiled, key_serde, value_serde, timestamp_extractor, offset_reset)
-
-    def _check_declared(self, builder: StoreBuilder) -> None:
-        check_builder(builder)
-        if builder.name in self._globals:
-            raise TopologyError(f"store {builder.name!r}: there is already a global store of that name; choose another")
-        other = self._stores.get(builder.name)
-        if other is not None and other is not builder and other != builder:
-            raise TopologyError(
-                f"store {builder.name!r} is already in the topology, declared differently; choose another name, or "
-                "connect the one there is by its name"
-            )
-
-    def _connectable(self, where: str, store: str) -> str:
-        if store in self._globals:
-            raise TopologyError(
-                f"{where}: store {store!r} is global and needs no connection; context.get_store({store!r}) works in "
-                "every processor"
-            )
-        return store
+        return assemble(self._draft)
 
 
 class DropNullKeys(Processor):

@@ -48,6 +48,12 @@ def check_topic(where: str, topic: object) -> None:
         raise TopologyError(f"{where}: a topic's name is 1 to 249 letters, digits, '.', '_' or '-', found {topic!r}")
 
 
+def check_partitions(where: str, partitions: object) -> None:
+    """Refuse what is neither a number of partitions nor None."""
+    if partitions is not None and (not isinstance(partitions, int) or isinstance(partitions, bool) or partitions < 1):
+        raise TopologyError(f"{where}: expected a whole number of partitions above 0, found {partitions!r}")
+
+
 def check_builder(builder: object) -> None:
     """Refuse what declares no store, or one whose backend or serdes are not installed."""
     if not isinstance(builder, StoreBuilder):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ..checked_serde import checked
 from ..errors import ConfigError
 from ..hooks import registry
 from ..names import function_name
-from ..serde import Serde, checked
+from ..serde import Serde
 
 SerdeLike = str | Serde[Any] | None
 """A serde, the name of an installed one, or None for the application's default."""

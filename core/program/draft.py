@@ -1,0 +1,139 @@
+"""A topology while it is being built: what was added so far, and what may be added to it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ..errors import TopologyError
+from ..extractors import TimestampExtractor
+from ..store import StoreBuilder
+from .checks import check_builder, check_function, check_name, check_serdes, check_topic, kind_of, near
+from .nodes import GlobalStore, InternalTopic, Node, SinkNode, SourceNode
+from .serdes import SerdeLike
+
+
+@dataclass
+class Draft:
+    """What a Topology collects. `readers` gives for each topic that is read by name its source."""
+
+    nodes: dict[str, Node] = field(default_factory=dict)
+    stores: dict[str, StoreBuilder] = field(default_factory=dict)
+    global_stores: dict[str, GlobalStore] = field(default_factory=dict)
+    internal_topics: dict[str, InternalTopic] = field(default_factory=dict)
+    copartitioned: list[tuple[str, ...]] = field(default_factory=list)
+    readers: dict[str, str] = field(default_factory=dict)
+
+    def add(self, node: Node) -> None:
+        """Add a node. Raises TopologyError for a name that is none, or that is taken."""
+        check_name(kind_of(node), node.name)
+        self.check_new(node.name)
+        self.nodes[node.name] = node
+
+    def check_new(self, name: str) -> None:
+        """Refuse the name of a node that is in the topology."""
+        if name in self.nodes:
+            raise TopologyError(
+                f"there is already a {kind_of(self.nodes[name])} named {name!r} in the topology; choose another name"
+            )
+
+    def global_nodes(self) -> set[str]:
+        """Return the names of the nodes that fill global stores."""
+        return {name for each in self.global_stores.values() for name in (each.source.name, each.processor.name)}
+
+    def parents(self, where: str, name: str, parents: str | Sequence[str]) -> tuple[str, ...]:
+        """Return the names of a node's parents. Raises TopologyError for one that cannot be its parent."""
+        if not isinstance(parents, Iterable):
+            raise TopologyError(f"{where}: expected the name of its parent, or names, found {parents!r}")
+        given = (parents,) if isinstance(parents, str) else tuple(parents)
+        if not given:
+            raise TopologyError(f"{where} has no parent; name the nodes whose records it gets")
+        for parent in given:
+            if parent == name:
+                raise TopologyError(
+                    f"{where} is its own parent, and a topology has no cycles; to feed records back, write them to a "
+                    "topic with add_sink and read that topic with add_source"
+                )
+            node = self.nodes.get(parent)
+            if node is None:
+                raise TopologyError(
+                    f"{where}: its parent {parent!r} is not in the topology; parents are added before their children, "
+                    f"so that there are no cycles{near(parent, self.nodes)}"
+                )
+            if isinstance(node, SinkNode):
+                raise TopologyError(
+                    f"{where}: its parent {parent!r} is a sink, and sinks have no children; name the sink's own "
+                    f"parents ({', '.join(node.parents)}), or read the sink's topic with add_source"
+                )
+            if parent in self.global_nodes():
+                raise TopologyError(
+                    f"{where}: its parent {parent!r} belongs to a global store and has no other children; read the "
+                    "store with context.get_store"
+                )
+        if len(set(given)) < len(given):
+            raise TopologyError(f"{where} names a parent twice: {', '.join(given)}")
+        return given
+
+    def source(
+        self,
+        name: str,
+        topics: tuple[str, ...],
+        pattern: str | re.Pattern[str] | None,
+        key_serde: SerdeLike,
+        value_serde: SerdeLike,
+        timestamp_extractor: TimestampExtractor | None,
+        offset_reset: str | None,
+    ) -> SourceNode:
+        """Return a source node. Raises TopologyError for what it cannot read, or cannot read as it says."""
+        where = f"source {name!r}"
+        check_name("source", name)
+        self.check_new(name)
+        if bool(topics) == (pattern is not None):
+            found = "both" if topics else "neither"
+            raise TopologyError(
+                f"{where}: expected topics or a pattern, found {found}; write add_source({name!r}, TOPIC)"
+            )
+        for topic in topics:
+            check_topic(where, topic)
+            if topic in self.readers:
+                raise TopologyError(
+                    f"{where}: topic {topic!r} is already read by source {self.readers[topic]!r}; a topic belongs to "
+                    "one source: make that one the parent of both readers"
+                )
+        if len(set(topics)) < len(topics):
+            raise TopologyError(f"{where} names a topic twice: {', '.join(topics)}")
+        compiled = None
+        if pattern is not None:
+            try:
+                compiled = re.compile(pattern)
+            except (re.error, TypeError) as error:
+                raise TopologyError(f"{where}: {pattern!r} is not a regular expression: {error}") from error
+            if not isinstance(compiled.pattern, str):
+                raise TopologyError(f"{where}: the pattern {pattern!r} is of bytes; topics have names of text")
+        if offset_reset not in (None, "earliest", "latest"):
+            raise TopologyError(f"{where}: offset_reset is 'earliest' or 'latest', found {offset_reset!r}")
+        check_function(where, "timestamp_extractor", timestamp_extractor)
+        check_serdes(where, key_serde, value_serde)
+        return SourceNode(name, topics, compiled, key_serde, value_serde, timestamp_extractor, offset_reset)
+
+    def check_declared(self, builder: StoreBuilder) -> None:
+        """Refuse what declares no store, and a store whose name is taken by another one."""
+        check_builder(builder)
+        if builder.name in self.global_stores:
+            raise TopologyError(f"store {builder.name!r}: there is already a global store of that name; choose another")
+        other = self.stores.get(builder.name)
+        if other is not None and other is not builder and other != builder:
+            raise TopologyError(
+                f"store {builder.name!r} is already in the topology, declared differently; choose another name, or "
+                "connect the one there is by its name"
+            )
+
+    def connectable(self, where: str, store: str) -> str:
+        """Return the name of a store that can be connected; a global store cannot."""
+        if store in self.global_stores:
+            raise TopologyError(
+                f"{where}: store {store!r} is global and needs no connection; context.get_store({store!r}) works in "
+                "every processor"
+            )
+        return store
