@@ -36,9 +36,9 @@ class Restore:
 class TaskChangelog(ABC):
     """The changelog of one task. Called from one thread.
 
-    Versions form a chain: every delta names the version it follows, and the first one (usually without changes)
-    follows None. A version's name is its counter (`version_counter`: one more than that of the version it follows), "-",
-    and something random. A name is never written twice, so a delta of an attempt that failed is an orphan that no chain
+    Versions form a chain: every delta names the version it follows, and the first one (usually without changes) follows
+    None. A version's name is its counter (`version_counter`: one more than that of the version it follows), "-", and
+    something random. A name is never written twice, so a delta of an attempt that failed is an orphan that no chain
     contains. `penstock.plugins.testing.contracts.changelog` holds the tests that any implementation must pass.
     """
 
@@ -47,14 +47,14 @@ class TaskChangelog(ABC):
         """Make one delta durable; it counts only once the log's commit names `version`.
 
         `version` and `previous` are letters, digits, '-' and '_'; `previous` is None for the first version of all.
-        `commit` is kept beside the changes, for `kept`: the task's last commit, whose version is `previous`; for the first
-        version of all the commit that will name it.
+        `commit` is kept beside the changes, for `kept`: the task's last commit, whose version is `previous`; for the
+        first version of all the commit that will name it.
 
         Raises ChangelogError, naming the location, when it cannot; then nothing was committed.
         """
 
     def version_suffix(self, previous: str | None) -> str:
-        """Return what the name of the version after `previous` must end in: "" or "-" and letters, digits, '-' and '_'."""
+        """Return the end of the name of the version after `previous`: "", or "-" and letters, digits, '-' and '_'."""
         return ""
 
     def records(self, changes: Changes) -> list[OutputBatch]:
@@ -77,12 +77,12 @@ class TaskChangelog(ABC):
         """Write the whole state at `version`, so that restore starts there; no delta need lead to `version`.
 
         `changes` are (store, key, value) in store and key order; each is read once, while the snapshot is written. If
-        that raises, no snapshot was written, and the error is passed on. `commit`, the last one that named `version`, is
-        kept beside them.
+        that raises, no snapshot was written, and the error is passed on. `commit`, the last one that named `version`,
+        is kept beside them.
         """
 
     def begin(self, stores: Collection[str], entries: Iterable[tuple[str, bytes, bytes]]) -> list[OutputBatch]:
-        """Return records of the log after which the history of `stores` holds `entries`, their content, and nothing from before.
+        """Return records of the log after which the history of `stores` is their content, `entries`, and nothing older.
 
         For a changelog that is part of the log, which may have entries of an earlier store of the same name. The others
         return none: their history of a store begins with a snapshot, or empty.
@@ -106,11 +106,11 @@ class TaskChangelog(ABC):
 
     @abstractmethod
     def wants_snapshot(self) -> bool:
-        """Return whether the deltas since the last snapshot have outgrown it, or a snapshot would mend a gap in the chain."""
+        """Return whether the deltas have outgrown the last snapshot, or a snapshot would mend a gap in the chain."""
 
     @abstractmethod
     def clean(self, version: str, grace_ms: int, now_ms: int, is_current: Callable[[], bool]) -> None:
-        """Delete deltas and snapshots with a lower counter than `version` that it does not need, once older than `grace_ms`.
+        """Delete what `version` does not need: deltas and snapshots with a lower counter, once older than `grace_ms`.
 
         The process may freeze at any point of this call, also after `is_current` returned, while a successor commits,
         snapshots and cleans. So a delta or a snapshot whose counter is not lower stays, however old it is. List the

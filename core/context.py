@@ -78,8 +78,8 @@ class ValueTransformerContext(Protocol):
         scheduled. Several schedules of the same method, or without one, are identified by their order.
 
         A `name` identifies one schedule of the node: scheduling it again replaces it. Without a name, each call makes
-        another schedule, with one exception: if `init` made a schedule and it was cancelled, the next call with the same
-        method makes it anew, and the handle that `init` got is valid for it.
+        another schedule, with one exception: if `init` made a schedule and it was cancelled, the next call with the
+        same method makes it anew, and the handle that `init` got is valid for it.
 
         When a re-opened task calls `init`, each schedule that `init` makes gets the state in which it was saved: a
         cancelled one stays cancelled.

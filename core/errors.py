@@ -59,7 +59,7 @@ class StaleStoreError(StoreError):
 
 
 class StoreLockedError(StoreError):
-    """Another process holds the write lock of a store on this host and does not let go: restore into a new directory."""
+    """Another process keeps the write lock of a store on this host: restore into a new directory."""
 
 
 class ChangelogError(PenstockError):

@@ -10,8 +10,8 @@ from .record import Record
 TimestampExtractor = Callable[[Record, int, int], int]
 """(record, partition time, wall clock) -> the record's timestamp in ms; below 0 drops the record, counted.
 
-The record carries the log's timestamp. The partition time is the highest timestamp of this partition so far, -1 at first.
-Semantics: Kafka Streams' TimestampExtractor.
+The record carries the log's timestamp. The partition time is the highest timestamp of this partition so far, -1 at
+first. Semantics: Kafka Streams' TimestampExtractor.
 """
 
 
@@ -19,8 +19,8 @@ def fail_on_invalid_timestamp(record: Record, partition_time: int, wall_clock: i
     """Return the record's own timestamp; fail when it is negative. The default."""
     if record.timestamp < 0:
         raise ProcessingError(
-            f"record with key {record.key!r} has the invalid timestamp {record.timestamp}; set a timestamp_extractor on the "
-            "source, for instance skip_on_invalid_timestamp or use_partition_time_on_invalid_timestamp"
+            f"record with key {record.key!r} has the invalid timestamp {record.timestamp}; set a timestamp_extractor "
+            "on the source, for instance skip_on_invalid_timestamp or use_partition_time_on_invalid_timestamp"
         )
     return record.timestamp
 
@@ -36,7 +36,8 @@ def use_partition_time_on_invalid_timestamp(record: Record, partition_time: int,
         return record.timestamp
     if partition_time < 0:
         raise ProcessingError(
-            f"record with key {record.key!r} has the invalid timestamp {record.timestamp}, and its partition has no time yet"
+            f"record with key {record.key!r} has the invalid timestamp {record.timestamp}, and its partition has no "
+            "time yet"
         )
     return partition_time
 

@@ -83,8 +83,8 @@ def skip(failure: Failure) -> Decision:
 class DeadLetter:
     """A handler that sends failed records to a dead-letter topic.
 
-    The headers of a dead letter are those of KIP-1034: `__streams.errors.exception`, `.message`, `.stacktrace`, `.topic`,
-    `.partition` and `.offset`.
+    The headers of a dead letter are those of KIP-1034: `__streams.errors.exception`, `.message`, `.stacktrace`,
+    `.topic`, `.partition` and `.offset`.
     """
 
     topic: str

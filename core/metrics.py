@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 class NodeMetrics:
     """Counters of one node in one task since it was opened.
 
-    `dropped` counts records by reason: "null_key", "late", "skipped" (by a handler), "deserialization", or a processor's own.
+    `dropped` counts records by reason: "null_key", "late", "skipped" (by a handler), "deserialization", or a reason of
+    the processor's own.
     `user` is for counters of a processor's own.
     """
 

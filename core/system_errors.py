@@ -17,10 +17,12 @@ _BY_TEXT = {os.strerror(code): code for code in _KNOWN}
 
 
 def error_number(error: BaseException | str, place: str | None = None) -> int | None:
-    """Return the number of an error of the operating system, also if a library, the JVM or another process passes it on as text.
+    """Return the number of an error of the operating system, also of one that is passed on as text.
 
-    `place` is the file or directory of the error. LMDB reports EIO for a write that a full disk cut short: without room at
-    `place`, EIO counts as ENOSPC.
+    Libraries, the JVM and other processes do that.
+
+    `place` is the file or directory of the error. LMDB reports EIO for a write that a full disk cut short: without room
+    at `place`, EIO counts as ENOSPC.
     """
     number = getattr(error, "errno", None) or getattr(error, "code", None)
     if not (isinstance(number, int) and number in _KNOWN):
@@ -48,7 +50,8 @@ def what_to_do(error: BaseException | str, elsewhere: str, place: str | None = N
     `error_number`.
 
     >>> what_to_do(OSError(28, "No space left on device"), "set `state_dir` to another directory")
-    'the disk is full, or a quota or file size limit is reached: make room there, or set `state_dir` to another directory'
+    'the disk is full, or a quota or file size limit is reached: make room there, or set `state_dir` to another
+    directory'
     """
     number = error_number(error, place)
     if number == errno.EMFILE:
@@ -74,8 +77,8 @@ def open_files_advice() -> str:
     """Return this process's limit of open files, and how to raise it."""
     soft, hard = open_files_limit()
     return (
-        f"the limit of this process is {soft} (hard limit {hard}); raise it with `ulimit -n`, LimitNOFILE= in a systemd unit, or "
-        "`--ulimit nofile=` of a container, or let this host run fewer tasks at once"
+        f"the limit of this process is {soft} (hard limit {hard}); raise it with `ulimit -n`, LimitNOFILE= in a "
+        "systemd unit, or `--ulimit nofile=` of a container, or let this host run fewer tasks at once"
     )
 
 
@@ -85,7 +88,7 @@ def open_files_limit() -> tuple[int, int]:
 
 
 def raise_open_files_limit() -> int:
-    """Raise this process's soft limit of open files to the hard one, where that is allowed; return the soft limit (-1: none).
+    """Raise this process's soft limit of open files to the hard one, if allowed; return the soft limit (-1: none).
 
     Processes that this one starts inherit it.
     """

@@ -212,9 +212,9 @@ class Resolution:
         if unknown:
             several = len(unknown) > 1
             raise TopologyError(
-                f"internal topic{'s' if several else ''} {', '.join(map(repr, unknown))} take{'' if several else 's'} the "
-                "number of partitions from the topics that lead there, and there are none: either they lead there only "
-                "in a loop, or a pattern matches no topic yet; create a topic, or give partitions="
+                f"internal topic{'s' if several else ''} {', '.join(map(repr, unknown))} take{'' if several else 's'} "
+                "the number of partitions from the topics that lead there, and there are none: either they lead there "
+                "only in a loop, or a pattern matches no topic yet; create a topic, or give partitions="
             )
 
     def _together(self, topic: str) -> list[str]:

@@ -19,8 +19,8 @@ FORMAT = 2
 def fingerprint(program: Graph, assignment: Assignment | None, settings: NodeDefaults) -> dict[str, Any]:
     """Return what saved positions and state of `program` depend on, as data for JSON.
 
-    Topics go by their names in the program, patterns by their text in `patterns`. Serdes and backends are those in force under
-    `settings`. `tasks` and `partitions` are null without an assignment.
+    Topics go by their names in the program, patterns by their text in `patterns`. Serdes and backends are those in
+    force under `settings`. `tasks` and `partitions` are null without an assignment.
     """
     return {
         "format": FORMAT,
@@ -80,14 +80,15 @@ def _form(given: SerdeLike, default: SerdeLike, what: str) -> str:
 
 
 def check_compatible(old: Mapping[str, Any], new: Mapping[str, Any], drained: Collection[str] = ()) -> list[str]:
-    """Return the reasons, in words, why positions and state saved under `old` do not fit `new`; an empty list if they fit.
+    """Return in words why positions and state saved under `old` do not fit `new`; an empty list if they fit.
 
-    Both are fingerprints. `drained` are internal topics in which no record waits. Positions and state are kept by task, so the
-    meaning of a task id must stay: a sub-topology keeps its number, its stores and, if it has any, its number of tasks.
+    Both are fingerprints. `drained` are internal topics in which no record waits. Positions and state are kept by task,
+    so the meaning of a task id must stay: a sub-topology keeps its number, its stores and, if it has any, its number of
+    tasks.
 
     What fits: new sub-topologies behind the old ones, new stores (they start empty), topics that come or go within a
-    sub-topology, more partitions where there is no store, other processors and edges. A store may have another backend, another
-    TTL or none, timestamps or none, and may be in the changelog or not.
+    sub-topology, more partitions where there is no store, other processors and edges. A store may have another backend,
+    another TTL or none, timestamps or none, and may be in the changelog or not.
     """
     if old.get("format") not in (1, FORMAT):
         return [
@@ -138,8 +139,8 @@ def _changed_stores(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[
 def _same_form(saved_format: int, before: str | None, after: str | None) -> bool:
     """Return whether two serdes write the same form; True if one of them is not known.
 
-    Not known are a default in format 1, and a serde that a kind of store does not have. Format 1 has the name of a class, or the
-    name under which a plugin brings it.
+    Not known are a default in format 1, and a serde that a kind of store does not have. Format 1 has the name of a
+    class, or the name under which a plugin brings it.
     """
     if before is None or after is None or before == after:
         return True
@@ -193,15 +194,15 @@ def _waiting(old: Mapping[str, Any], new: Mapping[str, Any], drained: Collection
             continue
         if topic not in new["internal_topics"]:
             yield (
-                f"internal topic {topic!r} is no longer in the program, and records that wait in it would be lost: let the program "
-                "that ran last process them first"
+                f"internal topic {topic!r} is no longer in the program, and records that wait in it would be lost: "
+                "let the program that ran last process them first"
             )
         for field, before in old.get("internal_serdes", {}).get(topic, {}).items():
             after = read.get(topic, {}).get(field)
             if before != after and after is not None:
                 yield (
-                    f"internal topic {topic!r} was written for {field} {before} and its source now has {after}: records "
-                    "that wait in it cannot be read. Let the program that ran last process them first"
+                    f"internal topic {topic!r} was written for {field} {before} and its source now has {after}: "
+                    "records that wait in it cannot be read. Let the program that ran last process them first"
                 )
 
 

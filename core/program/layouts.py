@@ -19,9 +19,10 @@ _NAMED = re.compile(r"[0-9]+-[0-9a-f]+_([0-9a-f]{8})(-|$)")
 class KeptStore:
     """How a task keeps a store.
 
-    `backend` is the store backend with its entries on the host. A `logged` store is in the changelog. `timestamped`: entries had
-    timestamps when the history in the changelog began. `expires`: entries may carry an expiry, because the store has a TTL or had
-    one. `generation` counts how often a store of this name was dropped: two generations have no content in common.
+    `backend` is the store backend with its entries on the host. A `logged` store is in the changelog. `timestamped`:
+    entries had timestamps when the history in the changelog began. `expires`: entries may carry an expiry, because the
+    store has a TTL or had one. `generation` counts how often a store of this name was dropped: two generations have no
+    content in common.
     """
 
     backend: str
@@ -86,8 +87,8 @@ def layout_of_fingerprint(stores: Mapping[str, Mapping[str, Any]]) -> Layout | N
 class Layouts:
     """The layout of a sub-topology's tasks, and the earlier ones by their ids.
 
-    The name of each version of a task's state contains the id of the layout in which it was written. So whatever a crash leaves
-    behind, the version of a local copy and of a delta tells which stores it has.
+    The name of each version of a task's state contains the id of the layout in which it was written. So whatever a
+    crash leaves behind, the version of a local copy and of a delta tells which stores it has.
     """
 
     now: Layout
@@ -104,7 +105,7 @@ class Layouts:
         return layout_id(self.now)
 
     def followed_by(self, now: Layout) -> Layouts:
-        """Return the layouts after a change of the program: `now` is the present one, and the present one becomes an earlier one."""
+        """Return the layouts after a change of the program: `now` is the present one, and this one an earlier one."""
         return Layouts(
             now, {name: each for name, each in self.earlier.items() if name != self.id} | {self.id: self.now}
         )

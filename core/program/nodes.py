@@ -109,9 +109,9 @@ class GlobalStore:
 class Subtopology:
     """Nodes that are connected by edges or stores: a task runs one of these for one partition number.
 
-    `nodes` has every parent before its children, and otherwise the order in which they were added.
-    `children` gives each node's children in the order of adding. `id` counts global stores too, as Kafka's does. `layouts` says how its tasks
-    keep their stores, now and before; None where nothing is known of programs before.
+    `nodes` has every parent before its children, and otherwise the order in which they were added. `children` gives
+    each node's children in the order of adding. `id` counts global stores too, as Kafka's does. `layouts` says how its
+    tasks keep their stores, now and before; None where nothing is known of programs before.
     """
 
     id: int

@@ -13,7 +13,10 @@ from .serdes import DEFAULTS, NodeDefaults
 
 
 class Program(Graph):
-    """A topology that was checked, as inert data that describing, shipping and running read. `Topology.build` makes it."""
+    """A topology that was checked, as inert data that describing, shipping and running read.
+
+    `Topology.build` makes it.
+    """
 
     # ---------------------------------------------------------------- on a log
 
@@ -36,13 +39,16 @@ class Program(Graph):
     def fingerprint(self, assignment: Assignment | None = None, settings: NodeDefaults | None = None) -> dict[str, Any]:
         """Return what saved positions and state depend on, as data for JSON; see `check_compatible`.
 
-        With an `assignment` it also holds the numbers of partitions and tasks. Serdes are those in force under `settings` (None: the
-        defaults). Raises ConfigError or PluginError for a serde that is none.
+        With an `assignment` it also holds the numbers of partitions and tasks. Serdes are those in force under
+        `settings` (None: the defaults). Raises ConfigError or PluginError for a serde that is none.
         """
         return fingerprint(self, assignment, settings or DEFAULTS)
 
     def render(self, renderer: str) -> str:
-        """Return the program as the installed renderer of that name writes it. Raises PluginError when there is none."""
+        """Return the program as the installed renderer of that name writes it.
+
+        Raises PluginError when there is none.
+        """
         text: str = registry().load("renderer", renderer)(self)
         return text
 

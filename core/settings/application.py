@@ -35,7 +35,8 @@ class Application:
             raise ConfigError(f"application id {application_id!r}: expected 1 to 200 letters, digits, '.', '_' or '-'")
         if layer.values.get("application_id", application_id) != application_id:
             raise ConfigError(
-                f"application {application_id!r}: application.id is {layer.values['application_id']!r}: keep one of them"
+                f"application {application_id!r}: application.id is {layer.values['application_id']!r}: keep one of "
+                "them"
             )
         self.id = application_id
         self.given = layer
@@ -44,7 +45,8 @@ class Application:
             _check_installed(self.settings)
         if not hasattr(topology, "build"):
             raise ConfigError(
-                f"application {application_id!r}: expected a Topology, found {type(topology).__name__} (it is built here)"
+                f"application {application_id!r}: expected a Topology, found {type(topology).__name__} (it is built "
+                "here)"
             )
         self.topology = topology
         self.program = topology.build()

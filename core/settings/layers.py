@@ -31,8 +31,8 @@ class Layer:
     ) -> Layer:
         """Return the layer of names and values; `own` are the fields of Settings, `convert` makes values of texts.
 
-        Raises ConfigError, naming where, for a name that is unknown or has no counterpart, and when two names set the same
-        differently.
+        Raises ConfigError, naming where, for a name that is unknown or has no counterpart, and when two names set the
+        same differently.
         """
         values: dict[Key, Any] = {}
         origins: dict[Key, str] = {}

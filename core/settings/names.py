@@ -62,8 +62,8 @@ def vocabularies() -> list[Vocabulary]:
 def translate(name: str, value: Any, own: Collection[str]) -> tuple[Key, Any] | None:
     """Return which of our settings a name stands for, and its value; None when it says what is so anyway.
 
-    `own` are the fields of Settings. Vocabularies are loaded for other names only. Raises ConfigError for a name without
-    counterpart, with what to do instead, and for an unknown one, with the nearest names.
+    `own` are the fields of Settings. Vocabularies are loaded for other names only. Raises ConfigError for a name
+    without counterpart, with what to do instead, and for an unknown one, with the nearest names.
 
     >>> translate("max.task.idle.ms", "-1", ["max_task_idle"])
     ('max_task_idle', None)

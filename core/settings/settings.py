@@ -38,7 +38,8 @@ class Settings:
     log: str = "local:log"
     """Topics and commits: `local:DIRECTORY` (this host) or `kafka:HOST:PORT`."""
     changelog: str = "directory:changelog"
-    """The history of the state: `directory:PATH-OR-URL` (any pyarrow.fs location), or `topic:` (compacted topics of the log)."""
+    """The history of the state: `directory:PATH-OR-URL` (any pyarrow.fs location), or `topic:` (compacted topics of the
+    log)."""
     state_dir: str = "state"
     """Local copies of the state; safe to delete while the application is stopped."""
     checkpoint_dir: str = "checkpoint"
@@ -56,7 +57,8 @@ class Settings:
     offset_reset: str = "earliest"
     """Where a new application starts in topics whose source does not say: `earliest` or `latest`."""
     max_task_idle: Duration | None = "0ms"
-    """How long a task waits for data on an empty input while others have some. "0ms": for what the log already has; None: never."""
+    """How long a task waits for data on an empty input while others have some. "0ms": for what the log already has;
+    None: never."""
     deserialization_handler: Handler = fail
     """Decides about records that cannot be read."""
     processing_handler: Handler = fail
@@ -88,7 +90,8 @@ class Settings:
     offset_out_of_range: str = "fail"
     """What to do when a committed position is no longer in the log: `fail`, or go on from `earliest` or `latest`."""
     clients: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the log's clients by their own names, each for all or with the prefix `consumer.`, `producer.` or `admin.`."""
+    """Settings of the log's clients by their own names, each for all or with the prefix `consumer.`, `producer.` or
+    `admin.`."""
     user: Mapping[str, Any] = field(default_factory=dict)
     """Settings of your own, which processors find in `context.config["user"]`."""
 
@@ -125,7 +128,8 @@ class Settings:
         factor = self.replication_factor
         if not isinstance(factor, int) or isinstance(factor, bool) or not (factor == -1 or 1 <= factor < 1 << 15):
             raise ConfigError(
-                f"setting 'replication_factor': expected a number of brokers, or -1 for the broker's default, found {factor!r}"
+                "setting 'replication_factor': expected a number of brokers, or -1 for the broker's default, found "
+                f"{factor!r}"
             )
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
@@ -149,7 +153,8 @@ class Settings:
     def make(cls, given: Mapping[str, Any]) -> Settings:
         """Return settings with `given` in place of defaults; names may be ours or Kafka's.
 
-        Raises ConfigError for a name without counterpart, with what to do instead, and for an unknown one, with the nearest names.
+        Raises ConfigError for a name without counterpart, with what to do instead, and for an unknown one, with the
+        nearest names.
         """
         return cls.of(Layer.read(((name, value, CODE) for name, value in given.items()), cls.names()))
 

@@ -194,7 +194,10 @@ def _names_of_vocabularies() -> dict[str, str]:
 
 
 def options_layer(options: Iterable[str], load_function: LoadFunction | None = None) -> Layer:
-    """Return what NAME=VALUE texts say, as the option --set gives them. Of an empty VALUE nothing is assumed: it is set."""
+    """Return what NAME=VALUE texts say, as the option --set gives them.
+
+    Of an empty VALUE nothing is assumed: it is set.
+    """
     given: list[Given] = []
     for text in options:
         name, equals, value = text.partition("=")

@@ -84,7 +84,8 @@ class Nodes:
                     raise
                 except RECORD_ERRORS as error:
                     raise ProcessingError(
-                        f"node {node.name!r} in task {self._shared.task_id}: init raised {type(error).__name__}: {error}"
+                        f"node {node.name!r} in task {self._shared.task_id}: init raised {type(error).__name__}: "
+                        f"{error}"
                     ) from error
                 schedules.end(node.name)
         schedules.end_all()
@@ -119,7 +120,7 @@ class Nodes:
         return processor.process
 
     def _compile_forward(self, name: str, children: list[tuple[str, Run]]) -> tuple[Callable[..., None], list[int]]:
-        """Return forward(record, to=None) and its counts: [to all children, to the first only, to the second only, ...]."""
+        """Return forward(record, to=None) and its counts: [to all children, to the first only, to the second, ...]."""
         counts = [0] * (len(children) + 1)
         failed = self._failures.processing
         index = {child: position + 1 for position, (child, _) in enumerate(children)}
@@ -129,7 +130,8 @@ class Nodes:
             run = runs.get(to)
             if run is None:
                 raise TopologyError(
-                    f"node {name!r} forwards to {to!r}, which is not a child of it; children: {', '.join(runs) or 'none'}"
+                    f"node {name!r} forwards to {to!r}, which is not a child of it; children: "
+                    f"{', '.join(runs) or 'none'}"
                 )
             counts[index[to]] += 1
             try:
@@ -144,7 +146,8 @@ class Nodes:
                 if to is not None and to != only:
                     forward_to(record, to)
                 counts[0] += 1
-                # A try costs nothing until something is raised. So every edge has one, and a record is skipped at its node only.
+                # A try costs nothing until something is raised. So every edge has one, and a record is skipped at its
+                # node only.
                 try:
                     only_run(record)
                 except RECORD_ERRORS as error:
@@ -185,7 +188,10 @@ class Nodes:
                 metrics.records_out = received[name] - sum(metrics.dropped.values())
 
     def close(self) -> None:
-        """Close every processor, parents first; idempotent. What one raises is logged: the others are closed all the same."""
+        """Close every processor, parents first; idempotent.
+
+        What one raises is logged: the others are closed all the same.
+        """
         if self._is_closed:
             return
         self._is_closed = True

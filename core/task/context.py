@@ -76,7 +76,8 @@ class TransformerContext:
         known = [*self._node.stores, *global_stores]
         raise TopologyError(
             f"node {self.node!r} asks for store {name!r}, which it is not connected to; connected: "
-            f"{', '.join(known) or 'none'}. Declare it with topology.add_store(key_value_store({name!r}), {self.node!r})"
+            f"{', '.join(known) or 'none'}. Declare it with topology.add_store(key_value_store({name!r}), "
+            f"{self.node!r})"
         )
 
     def current_stream_time_ms(self) -> int:

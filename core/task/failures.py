@@ -19,7 +19,8 @@ from .progress import Progress
 _log = logging.getLogger("penstock.task")
 
 RECORD_ERRORS = (Exception, SystemExit)
-"""What fails a record. An uncaught `sys.exit` would end the worker without a message, and Spark would start another, for ever."""
+"""What fails a record. An uncaught `sys.exit` would end the worker without a message, and Spark would start another,
+for ever."""
 
 EXPECTED_RECORD = "expected a Record, for instance record.with_value(...)"
 
@@ -64,9 +65,9 @@ _FAILED: Mapping[Stage, type[Decided]] = {
 class Failures:
     """The failures of one task.
 
-    Each method returns when the record is to be dropped at the node that failed, and raises otherwise: RetryRequested, or an error
-    derived from `Decided`. `attempt` answers how often a failure was met, this time included. `send_dead_letter(topic, failure)`
-    puts the source record into the task's outputs.
+    Each method returns when the record is to be dropped at the node that failed, and raises otherwise: RetryRequested,
+    or an error derived from `Decided`. `attempt` answers how often a failure was met, this time included.
+    `send_dead_letter(topic, failure)` puts the source record into the task's outputs.
     """
 
     def __init__(

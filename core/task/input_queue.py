@@ -1,6 +1,7 @@
 """InputQueue: one input partition of a task.
 
-Comes in: batches of the log, in offset order. Goes out: decoded records with their timestamps, and the position to commit.
+Comes in: batches of the log, in offset order. Goes out: decoded records with their timestamps, and the position to
+commit.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ class InputQueue:
     """
 
     __slots__ = (
-        "source", "partition", "end", "fetched", "batch", "records", "index", "partition_time", "run", "child", "counts",
-        "decode_seconds", "_position", "_raw", "_start", "_kept", "_bad", "_key_serde", "_value_serde", "_extractor", "_serdes",
-        "_application_id", "_task_id", "_progress", "_failures", "_metrics", "_stopwatch",
+        "source", "partition", "end", "fetched", "batch", "records", "index", "partition_time", "run", "child",
+        "counts", "decode_seconds", "_position", "_raw", "_start", "_kept", "_bad", "_key_serde", "_value_serde",
+        "_extractor", "_serdes", "_application_id", "_task_id", "_progress", "_failures", "_metrics", "_stopwatch",
     )  # fmt: skip
 
     def __init__(
@@ -67,7 +68,8 @@ class InputQueue:
         self._application_id, self._task_id = application_id, task_id
         self._progress, self._failures, self._metrics, self._stopwatch = progress, failures, metrics, stopwatch
         self.end = self.fetched = self._position
-        """`fetched` is the offset after the last record that was fed, `end` the one up to which the log is known to have records."""
+        """`fetched` is the offset after the last record that was fed, `end` the one up to which the log is known to
+        have records."""
         self.partition_time = -1
         self.batch: RecordBatch | None = None
         self.records: list[Record] = []
@@ -194,8 +196,8 @@ class InputQueue:
         raise SerdeError(
             f"application {self._application_id!r}, task {self._task_id}, node {self.source.name!r}, {self.partition}: "
             f"the {what} serde {serde_name(self._serdes[what])} is wrong: its deserialize_column, given a column of "
-            f"{expected}, returned {found}; expected a list with what deserialize returns for each. Nothing was changed: "
-            "mend the serde and start again"
+            f"{expected}, returned {found}; expected a list with what deserialize returns for each. Nothing was "
+            "changed: mend the serde and start again"
         )
 
     def _decode_one_by_one(self, start: int) -> None:
@@ -213,7 +215,8 @@ class InputQueue:
                 timestamp = self._extractor(record, partition_time, self._progress.wall_clock)
                 if not is_timestamp(timestamp):
                     raise ProcessingError(
-                        f"the timestamp extractor returned {timestamp!r}, which is {NO_TIMESTAMP} (below 0 drops the record)"
+                        f"the timestamp extractor returned {timestamp!r}, which is {NO_TIMESTAMP} (below 0 drops the "
+                        "record)"
                     )
             except Exception as error:
                 self._bad = column, error

@@ -1,6 +1,7 @@
 """Inputs: all input partitions of a task, and the choice of the next record.
 
-Comes in: batches of any input. Goes out: the queue whose record is next, as Kafka Streams chooses it: the lowest timestamp first.
+Comes in: batches of any input. Goes out: the queue whose record is next, as Kafka Streams chooses it: the lowest
+timestamp first.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class Want(NamedTuple):
 class Inputs:
     """The queues of one task, in the order of its sources.
 
-    `max_idle_ms`: how long the task waits for an empty input while others have records. 0: only for what the log already has; None:
-    never.
+    `max_idle_ms`: how long the task waits for an empty input while others have records. 0: only for what the log
+    already has; None: never.
     """
 
     def __init__(self, task_id: str, queues: Sequence[InputQueue], max_idle_ms: int | None, progress: Progress) -> None:
@@ -45,7 +46,10 @@ class Inputs:
     # ------------------------------------------------------------------ what the driver asks
 
     def plan(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Set up to which offset the log has records to process. An input that is not named has no more than was fed."""
+        """Set up to which offset the log has records to process.
+
+        An input that is not named has no more than was fed.
+        """
         for queue in self._queues:
             queue.end = ends.get(queue.partition, 0)
 
@@ -109,7 +113,10 @@ class Inputs:
         return self._queues[chosen], bound
 
     def _waits(self, max_idle: int) -> bool:
-        """Return whether the task goes on waiting for an empty input. The wait's beginning is committed, so a reopen keeps it."""
+        """Return whether the task goes on waiting for an empty input.
+
+        The wait's beginning is committed, so a reopen keeps it.
+        """
         if self._idle_since is None:
             self._idle_since = self._progress.wall_clock
             self._progress.has_changed = True

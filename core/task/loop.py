@@ -1,6 +1,7 @@
 """Loop: the loop over records, on which the engine's speed depends.
 
-Comes in: the queue with the next record. Goes out: calls of the nodes below each source, and of punctuators between two records.
+Comes in: the queue with the next record. Goes out: calls of the nodes below each source, and of punctuators between two
+records.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ class Loop:
         self._may_wait = may_wait
 
     def process(self, limit: int) -> int:
-        """Process up to `limit` records; return how many. It ends early at a request for a commit, and without a record to choose."""
+        """Process up to `limit` records; return how many.
+
+        It ends early at a request for a commit, and without a record to choose.
+        """
         done = 0
         while done < limit and not self._progress.commit_requested:
             chosen = self._inputs.choose(self._may_wait)
@@ -37,7 +41,7 @@ class Loop:
         return done
 
     def _process_queue(self, queue: InputQueue, bound: int, limit: int) -> int:
-        """Process at most `limit` records of one queue while their timestamps are not above `bound`; return how many."""
+        """Process at most `limit` records of a queue, none with a timestamp above `bound`; return how many."""
         first = queue.index
         records = queue.records if first == 0 and limit >= len(queue.records) else queue.records[first : first + limit]
         if bound < NEVER:
@@ -56,7 +60,8 @@ class Loop:
                     highest = timestamp
                     if timestamp > stream_time:
                         progress.stream_time = stream_time = timestamp
-                # A try costs nothing until something is raised. So every edge has one, and a record is skipped at its node only.
+                # A try costs nothing until something is raised. So every edge has one, and a record is skipped at its
+                # node only.
                 try:
                     run(record)
                 except RECORD_ERRORS as error:

@@ -28,8 +28,8 @@ Failed = Callable[[str, str, object, Exception], None]
 class Outputs:
     """The columns of every topic that a task writes to. Nobody else changes them.
 
-    `topic_name` maps a sink's topic to its name in the log. `partition_count` returns how many partitions a topic has, and
-    is None where that is not known. `refusals` are what the log refused in earlier attempts, by topic.
+    `topic_name` maps a sink's topic to its name in the log. `partition_count` returns how many partitions a topic has,
+    and is None where that is not known. `refusals` are what the log refused in earlier attempts, by topic.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Outputs:
         return run
 
     def compile_only_child(self, node: SinkNode, failed: Failed, counts: list[int]) -> Write:
-        """Return what a processor forwards with when this sink, with a fixed topic, is its only child: no call lies between.
+        """Return `forward` of a processor whose only child is this sink, with a fixed topic: no call lies between.
 
         `counts[0]` is the number of records over that edge.
         """
@@ -202,7 +202,7 @@ class Outputs:
         return write_partitioned
 
     def _watch(self, node: SinkNode, topic: str, write: Write, failed: Failed) -> Write:
-        """Return `write`; where the log has refused a record of this topic, with a look at each record for what it refuses."""
+        """Return `write`. If the log has refused a record of this topic, each record is checked for the same reason."""
         refusal = self._refusals.get(topic)
         if refusal is None:
             return write

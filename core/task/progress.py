@@ -52,7 +52,7 @@ class Progress:
         return self.last - left
 
     def current_place(self) -> tuple[RecordBatch, int] | None:
-        """Return the batch of the current record and its index in the batch's columns; None without a current record."""
+        """Return the current record's batch and its index in the batch's columns; None without a current record."""
         current = self.input
         if current is None or current.batch is None:
             return None

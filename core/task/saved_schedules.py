@@ -1,4 +1,4 @@
-"""SavedSchedules: what the last commit saved of a task's schedules, until the opened task has found each of them again."""
+"""SavedSchedules: the schedules that the last commit saved, until the opened task has found each of them again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ Texts = dict[str, dict[str, list[str | None]]]
 
 
 class SavedSchedules:
-    """Takes the `engine_state` of the last commit. What the program no longer has is kept, and saved again with each commit."""
+    """Takes the `engine_state` of the last commit.
+
+    What the program no longer has is kept, and saved again with each commit.
+    """
 
     def __init__(self, saved: Mapping[str, Any]) -> None:
         self._saved: Texts = {
@@ -33,7 +36,7 @@ class SavedSchedules:
         self._claims = {key: deque(texts) for key, texts in self._saved.pop(node, {}).items()}
 
     def claim(self, node: str, key: str, kind: PunctuationType, position: int) -> tuple[bool, str | None]:
-        """Return whether the next schedule that `init` makes with this key was saved, and its text (None: it was cancelled).
+        """Return whether the next schedule of this key that `init` makes was saved, and its text (None: cancelled).
 
         `position` counts the schedules of this clock that `init` has made before.
         """
@@ -51,7 +54,7 @@ class SavedSchedules:
         )
 
     def end(self, node: str) -> Iterator[tuple[str, str]]:
-        """Yield key and text of the schedules that were made after `init` of the node, and that it did not make again."""
+        """Yield key and text of schedules that were made after the node's `init`, and that `init` did not make again."""
         claims, self._claims = self._claims, {}
         for key, texts in claims.items():
             for text in filter(None, texts):
@@ -73,8 +76,8 @@ class SavedSchedules:
         """Keep a schedule whose callback is gone."""
         self._kept.setdefault(node, {}).setdefault(key, []).append(text)
         _log.warning(
-            "node %r: the program no longer has %s, which a schedule of every %s ms that was saved calls. It does not fire, and "
-            "is kept: put the callback back under that name, and it goes on",
+            "node %r: the program no longer has %s, which a schedule of every %s ms that was saved calls. It does not "
+            "fire, and is kept: put the callback back under that name, and it goes on",
             node, describe_callback(key, text), text.split("/")[1],
         )  # fmt: skip
 

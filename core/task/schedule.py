@@ -14,8 +14,8 @@ _KINDS = {kind.value[0]: kind for kind in PunctuationType}
 class Request(NamedTuple):
     """What a processor asks for: `due` and `interval` in ms, and how a re-opened task finds the callback again.
 
-    `key` is the name that the schedule was given, the name of the processor's method with a dot before it, or "" for another
-    callback. `method` is the method's name, if the callback is one.
+    `key` is the name that the schedule was given, the name of the processor's method with a dot before it, or "" for
+    another callback. `method` is the method's name, if the callback is one.
     """
 
     node: str
@@ -34,8 +34,8 @@ def _do_nothing(now: int) -> None:
 class Schedule:
     """One schedule of a node, as `schedule` returns it. `on_cancel` is called with it when it is cancelled.
 
-    A schedule that `init` made keeps its place after it was cancelled: the next schedule of the same callback takes that place. So
-    the handle that `init` gets in a re-opened task is as good as the first one.
+    A schedule that `init` made keeps its place after it was cancelled: the next schedule of the same callback takes
+    that place. So the handle that `init` gets in a re-opened task is as good as the first one.
     """
 
     __slots__ = (
@@ -53,7 +53,8 @@ class Schedule:
         self.due = 0
         self.punctuator: Punctuator = _do_nothing
         self.order = (0, 0)
-        """Of two that are due at the same time the lower one fires first. It begins with 0 for one that only `init` made."""
+        """Of two that are due at the same time the lower one fires first. It begins with 0 for one that only `init`
+        made."""
         self.cancelled = False
         self.from_init = False
         self.is_kept = False
@@ -72,7 +73,8 @@ class Schedule:
     def to_text(self, rank: int, least: int) -> str:
         """Return it as it is saved: clock and due time (at least `least`).
 
-        One that was made after `init` also has its interval, its rank among those, and its method if the key does not name it.
+        One that was made after `init` also has its interval, its rank among those, and its method if the key does not
+        name it.
         """
         text = f"{self.kind.value[0]}{max(self.due, least)}"
         if self.order[0] == 0:

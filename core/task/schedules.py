@@ -17,14 +17,14 @@ from .schedule import Request, Schedule, check_request, first_due, is_name, meth
 NEVER = 1 << 62
 """A time that no clock reaches."""
 _LATEST = 9_999_999_999_999
-"""The largest time of 13 digits, as the wall clock has them. Due times are taken to be that long when room is counted."""
+"""The largest time of 13 digits, as the wall clock has them. To count room, due times are taken to be that long."""
 
 
 class Schedules:
     """All schedules of one task.
 
-    A schedule is saved under its node and the key of its `Request`. `saved` is the `engine_state` of the last commit. `changed` is
-    called when something must be saved that no record or firing shows.
+    A schedule is saved under its node and the key of its `Request`. `saved` is the `engine_state` of the last commit.
+    `changed` is called when something must be saved that no record or firing shows.
 
     For each node in turn call `begin`, run the processor's `init`, and call `end`; then `end_all` once.
     """
@@ -57,11 +57,14 @@ class Schedules:
                 self._saved.keep(node, key, text)
 
     def end_all(self) -> None:
-        """Note that every node is initialised. Schedules of nodes that are gone are kept for a program that has them again."""
+        """Note that every node is initialised.
+
+        Schedules of nodes that are gone are kept for a program that has them again.
+        """
         self._saved.end_all()
 
     def _restore(self, node: str, key: str, text: str) -> bool:
-        """Make a schedule from the saved text of one that was made after `init`; return False if its callback is gone."""
+        """Make a schedule again that was made after `init`; return False if its callback is gone."""
         schedule = Schedule(self.cancel, node, key)
         punctuator = self._read(schedule, text)
         if punctuator is None:
@@ -71,7 +74,7 @@ class Schedules:
         return True
 
     def _read(self, schedule: Schedule, text: str) -> Punctuator | None:
-        """Set a schedule that was made after `init` to what was saved, and return its callback; None if the callback is gone."""
+        """Set a schedule to the saved text of one made after `init`; return its callback, None if that is gone."""
         times, interval, rank, *method = text.split("/", 3)
         schedule.kind, schedule.due = read_times(times)
         schedule.interval, schedule.order = int(interval), (1, int(rank))
@@ -98,10 +101,11 @@ class Schedules:
         room: Callable[[], int],
         firing: Schedule | None = None,
     ) -> Schedule:
-        """Return the schedule that a processor of `node` asks for, with its first due time after `now`, the time that `clock` shows.
+        """Return the schedule that a processor of `node` asks for. `now` is the time that `clock` shows.
 
-        `room` returns how many bytes all schedules may take. `firing` is the schedule whose punctuator asks, if one does. Raises
-        ConfigError for a wrong value, for too many, and for a punctuator that a re-opened task could not find again.
+        `room` returns how many bytes all schedules may take. `firing` is the schedule whose punctuator asks, if one
+        does. Raises ConfigError for a wrong value, for too many, and for a punctuator that a re-opened task could not
+        find again.
         """
         check_request(node, punctuator, clock, start, name)
         every = duration_ms(interval, f"node {node!r}: punctuation interval")
@@ -138,7 +142,8 @@ class Schedules:
         if is_name(key):
             if (node, key) in self._named:
                 raise ConfigError(
-                    f"node {node!r}: its init makes two schedules with the name {key!r}; a name is one schedule of a node"
+                    f"node {node!r}: its init makes two schedules with the name {key!r}; a name is one schedule of a "
+                    "node"
                 )
             self._named[node, key] = request.punctuator
         schedule = Schedule(self.cancel, node, key)
@@ -189,12 +194,15 @@ class Schedules:
         named = "" if name is None else f" with the name {name!r}, to which init gives no callback"
         raise ConfigError(
             f"node {node!r}: schedules {punctuator!r} outside init{named}, and a re-opened task could not find that "
-            "function again. Schedule a method of the processor; or have init schedule the function with a name (and cancel "
-            "it there if it is not to run yet), and give schedule the same name here"
+            "function again. Schedule a method of the processor; or have init schedule the function with a name (and "
+            "cancel it there if it is not to run yet), and give schedule the same name here"
         )
 
     def cancel(self, schedule: Schedule) -> None:
-        """End a schedule. `init` cannot end a saved one: it did that when the task was first opened, and later calls count."""
+        """End a schedule.
+
+        `init` cannot end a saved one: it did that when the task was first opened, and later calls count.
+        """
         if not schedule.cancelled and not (self._initialising and schedule.is_kept):
             schedule.cancelled = True
             self._changed()
@@ -210,7 +218,7 @@ class Schedules:
         return list(dict.fromkeys(each.node for each in self._live(kind)))
 
     def take_due(self, kind: PunctuationType, now: int) -> Schedule | None:
-        """Return the schedule to fire first of those that are due at `now`, its due time moved past `now`; None if none is due."""
+        """Return the first schedule that is due at `now`, its due time moved past `now`; None if none is due."""
         due = [each for each in self._live(kind) if each.due <= now]
         if not due:
             return None
@@ -224,7 +232,10 @@ class Schedules:
     # ------------------------------------------------------------------ saving
 
     def to_data(self, least: int = 0) -> Texts:
-        """Return what to save, by node and key: those of `init` first, None for a cancelled one. Due times are at least `least`."""
+        """Return what to save, by node and key: those of `init` first, None for a cancelled one.
+
+        Due times are at least `least`.
+        """
         live = [each for each in self._all if not each.cancelled]
         later = sorted(each.order for each in live if each.order[0])
         ranks = {order: rank for rank, order in enumerate(later)}
@@ -239,7 +250,8 @@ class Schedules:
 
 def _too_many(node: str, count: int, size: int, most: int) -> str:
     return (
-        f"node {node!r}: one schedule too many. The {count} of its task take {size} bytes where they are saved, with the task's "
-        f"positions, and there is room for {most}. Cancel what is no longer needed; or keep in a store what is to be done and "
-        "when, and let one punctuator go through it"
+        f"node {node!r}: one schedule too many. The {count} of its task take {size} bytes where they are saved, with "
+        "the task's "
+        f"positions, and there is room for {most}. Cancel what is no longer needed; or keep in a store what is to be "
+        "done and when, and let one punctuator go through it"
     )

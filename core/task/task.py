@@ -47,14 +47,16 @@ class TaskCommit:
 class Task:
     """One partition of one sub-topology: processors, stores, record queues, stream time, punctuators.
 
-    No threads, no sockets, no clock of its own; called from one thread. A driver calls `plan` when a batch begins. Then it fetches
-    what the task `wants`, hands that to `feed`, and calls `process`, until nothing is left. It commits what `take_commit` returns.
+    No threads, no sockets, no clock of its own; called from one thread. A driver calls `plan` when a batch begins. Then
+    it fetches what the task `wants`, hands that to `feed`, and calls `process`, until nothing is left. It commits what
+    `take_commit` returns.
 
-    `inputs` are in the order of the sources. `topic_name` maps a sink's topic to its name in the log; `partition_count` returns how
-    many partitions a topic has (only asked where a partitioner is used). `saved` is the `engine_state` of the last commit. `attempt`
-    returns how often a failure was met, this time included. `refusals` are what the log refused in earlier attempts, by topic: such
-    records are asked about at their sinks. `stopwatch` returns seconds, and serves `decode_seconds` only. `takes_whole_batches`: the
-    driver feeds each batch whole and commits it as one, so the task waits for no input and takes no request for a commit.
+    `inputs` are in the order of the sources. `topic_name` maps a sink's topic to its name in the log; `partition_count`
+    returns how many partitions a topic has (only asked where a partitioner is used). `saved` is the `engine_state` of
+    the last commit. `attempt` returns how often a failure was met, this time included. `refusals` are what the log
+    refused in earlier attempts, by topic: such records are asked about at their sinks. `stopwatch` returns seconds, and
+    serves `decode_seconds` only. `takes_whole_batches`: the driver feeds each batch whole and commits it as one, so the
+    task waits for no input and takes no request for a commit.
     """
 
     def __init__(
@@ -136,14 +138,17 @@ class Task:
         return self._inputs.wants()
 
     def feed(self, batch: RecordBatch) -> None:
-        """Queue records of one input; batches of an input come in offset order. One without records moves the position."""
+        """Queue records of one input; batches of an input come in offset order.
+
+        One without records moves the position.
+        """
         self._inputs.feed(batch)
 
     def process(self, limit: int) -> int:
         """Process up to `limit` queued records; return how many.
 
-        Fewer than `limit` means that nothing is left, that the task wants more of an input, that it waits for an empty one
-        (`max_task_idle`), or that a processor asked for a commit.
+        Fewer than `limit` means that nothing is left, that the task wants more of an input, that it waits for an empty
+        one (`max_task_idle`), or that a processor asked for a commit.
         """
         done = self._loop.process(limit)
         self.records_in += done
@@ -232,7 +237,10 @@ class Task:
         return self._inputs.decode_seconds()
 
     def close(self) -> None:
-        """Close every processor, parents first; idempotent. What one raises is logged: the others are closed all the same."""
+        """Close every processor, parents first; idempotent.
+
+        What one raises is logged: the others are closed all the same.
+        """
         self._nodes.close()
 
 

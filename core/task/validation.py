@@ -1,4 +1,4 @@
-"""Validation of what users' code hands to a task: timestamps, headers, partitions, and the columns that serdes return."""
+"""Validation of what users' code hands to a task: timestamps, headers and partitions."""
 
 from __future__ import annotations
 
