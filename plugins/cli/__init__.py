@@ -7,28 +7,13 @@ from typing import NoReturn
 
 from penstock.hooks import Components, hookimpl
 
+from .verbs import VERBS
+
 
 @hookimpl
 def penstock_cli_commands() -> Components:
     """Return our own verbs, in the order of `penstock --help`; they come in by the same door as anybody's."""
-    return {
-        verb: f"penstock.plugins.cli.{verb}:{verb}"
-        for verb in (
-            "run",
-            "describe",
-            "config",
-            "lag",
-            "reset",
-            "changelog",
-            "stores",
-            "dlq",
-            "topics",
-            "produce",
-            "consume",
-            "plugins",
-            "warmup",
-        )
-    }
+    return VERBS
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -14,9 +14,9 @@ import click
 from penstock.errors import PenstockError, PluginError
 from penstock.hooks import Component, registry
 
-from . import penstock_cli_commands
 from .command import EXIT_CODES, Context, verbose_option, write_examples
 from .failures import INTERRUPTED, OK, ReaderGone, Terminated, exit_code, show
+from .verbs import VERBS
 
 PACKAGE = "penstock"
 
@@ -35,10 +35,7 @@ class Verbs(click.Group):
 
     def components(self) -> Mapping[str, Component]:
         """Return the verbs by name, ours first; no other package takes the name of one of ours."""
-        own = {
-            name: Component("command", name, target, "cli", PACKAGE, _version())
-            for name, target in penstock_cli_commands().items()
-        }
+        own = {name: Component("command", name, target, "cli", PACKAGE, _version()) for name, target in VERBS.items()}
         found = registry()
         return own | {name: found.components["command", name] for name in found.names("command") if name not in own}
 

@@ -325,7 +325,6 @@ class TaskWorker:
         assert task is not None and commit is not None and state is not None
         nodes = self._counts.since_last(task.metrics())
         dropped = sum(sum(counts["dropped"].values()) for counts in nodes.values())
-        restored, state.restored_changes = state.restored_changes, 0
         purgeable = (self._proven or {}) if state.keeps_commits else commit.positions
         return TaskReport(
             str(self.id),
@@ -336,7 +335,7 @@ class TaskWorker:
             produced,
             dropped,
             self._commits,
-            restored,
+            state.take_restored(),
             task.next_wall_clock_punctuation(),
             dict(phases),
             nodes,

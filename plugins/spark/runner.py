@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from penstock.clock import Clock, SystemClock, duration_ms
@@ -26,12 +24,12 @@ from penstock.settings.settings import Settings
 from penstock.system_errors import raise_open_files_limit
 
 from .progress import RunProgress, RunSummary
+from .query import ApplicationQuery, SparkFailure
 from .session import check_java, check_session, local_cores, make_session
+from .stop_request import StopRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from .query import ApplicationQuery, SparkFailure
 
 _POLL_SECONDS = 0.05
 _LAG_SECONDS = 0.5
@@ -71,7 +69,7 @@ def run(
         check_session(session)
     with ExitStack() as stack:
         running = stack.enter_context(RunningApplication.open(application, session, master))
-        stopped_by = stack.enter_context(_StopRequest.listening(stop))
+        stopped_by = stack.enter_context(StopRequest.listening(stop))
         return _Run(running, triggers, on_progress, clock, stopped_by).until_done()
 
 
@@ -136,8 +134,6 @@ class RunningApplication:
 
     def query(self, **options: Any) -> ApplicationQuery:
         """Return a new query, not started."""
-        from .query import ApplicationQuery
-
         return ApplicationQuery(self.session, self.prepared, **options)
 
     def take(self, reports: list[TaskReport]) -> None:
@@ -157,7 +153,7 @@ class _Run:
         trigger: dict[str, Any],
         on_progress: Callable[[RunProgress], None] | None,
         clock: Clock | None,
-        stop: _StopRequest,
+        stop: StopRequest,
     ) -> None:
         self._running = running
         self._trigger = trigger
@@ -175,8 +171,6 @@ class _Run:
 
     def until_done(self) -> RunSummary:
         """Run queries until one ends as it should."""
-        from .query import SparkFailure
-
         try:
             while True:
                 try:
@@ -330,54 +324,6 @@ class _Run:
         summary.tasks = len(self._running.prepared.assignment.tasks)
         summary.lag = self._lag()[2]
         return summary
-
-
-class _StopRequest:
-    """Why the run should end, once it should: a signal that arrived, or the caller's event."""
-
-    def __init__(self, event: threading.Event | None) -> None:
-        self._event = event
-        self._signalled = threading.Event()
-        self._signal: str | None = None
-
-    @classmethod
-    @contextmanager
-    def listening(cls, event: threading.Event | None) -> Iterator[_StopRequest]:
-        """Take SIGTERM and SIGINT while the block runs; a second one of either acts as before."""
-        request = cls(event)
-        if threading.current_thread() is not threading.main_thread():
-            yield request
-            return
-        before = {number: signal.signal(number, request._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-        request._before = before
-        try:
-            yield request
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    _before: dict[signal.Signals, Any]
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._signal is not None:
-            handler = self._before[signal.Signals(number)]
-            signal.signal(number, handler)
-            if callable(handler):
-                handler(number, frame)
-            return
-        self._signal = signal.Signals(number).name
-        self._signalled.set()
-
-    @property
-    def reason(self) -> str | None:
-        """The signal's name, "stop" for the caller's event, or None."""
-        if self._signal is not None:
-            return self._signal
-        return "stop" if self._event is not None and self._event.is_set() else None
-
-    def wait(self, seconds: float) -> None:
-        """Wait, but no longer than until a signal."""
-        self._signalled.wait(0.001 if self._signal is not None else seconds)
 
 
 def _says_that_the_jvm_is_gone(error: Exception) -> bool:

@@ -1,7 +1,8 @@
 """What proves a program without Spark: the test driver, a mock context, and contract suites for plugin authors."""
 
-from .driver import InputTopic, OutputTopic, TopologyTestDriver
+from .driver import TopologyTestDriver
 from .mock_context import CapturedForward, CapturedPunctuator, MockProcessorContext
+from .topics import InputTopic, OutputTopic
 
 __all__ = [
     "CapturedForward",

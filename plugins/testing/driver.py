@@ -23,6 +23,8 @@ from penstock.serde import Serde
 from penstock.settings.application import Application
 from penstock.store import StateStore
 
+from .topics import InputTopic, OutputTopic
+
 
 class TopologyTestDriver:
     """Runs `program` (a Topology or an Application) in this process, to test it.
@@ -173,13 +175,13 @@ class TopologyTestDriver:
     def input_topic(self, topic: str) -> InputTopic:
         """Return a handle that pipes to one topic."""
         self._source(topic)
-        return InputTopic(self, topic)
+        return InputTopic(topic, self.pipe)
 
     # ------------------------------------------------------------------ records out
 
     def output_topic(self, topic: str, *, key_serde: SerdeLike = None, value_serde: SerdeLike = None) -> OutputTopic:
         """Return a handle that reads one topic with the given serdes (None: those of the sink that writes it)."""
-        return OutputTopic(self, topic, key_serde, value_serde)
+        return OutputTopic(topic, lambda: self._unread(topic, key_serde, value_serde))
 
     def read(self, topic: str) -> Record | None:
         """Return the next record of an output topic that was not read yet, or None."""
@@ -352,55 +354,6 @@ class TopologyTestDriver:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-class InputTopic:
-    """Pipes records to one source topic."""
-
-    def __init__(self, driver: TopologyTestDriver, topic: str) -> None:
-        self._driver = driver
-        self.topic = topic
-
-    def pipe(self, key: Any, value: Any, timestamp: int | None = None, headers: Headers = ()) -> None:
-        """Send one record and run everything it causes."""
-        self._driver.pipe(self.topic, key, value, timestamp, headers)
-
-    def pipe_values(self, values: Iterable[Any], *, start: int = 0, advance: Duration = "0ms") -> None:
-        """Send values without keys, with timestamps from `start` (ms) on, `advance` apart."""
-        step = duration_ms(advance)
-        for number, value in enumerate(values):
-            self.pipe(None, value, start + number * step)
-
-
-class OutputTopic:
-    """Reads records of one output topic."""
-
-    def __init__(self, driver: TopologyTestDriver, topic: str, key_serde: SerdeLike, value_serde: SerdeLike) -> None:
-        self._driver = driver
-        self.topic = topic
-        self._serdes = key_serde, value_serde
-
-    def read(self) -> Record | None:
-        """Return the next record that was not read yet, or None."""
-        return next(self._driver._unread(self.topic, *self._serdes), None)
-
-    def read_all(self) -> list[Record]:
-        """Return every record that was not read yet."""
-        return list(self._driver._unread(self.topic, *self._serdes))
-
-    def read_values(self) -> list[Any]:
-        """Return the values of every record that was not read yet."""
-        return [record.value for record in self.read_all()]
-
-    def read_table(self) -> dict[Any, Any]:
-        """Return the last value of each key among the unread records; a tombstone removes its key."""
-        table: dict[Any, Any] = {}
-        for record in self.read_all():
-            if record.value is None:
-                table.pop(record.key, None)
-            else:
-                table[record.key] = record.value
-        return table
 
 
 class _AutoCreatingLog(MemoryLog):

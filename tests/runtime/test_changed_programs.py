@@ -29,6 +29,7 @@ from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.application.changelog_move import Moved, move_changelog
 from penstock.plugins.runtime.application.preparation import check_program, prepare
 from penstock.plugins.runtime.application.saved_stores import accept_stores, drop_stores, saved_stores
+from penstock.plugins.runtime.backends import Backends
 from penstock.plugins.runtime.state import TaskState
 from penstock.plugins.testing.contracts.log_history import read
 from penstock.record import OutputBatch, TopicPartition
@@ -389,9 +390,9 @@ def test_a_killed_switch_is_done_again(world: World, monkeypatch: pytest.MonkeyP
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    for method in ("_rows", "apply", "_forget"):
+    for owner, method in ((TaskState, "_rows"), (TaskState, "apply"), (Backends, "end_transition")):
         with monkeypatch.context() as patched:
-            patched.setattr(TaskState, method, killed)
+            patched.setattr(owner, method, killed)
             try:
                 world.run(counts(), more(logged=False), records=0)
             except KeyboardInterrupt:

@@ -1,0 +1,24 @@
+"""The names of our own verbs, in the order of `penstock --help`."""
+
+from __future__ import annotations
+
+from penstock.hooks import Components
+
+VERBS: Components = {
+    verb: f"penstock.plugins.cli.{verb}:{verb}"
+    for verb in (
+        "run",
+        "describe",
+        "config",
+        "lag",
+        "reset",
+        "changelog",
+        "stores",
+        "dlq",
+        "topics",
+        "produce",
+        "consume",
+        "plugins",
+        "warmup",
+    )
+}

@@ -1,0 +1,235 @@
+"""Backends: what keeps a task's stores on this machine, brought to a version of the state when the task is opened."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+
+from penstock.changelog import Restore, TaskChangelog
+from penstock.errors import IncompatibleStateError, StoreLockedError
+from penstock.hooks import registry
+from penstock.program.layouts import Layouts
+from penstock.store import Changes, StoreBackend, StoreBackendFactory
+
+from .coverage import Coverage
+from .directories import DirectoryUse
+from .locations import making_state_directory
+
+_log = logging.getLogger("penstock.state")
+
+
+class Backends:
+    """One backend per backend name, each in a directory of its own under `directory`.
+
+    `where` names the application and the task in errors. Called from one thread.
+    """
+
+    def __init__(
+        self, directory: Path, layouts: Layouts, changelog: TaskChangelog | None, where: str, task_id: str
+    ) -> None:
+        self._directory = directory
+        self._layouts = layouts
+        self._changelog = changelog
+        self._where = where
+        self._task_id = task_id
+        self._names: dict[str, list[str]] = {}
+        for store, kept in layouts.now.items():
+            self._names.setdefault(kept.backend, []).append(store)
+        self._opened: dict[str, StoreBackend] = {}
+        self._replaced: dict[str, StoreBackend] = {}
+        self._use: DirectoryUse | None = None
+        self.restored_changes = 0
+
+    # ------------------------------------------------------------------ opening
+
+    def open(self, version: str, coverage: Coverage) -> None:
+        """Bring every backend to `version`. Raises ChangelogError when it cannot be reached."""
+        gone = coverage.gone
+        if self._names or gone:
+            self._use = DirectoryUse(self._directory)
+        for name, stores in self._names.items():
+            self._opened[name] = self._open_backend(name, [*stores, *gone.get(name, ())], version, coverage)
+        self._take_over(version, coverage)
+
+    def open_empty(self, version: str) -> None:
+        """Open new, empty backends at `version`."""
+        for name, stores in self._names.items():
+            directory = self._directory / name / "0"
+            with making_state_directory(directory):
+                directory.mkdir(parents=True, exist_ok=True)
+            backend = self._opened[name] = registry().load("store backend", name)(directory, stores)
+            backend.write({}, backend.version(), version)
+
+    def _open_backend(self, name: str, stores: list[str], version: str, coverage: Coverage) -> StoreBackend:
+        factory = registry().load("store backend", name)
+        try:
+            return self._open_directory(factory, name, self._latest(name), stores, version, coverage)
+        except StoreLockedError as error:
+            # A process that was stopped while it wrote may keep its lock for ever: its successor uses a new directory.
+            _log.warning("task %s: %s; restoring into a new directory", self._task_id, error)
+            return self._open_directory(factory, name, self._latest(name) + 1, stores, version, coverage)
+
+    def _open_directory(
+        self,
+        factory: StoreBackendFactory,
+        name: str,
+        number: int,
+        stores: list[str],
+        version: str,
+        coverage: Coverage,
+    ) -> StoreBackend:
+        directory = self._directory / name / str(number)
+        with making_state_directory(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+        backend = factory(directory, stores)
+        try:
+            backend = self._bring_to(backend, partial(factory, directory, stores), name, version, coverage)
+        except BaseException:
+            backend.close()
+            raise
+        for old in range(number):
+            shutil.rmtree(self._directory / name / str(old), ignore_errors=True)
+        return backend
+
+    def _latest(self, name: str) -> int:
+        directory = self._directory / name
+        with making_state_directory(directory):
+            return max((int(path.name) for path in directory.glob("*") if path.name.isdigit()), default=0)
+
+    def _bring_to(
+        self, backend: StoreBackend, reopen: Callable[[], StoreBackend], name: str, version: str, coverage: Coverage
+    ) -> StoreBackend:
+        have = backend.version() if backend.trusted() else None
+        missing = frozenset[str]() if have is None else coverage.missing(name, have)
+        if have is not None and [have, version] == self._transition():
+            backend.write({}, have, version)
+        elif have != version:
+            plan = self._plan(version, have) if coverage.had_changelog else Restore(None, iter(()))
+            if plan.base is None and (found := backend.version()) is not None:
+                _log.warning(
+                    "task %s: local %s state is %s, not on the way to %s: rebuilding it from the changelog",
+                    self._task_id, name, found if have else "not to be trusted after a crash of the machine", version,
+                )  # fmt: skip
+                backend.destroy()
+                backend = reopen()
+            if plan.base is None:
+                missing = frozenset()
+            at = plan.base
+            stores = coverage.in_history.intersection(self._names[name])
+            for changes, reached in plan.steps:
+                backend.write(self._restored(changes, stores), at, reached)
+                at = reached
+            if at != version:
+                backend.write({}, at, version)
+        if missing:
+            self._fill(backend, missing, version, coverage)
+        return backend
+
+    def _plan(self, version: str, have: str | None) -> Restore:
+        if self._changelog is None:
+            raise IncompatibleStateError(
+                f"{self._where}: the commit names state version {version}, but the task keeps no changelog"
+            )
+        return self._changelog.restore(version, have)
+
+    def _restored(self, changes: Changes, stores: frozenset[str]) -> Changes:
+        own = {store: rows for store, rows in changes.items() if store in stores}
+        self.restored_changes += sum(map(len, own.values()))
+        return own
+
+    def _fill(self, backend: StoreBackend, stores: frozenset[str], version: str, coverage: Coverage) -> None:
+        """Replace the content of stores that a copy at `version` lacks, or has from another time: by the changelog's."""
+        _empty(backend, stores, version)
+        wanted = stores & coverage.in_history
+        if wanted:
+            for changes, _ in self._plan(version, None).steps:
+                backend.write(self._restored(changes, wanted), version, version)
+
+    # ------------------------------------------------------------------ another layout
+
+    def _take_over(self, version: str, coverage: Coverage) -> None:
+        """Open backends that no store uses any more, and copy what is not in the changelog to the new ones."""
+        for name, stores in coverage.gone.items():
+            directory = self._directory / name / str(self._latest(name))
+            if name not in self._names and directory.is_dir():
+                self._replaced[name] = registry().load("store backend", name)(directory, stores)
+        for store, other in coverage.moved.items():
+            source = self._opened.get(other) or self._replaced.get(other)
+            if source is not None:
+                self.of(store).write({store: list(source.range(store))}, version, version)
+
+    def begin_transition(self, previous: str, version: str) -> None:
+        """Note that a copy at `previous` has the content of `version`, which the commit that follows makes the last one.
+
+        The changelog cannot say so, for it has no way from the old layout's version to the new one.
+        """
+        if self._opened:
+            with making_state_directory(self._directory):
+                self._transition_file.write_text(f"{previous} {version}")
+
+    def end_transition(self, gone: Mapping[str, list[str]], version: str) -> None:
+        """Delete this machine's content of stores, by backend, that the present layout does not have."""
+        for name, backend in self._replaced.items():
+            backend.destroy()
+            shutil.rmtree(self._directory / name, ignore_errors=True)
+        self._replaced.clear()
+        for name, stores in gone.items():
+            if name in self._opened:
+                _empty(self._opened[name], stores, version)
+        self._transition_file.unlink(missing_ok=True)
+
+    @property
+    def _transition_file(self) -> Path:
+        return self._directory / "settling"
+
+    def _transition(self) -> list[str]:
+        with making_state_directory(self._directory):
+            try:
+                return self._transition_file.read_text().split()
+            except FileNotFoundError:
+                return []
+
+    # ------------------------------------------------------------------ in use
+
+    def of(self, store: str) -> StoreBackend:
+        """Return the backend that keeps a store."""
+        return self._opened[self._layouts.now[store].backend]
+
+    def write(self, changes: Changes, previous: str | None, version: str) -> None:
+        """Write the changes of one commit; every backend goes from `previous` to `version`."""
+        for name, stores in self._names.items():
+            own = {store: changes[store] for store in stores if store in changes}
+            self._opened[name].write(own, previous, version)
+
+    def are_at(self, version: str) -> bool:
+        """Return whether every backend still is at `version`: another process may have written meanwhile."""
+        return all(backend.version() == version for backend in self._opened.values())
+
+    def release(self) -> None:
+        """Release what pins resources until the next batch."""
+        for backend in self._opened.values():
+            backend.release()
+
+    def destroy(self) -> None:
+        """Delete this machine's copy."""
+        for backend in self._opened.values():
+            backend.destroy()
+
+    def close(self) -> None:
+        """Close every backend, those included that the present layout does not use."""
+        for backend in (*self._opened.values(), *self._replaced.values()):
+            backend.close()
+
+    def end_use(self) -> None:
+        """Let other processes remove the directory once it is unused for long; idempotent."""
+        if self._use is not None:
+            self._use.close()
+
+
+def _empty(backend: StoreBackend, stores: Iterable[str], version: str) -> None:
+    for store in stores:
+        if rows := [(key, None) for key, _ in backend.range(store)]:
+            backend.write({store: rows}, version, version)

@@ -1,0 +1,57 @@
+"""StopRequest: whether a run should end, because of a signal or the caller's event."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+
+class StopRequest:
+    """Why the run should end, once it should: a signal that arrived, or the caller's event."""
+
+    def __init__(self, event: threading.Event | None) -> None:
+        self._event = event
+        self._signalled = threading.Event()
+        self._signal: str | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    @classmethod
+    @contextmanager
+    def listening(cls, event: threading.Event | None) -> Iterator[StopRequest]:
+        """Take SIGTERM and SIGINT while the block runs; a second one of either acts as before."""
+        request = cls(event)
+        if threading.current_thread() is not threading.main_thread():
+            yield request
+            return
+        before = {number: signal.signal(number, request._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        request._before = before
+        try:
+            yield request
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._signal is not None:
+            handler = self._before[signal.Signals(number)]
+            signal.signal(number, handler)
+            if callable(handler):
+                handler(number, frame)
+            return
+        self._signal = signal.Signals(number).name
+        self._signalled.set()
+
+    @property
+    def reason(self) -> str | None:
+        """The signal's name, "stop" for the caller's event, or None."""
+        if self._signal is not None:
+            return self._signal
+        return "stop" if self._event is not None and self._event.is_set() else None
+
+    def wait(self, seconds: float) -> None:
+        """Wait, but no longer than until a signal."""
+        self._signalled.wait(0.001 if self._signal is not None else seconds)

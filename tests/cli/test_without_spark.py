@@ -1,0 +1,43 @@
+"""Verbs that only need the log import neither pyspark nor the Spark runtime."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from .applications import counting, run
+from .console import Console
+
+PROGRAM = """
+import sys
+from penstock.plugins.cli import main
+
+for line in '''
+    lag counting:application
+    topics list
+    produce words
+    consume words
+    stores list counting:application
+    describe counting:application
+    dlq show dead
+    config counting:application
+    reset counting:application --from-state --dry-run
+    changelog move counting:application --from directory:elsewhere
+    reset counting:application --yes
+'''.strip().splitlines():
+    try:
+        main(line.split())
+    except SystemExit as error:
+        assert not error.code, f"{line}: {error.code}"
+    spark = [name for name in sys.modules if name.startswith(("pyspark", "penstock.plugins.spark"))]
+    assert not spark, f"{line}: {spark}"
+"""
+
+
+def test_verbs_that_import_no_spark(console: Console) -> None:
+    counting(console)
+    run()
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], input="to be\n", capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr

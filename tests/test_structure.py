@@ -1,0 +1,129 @@
+"""The shape of the source: no circle of files, no large file, and one place that reads a clock."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+CFG = configparser.ConfigParser()
+CFG.read(ROOT / "setup.cfg")
+FOLDERS = {
+    name.strip(): ROOT / folder.strip()
+    for name, _, folder in (line.partition("=") for line in CFG["options"]["package_dir"].strip().splitlines())
+}
+
+
+def module_name(source: Path) -> str:
+    """Return the import name of a file."""
+    folder = ROOT / source.relative_to(ROOT).parts[0]
+    package = next(name for name, each in FOLDERS.items() if each == folder)
+    parts = source.relative_to(folder).with_suffix("").parts
+    return ".".join([package, *(part for part in parts if part != "__init__")])
+
+
+MODULES = {
+    module_name(source): source for folder in FOLDERS.values() for source in sorted(folder.rglob("*.py"))
+}  # fmt: skip
+
+
+def imported(module: str) -> Iterator[str]:
+    """Yield the product's modules that a module imports, also within functions and under TYPE_CHECKING."""
+    source = MODULES[module]
+    package = module.split(".") if source.name == "__init__.py" else module.split(".")[:-1]
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in MODULES)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            origin = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                name = f"{origin}.{alias.name}"
+                if name in MODULES:
+                    yield name
+                elif origin in MODULES:
+                    yield origin
+
+
+def circle(edges: Mapping[str, set[str]]) -> list[str] | None:
+    """Return the modules of one circle, in the order of their imports; None if there is no circle."""
+    finished: set[str] = set()
+    for start in edges:
+        path, pending = [start], [iter(sorted(edges[start]))]
+        while path:
+            following = next((each for each in pending[-1] if each not in finished), None)
+            if following is None:
+                finished.add(path.pop())
+                pending.pop()
+            elif following in path:
+                return [*path[path.index(following) :], following]
+            else:
+                path.append(following)
+                pending.append(iter(sorted(edges[following])))
+    return None
+
+
+STILL_IN_A_CIRCLE = {
+    ("penstock.plugins.testing.contracts.log_history", "penstock.plugins.testing.contracts.log"),
+}
+"""Imports that are still to go: this only shrinks."""
+
+
+def test_no_circle_of_files() -> None:
+    edges = {module: {each for each in imported(module) if each != module} for module in MODULES}
+    for module, other in STILL_IN_A_CIRCLE:
+        edges[module].discard(other)
+    found = circle(edges)
+    assert found is None, " -> ".join(found)
+
+
+MOST_LINES = {"core/": 300, "plugins/testing/contracts/": 600, "": 400}
+"""By the beginning of a file's name; the first that fits counts."""
+STILL_LARGER: Mapping[str, int] = {
+    "core/program/builder.py": 428,
+    "core/serde.py": 311,
+    "plugins/testing/contracts/log.py": 775,
+}
+"""Files that are still to be divided, with their present sizes: this only shrinks."""
+
+
+def most_lines(name: str) -> int:
+    limit = next(limit for folder, limit in MOST_LINES.items() if name.startswith(folder))
+    return STILL_LARGER.get(name, limit)
+
+
+def test_no_file_is_too_large() -> None:
+    sizes = {str(source.relative_to(ROOT)): len(source.read_text().splitlines()) for source in MODULES.values()}
+    assert not {name: size for name, size in sizes.items() if size > most_lines(name)}
+
+
+CLOCKS = {
+    "time": {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "localtime", "gmtime"},
+    "datetime": {"now", "utcnow", "today"},
+    "date": {"today"},
+}
+
+
+def clock_readings(source: Path) -> Iterator[str]:
+    """Yield the places of a file that read a clock."""
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == "time":
+            for alias in node.names:
+                if alias.name in CLOCKS["time"]:
+                    yield f"{source.relative_to(ROOT)}:{node.lineno}: imports time.{alias.name}"
+        elif isinstance(node, ast.Attribute):
+            owner = node.value
+            name = owner.id if isinstance(owner, ast.Name) else owner.attr if isinstance(owner, ast.Attribute) else ""
+            if node.attr in CLOCKS.get(name, ()):
+                yield f"{source.relative_to(ROOT)}:{node.lineno}: {name}.{node.attr}"
+
+
+def test_core_reads_a_clock_in_one_file() -> None:
+    core = FOLDERS["penstock"]
+    readings = [
+        each for source in sorted(core.rglob("*.py")) if source.name != "clock.py" for each in clock_readings(source)
+    ]
+    assert not readings
+    assert list(clock_readings(core / "clock.py"))
