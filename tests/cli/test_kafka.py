@@ -8,6 +8,7 @@ import pytest
 
 from penstock.plugins.cli.options import open_log
 from penstock.plugins.cli.target import load
+from penstock.plugins.runtime.application import lease
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from ..kafka.names import fresh_name
@@ -46,7 +47,9 @@ def totals(console: Console, name: str) -> list[str]:
     return sorted(text.split())
 
 
-def test_lag_reset_and_dead_letters(console: Console, broker: KafkaBroker, name: str) -> None:
+def test_lag_reset_and_dead_letters(
+    console: Console, broker: KafkaBroker, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     console("produce", f"{name}.words", stdin="a\na\nb\nbad one\nc\nworse\n")
     assert console.json("lag", TARGET, "--json")["lag"] == 6
     drain(console, broker)
@@ -63,9 +66,12 @@ def test_lag_reset_and_dead_letters(console: Console, broker: KafkaBroker, name:
     drain(console, broker)
 
     with open_log(load(TARGET).with_settings(log=f"kafka:{broker.bootstrap}").settings) as log:
-        lease = log.lease(name, "a driver of ours", 60_000)
-        assert "is already run by a driver of ours" in console("reset", TARGET, "--yes", code=1).stderr
-        lease.release()
+        held = log.lease(name, "a driver of ours", 60_000)
+        with monkeypatch.context() as patch:
+            # It waits as long as the lease of a killed driver can last.
+            patch.setattr(lease, "_TTL_SECONDS", 1.0)
+            assert "is already run by a driver of ours" in console("reset", TARGET, "--yes", code=1).stderr
+        held.release()
     dry = console.json("reset", TARGET, "--dry-run", "--json")
     assert [each["name"] for each in dry["topics"]] == [f"{name}-by-word-repartition"]
     assert console.json("reset", TARGET, "--yes", "--json")["positions"] == dry["positions"]
