@@ -23,11 +23,11 @@ _FIRST_CHUNK, _CHUNK, _CHUNK_BYTES = 32, 1024, 1 << 20
 class LmdbBackend(StoreBackend):
     """All stores of one task in one LMDB environment, one named database each.
 
-    `map_size` (bytes of address space, not of disk) is doubled when it is full, up to `largest_map_size`. `lock_timeout` bounds
-    the wait for another process that writes; after it StoreLockedError tells the engine to restore elsewhere.
-    A commit is not fsynced: a process that is killed loses nothing, and after the machine went down
-    `trusted` is False. Reads of a writing backend see what it wrote last; those of a `read_only` one the last commit of any
-    process, and a range scan one commit throughout.
+    `map_size` (bytes of address space, not of disk) is doubled when it is full, up to `largest_map_size`.
+    `lock_timeout` bounds the wait for another process that writes; then StoreLockedError makes the engine restore into
+    another directory. A commit is not fsynced: a killed process loses nothing, and after a crash of the machine
+    `trusted` is False. Reads of a writing backend see its last write; reads of a `read_only` one see the last commit of
+    any process, and a range scan sees one commit throughout.
     """
 
     open_files = 4
@@ -56,7 +56,7 @@ class LmdbBackend(StoreBackend):
         self._databases = self._shared.databases
 
     def version(self) -> str | None:  # noqa: D102
-        # The engine asks between batches, when nothing may pin old pages: another process may be writing them by now.
+        # The engine calls this between batches: a read transaction would pin old pages while another process writes.
         self.release()
         return self._open().version()
 
@@ -108,7 +108,7 @@ class LmdbBackend(StoreBackend):
         return self._open().trusted
 
     def release(self) -> None:
-        """Let go of read transactions: they pin the pages of the commit they see."""
+        """End read transactions: they pin the pages of the commit that they read."""
         self._transaction = None
         self._snapshots.clear()
 
@@ -131,7 +131,8 @@ class LmdbBackend(StoreBackend):
         shared = self._open()
         if store not in self._stores:
             raise StoreError(
-                f"store {store!r} was not opened in {self._directory}; opened: {', '.join(sorted(self._stores)) or 'none'}"
+                f"store {store!r} was not opened in {self._directory}; opened: "
+                f"{', '.join(sorted(self._stores)) or 'none'}"
             )
         if store not in self._databases:
             shared.open(self._stores, self._read_only, self._timeout)
@@ -151,8 +152,7 @@ class LmdbBackend(StoreBackend):
     def _scan(self, store: str, start: bytes | None, end: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
         """Yield in chunks that are read at once.
 
-        No cursor lives between two steps, where anything may happen, and no transaction of a writer, who may never take
-        the next step.
+        Nothing stays open between chunks, except a reader's snapshot: the caller may stop iterating.
         """
         size = _FIRST_CHUNK
         token = object()

@@ -13,10 +13,10 @@ from weakref import WeakSet
 import lmdb
 
 from penstock.errors import StaleStoreError, StoreError, StoreLockedError
+from penstock.file_lock import FileLock
 
 from .lmdb_errors import DAMAGE, explain
 from .trust_mark import TrustMark
-from .writer_lock import WriterLock
 
 T = TypeVar("T")
 
@@ -27,22 +27,22 @@ _META = b"meta"
 _MAX_DATABASES = 256
 _MAX_READERS = 1024
 _WRITES_PER_CHECK = 64
-"""How often a writer looks for readers that were killed, which pin the pages that they saw: now and then, and on opening."""
+"""Writes between two checks for killed readers, which pin the pages of the commit that they read."""
 
 
 class Reader(Protocol):
-    """Who keeps read transactions between calls."""
+    """An object that keeps read transactions between calls."""
 
     def release(self) -> None:
-        """Let go of them; the next call begins a new one."""
+        """End them; the next call begins a new one."""
         ...
 
 
 class SharedEnvironment:
     """One open environment. All backends of this process that opened its directory share it.
 
-    Files in the directory: LMDB's own two, `writer.lock` (taken around every write transaction, because a waiter can give
-    up on it and cannot on LMDB's own lock), and `trust` (see TrustMark).
+    Files in the directory: LMDB's own two, `writer.lock` (held during every write transaction, because a waiter can
+    give up on it, and cannot give up on LMDB's own lock), and `trust` (see TrustMark).
     """
 
     def __init__(self, directory: str, map_size: int, largest_map_size: int) -> None:
@@ -58,7 +58,7 @@ class SharedEnvironment:
         self._writes = 0
         self._environment: Any = None
         self._meta: Any = None
-        self._lock: WriterLock | None = None
+        self._lock: FileLock | None = None
         self._opening = threading.Lock()
         self._inode = -1
         self._ended = False
@@ -69,7 +69,7 @@ class SharedEnvironment:
     def open(self, stores: Sequence[str], read_only: bool, timeout: float) -> None:
         """Open, or open more stores; `timeout` (seconds) bounds the wait for a writer.
 
-        Who only reads takes no lock, so that a writer that stopped does not stop them, unless this process writes as well.
+        A reader takes no lock, so a stopped writer does not stop readers, except in a process that writes as well.
         """
         if self._ended:
             self._running()
@@ -79,19 +79,19 @@ class SharedEnvironment:
             self._open_databases(stores)
             return
         if self._lock is None:
-            self._lock = self._guard(lambda: WriterLock(self._path(_WRITER)))
+            self._lock = FileLock(self._path(_WRITER))
         if self._read_only or any(name not in self.databases for name in stores):
             self._locked(timeout, lambda: self._open_for_writing(stores))
 
     def close(self) -> None:
-        """Close. If this process wrote, sync and leave the mark that says so, unless another process is writing."""
+        """Close. If this process wrote, sync and set the mark to clean, unless another process is writing."""
         self._ended = True
         if self._environment is not None and self._wrote and self.is_here():
             try:
                 self._environment.sync(True)  # most of it without the lock
                 self._mark_clean()
             except (lmdb.Error, OSError) as error:
-                # Without the mark the next one trusts the copy as long as the machine stays up.
+                # Without the clean mark, the copy is trusted until the machine restarts.
                 _log.warning("store directory %s: closed without a sync: %s", self.directory, error)
         self._close_environment()
         if self._lock is not None:
@@ -108,7 +108,7 @@ class SharedEnvironment:
                 Path(self._path(name)).unlink(missing_ok=True)
 
     def forget(self) -> None:
-        """Let go without closing, in a process that was forked: the environment is the parent's."""
+        """Drop the environment without closing it, in a forked process: it belongs to the parent."""
         for reader in self.readers:
             reader.release()
         self._ended = True
@@ -154,7 +154,8 @@ class SharedEnvironment:
     def _write(self, change: Callable[[Any], None], previous: str | None, version: str) -> None:
         if not self.is_here():
             raise StaleStoreError(
-                f"store directory {self.directory}: its files were removed or rebuilt since it was opened: re-open the task"
+                f"store directory {self.directory}: its files were removed or rebuilt since it was opened: re-open the "
+                "task"
             )
         self._writes += 1
         if self._writes % _WRITES_PER_CHECK == 0:
@@ -179,8 +180,8 @@ class SharedEnvironment:
                 size = self._running().info()["map_size"]
                 if 2 * size > self._largest_map_size:
                     raise StoreError(
-                        f"store directory {self.directory}: its {size:,} bytes are full; open it with a larger largest_map_size, "
-                        "or spread the task's state over more partitions"
+                        f"store directory {self.directory}: its {size:,} bytes are full; open it with a larger "
+                        "largest_map_size, or spread the task's state over more partitions"
                     ) from error
                 self._release_readers()
                 self._running().set_mapsize(2 * size)
@@ -193,8 +194,8 @@ class SharedEnvironment:
         found = None if found is None else found.decode()
         if found != previous:
             raise StaleStoreError(
-                f"store directory {self.directory}: expected version {previous}, found {found}; another process wrote it: "
-                "re-open the task"
+                f"store directory {self.directory}: expected version {previous}, found {found}; another process wrote "
+                "it: re-open the task"
             )
 
     # ------------------------------------------------------------------ helpers
@@ -203,10 +204,10 @@ class SharedEnvironment:
         if self._read_only:
             assert self._lock is not None
             had_readers = self._environment is not None
-            # Who has it open was there when the files were last checked, and has not seen the machine go down since.
-            alone = self._lock.alone() and not had_readers
-            if alone and os.path.exists(self._path(_DATA)) and not self._mark.vouches():
-                # LMDB would not notice what a crash of the machine left in pieces, and crash.
+            # Another user opened it under this boot, so the files were checked after the last crash of the machine.
+            alone = self._lock.is_only_user() and not had_readers
+            if alone and os.path.exists(self._path(_DATA)) and not self._mark.is_trusted():
+                # LMDB does not notice files that a crash of the machine damaged, and crashes on them.
                 self._abandon("the machine may have gone down since it was last written")
             self._close_environment()
             self._read_only = False
@@ -227,7 +228,7 @@ class SharedEnvironment:
         self._open_databases(stores)
 
     def _abandon(self, reason: str) -> None:
-        """Delete the data: the engine finds an empty store that is not trusted, and fills it from the changelog."""
+        """Delete the data: the engine restores a store that is not trusted from the changelog."""
         _log.warning("store directory %s: %s; it is rebuilt", self.directory, reason)
         self.trusted = False
         Path(self._path(_DATA)).unlink()
@@ -242,9 +243,9 @@ class SharedEnvironment:
         self._guard(self._fill_up)
 
     def _fill_up(self) -> None:
-        """Make the file as long as LMDB believes: reading what was cut off is then an error, not the process's end (SIGBUS).
+        """Extend the file to the size that LMDB expects: reading beyond the end of the file would be a SIGBUS.
 
-        Nobody else writes meanwhile. A whole file may be a few pages short: of those that were never written.
+        No other process writes meanwhile. An intact file may lack a few pages that were never written.
         """
         size = (self._environment.info()["last_pgno"] + 1) * self._environment.stat()["psize"]
         if os.path.getsize(self._path(_DATA)) < size:
@@ -256,7 +257,7 @@ class SharedEnvironment:
                 raise StoreError(
                     f"store directory {self.directory}: nothing to read there yet; start the task that writes it"
                 )
-            if self._mark.accuses():
+            if self._mark.is_stale():
                 raise StoreError(
                     f"store directory {self.directory}: the machine went down since it was written; "
                     "start the task that writes it, which rebuilds it"
@@ -267,11 +268,11 @@ class SharedEnvironment:
                 map_size=self._map_size,
                 max_dbs=_MAX_DATABASES,
                 max_readers=_MAX_READERS,
-                # A forked child that lets go of an environment with spare transactions ends those of its parent.
+                # With spare transactions, a forked child that drops the environment would end those of its parent.
                 max_spare_txns=0,
                 readonly=self._read_only,
                 create=not self._read_only,
-                # The changelog is the durable copy; what a crash of the machine leaves here is not trusted.
+                # The changelog is the durable copy; after a crash of the machine these files are not trusted.
                 sync=False,
                 metasync=False,
                 readahead=False,
@@ -282,7 +283,7 @@ class SharedEnvironment:
         self._guard(self._environment.reader_check)
 
     def _open_databases(self, stores: Sequence[str]) -> None:
-        """Open databases; for readers only those that are there yet."""
+        """Open databases; a reader opens only those that exist."""
         missing = [name for name in stores if name not in self.databases]
         if self._meta is not None and not missing:
             return
@@ -316,7 +317,8 @@ class SharedEnvironment:
     def _running(self) -> Any:
         if self._environment is None:
             raise StoreError(
-                f"store directory {self.directory}: used after it was closed or destroyed, or in a forked process: open it again"
+                f"store directory {self.directory}: used after it was closed or destroyed, or in a forked process: "
+                "open it again"
             )
         return self._environment
 
@@ -330,10 +332,10 @@ class SharedEnvironment:
     def _locked(self, timeout: float, action: Callable[[], T]) -> T:
         lock = self._lock
         assert lock is not None
-        if not lock.acquire(timeout):
+        if not self._guard(lambda: lock.acquire(timeout)):
             raise StoreLockedError(
-                f"store directory {self.directory}: process {lock.holder()} has held its write lock for {timeout:g} s (stopped?): "
-                "end that process, or restore into another directory"
+                f"store directory {self.directory}: {lock.holder()} has held its write lock for {timeout:g} s "
+                "(stopped?): end that process, or restore into another directory"
             )
         try:
             return self._guard(action)
@@ -351,7 +353,7 @@ class SharedEnvironment:
         return explain(self.directory, error)
 
     def _mark_clean(self) -> None:
-        """Sync, and say so, while nobody writes; who writes next takes it back first."""
+        """Sync and set the mark to clean while no process writes; the next writer resets it first."""
         assert self._lock is not None
         if self._lock.acquire(1.0):
             try:

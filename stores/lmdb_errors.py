@@ -1,4 +1,4 @@
-"""What goes wrong with an LMDB environment, in words that name its directory and say what to do."""
+"""Errors of an LMDB environment, with its directory and what to do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.errors import StoreError
 from penstock.system_errors import what_to_do
 
 DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
-"""What opening files that are none, or another version's, or in pieces, raises."""
+"""Raised for files that are damaged, of another LMDB version, or not LMDB's."""
 
 
 def explain(directory: str, error: Exception) -> StoreError:

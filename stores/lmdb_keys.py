@@ -1,16 +1,17 @@
 """Keys of any length in LMDB, whose own have 1 to 511 bytes, in the same order.
 
-A short key (under 510 bytes) is stored behind the byte 00. A longer one is stored in pieces: the first 510 bytes behind the
-byte 00 are an LMDB key of full length, whose value is not the user's but the number of a node (8 bytes); what follows
-is stored behind the byte 01 and that number, by the same rule, so that the next piece has up to 502 bytes, and so on:
+A short key (under 510 bytes) is stored behind the byte 00. A longer one is stored in pieces: the first 510 bytes behind
+the byte 00 are an LMDB key of full length, whose value is not the user's but the number of a node (8 bytes); what
+follows is stored behind the byte 01 and that number, by the same rule, so that the next piece has up to 502 bytes, and
+so on:
 
     b"abc"          -> 00 "abc"                               value
     b"x" * 1200     -> 00 "x" * 510                           node 1
                        01 node 1 "x" * 502                    node 2
                        01 node 2 "x" * 188                    value
 
-An LMDB key of full length is always a node, and all keys that pass through it start with its bytes, so order is
-kept at every step; a key costs one look-up for each 500 bytes, however many keys share them. The LMDB key 02 holds the next
+An LMDB key of full length is always a node, and all keys that pass through it start with its bytes, so order is kept at
+every step; a key costs one look-up for each 500 bytes, however many keys share them. The LMDB key 02 holds the next
 node number and how many nodes there are.
 """
 

@@ -22,7 +22,7 @@ def acquire(
     path = os.path.realpath(directory)
     with _registry:
         shared = _environments.get(path)
-        if shared is None or not shared.is_here():  # when they were removed or rebuilt under us, theirs are other files
+        if shared is None or not shared.is_here():  # another process may have removed or rebuilt the files
             shared = SharedEnvironment(path, map_size, largest_map_size)
             _alive.add(shared)
         try:
@@ -56,7 +56,7 @@ def destroy(shared: SharedEnvironment) -> None:
 
 def _forget_all() -> None:
     global _registry
-    _registry = threading.RLock()  # another thread of the parent may have held it
+    _registry = threading.RLock()  # another thread of the parent may hold it
     for shared in list(_alive):
         shared.forget()
     _environments.clear()

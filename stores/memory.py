@@ -1,4 +1,4 @@
-"""The `memory` store backend: state in this process, for tests and for stores that fit and may be restored at any start."""
+"""The `memory` store backend: state in this process, for tests and small stores that are restored at every start."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MemoryBackend(StoreBackend):
 
     @classmethod
     def ephemeral(cls, stores: Sequence[str]) -> MemoryBackend:
-        """Return a backend in no directory, which is gone when nobody refers to it."""
+        """Return a backend without a directory, which ends with the last reference to it."""
         backend = cls(Path(f"ephemeral-{uuid4()}"), stores)
         del _contents[backend._directory]
         return backend
@@ -98,7 +98,8 @@ class MemoryBackend(StoreBackend):
         contents = self._open()
         if store not in self._values:
             raise StoreError(
-                f"store {store!r} was not opened in {self._directory}; opened: {', '.join(sorted(self._values)) or 'none'}"
+                f"store {store!r} was not opened in {self._directory}; opened: "
+                f"{', '.join(sorted(self._values)) or 'none'}"
             )
         return contents.tables[store]
 

@@ -73,7 +73,7 @@ class SortedKeys:
             chunk = self._from(start, end, reverse)
 
     def _from(self, start: bytes | None, end: bytes | None, reverse: bool) -> list[bytes]:
-        """Return a copy of the part of the range that lies in the first block (the last one if reversed) that has any."""
+        """Return a copy of the range's keys in the first block (if reversed, the last) that has any of them."""
         blocks, firsts = self._blocks, self._firsts
         if not blocks:
             return []

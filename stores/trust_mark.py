@@ -1,4 +1,4 @@
-"""The mark that says whether files which nobody fsyncs can be believed after a crash of the machine."""
+"""A mark beside files that are not fsynced: whether they are intact after a crash of the machine."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _UNKNOWN = "unknown"
 
 
 class TrustMark:
-    """A file in the directory: the word "clean" after a clean close, otherwise the id of the boot under which it was written.
+    """A file in the directory: "clean" after a clean close, otherwise the id of the boot of its last write.
 
-    What was written under this boot is in the system's cache at least, so that a process that is killed harms nothing.
-    A system without boot ids can tell only a clean close from all else.
+    Writes under this boot are in the system's page cache at least, so a killed process does no harm. A system without
+    boot ids only distinguishes a clean close from everything else.
     """
 
     def __init__(self, directory: str) -> None:
@@ -22,20 +22,20 @@ class TrustMark:
         self.path = os.path.join(directory, "trust")
         self._boot = _boot_id()
 
-    def vouches(self) -> bool:
-        """Return whether the files are as they were left."""
+    def is_trusted(self) -> bool:
+        """Return whether the files are as they were written."""
         return self._read() in (_CLEAN, self._boot)
 
-    def accuses(self) -> bool:
-        """Return whether the files are known to have been left by another boot."""
-        return self._boot is not None and not self.vouches()
+    def is_stale(self) -> bool:
+        """Return whether the files were last written under another boot, without a clean close."""
+        return self._boot is not None and not self.is_trusted()
 
     def set_clean(self) -> None:
         """Note that everything is on disk."""
         self._write(_CLEAN)
 
     def set_in_use(self) -> None:
-        """Note, durably and before it happens, that a crash of the machine does harm from now on."""
+        """Note durably, before the first write, that a crash of the machine may damage the files."""
         boot = self._boot or _UNKNOWN
         if self._read() != boot:
             self._write(boot)
@@ -62,7 +62,7 @@ class TrustMark:
 
 
 def _boot_id() -> str | None:
-    """Return what identifies this boot of the machine, or None where there is no such thing."""
+    """Return the id of this boot of the machine; None where the system has none."""
     try:
         return Path(_BOOT_ID).read_text().strip() or None
     except OSError:

@@ -11,9 +11,9 @@ from penstock import KeyValueStore, Processor, ProcessorContext, Record
 class Dedupe(Processor):
     """Forwards a record unless one of the same id came before.
 
-    `store` names a connected key-value store, which keeps the ids; give it a `ttl` to forget them after a while of stream time. `by`
-    returns a record's id (default: its key), which the store's key serde must take; a record whose id is None is forwarded.
-    Counted in `metrics.user["duplicates"]`.
+    `store` names a connected key-value store, which keeps the ids; give it a `ttl` to forget them after a while of
+    stream time. `by` returns a record's id (default: its key), which the store's key serde must take; a record whose id
+    is None is forwarded. Counted in `metrics.user["duplicates"]`.
 
     >>> from penstock import Topology, key_value_store
     >>> from penstock.plugins.testing import TopologyTestDriver

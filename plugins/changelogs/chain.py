@@ -1,4 +1,4 @@
-"""The chain of versions: which files lead to a version, found in one listing's names."""
+"""The chain of versions: which deltas lead to a version, from the names of one listing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.log import Commit
 
 
 class Delta(NamedTuple):
-    """A delta: leads from `previous` (None: from nothing) to `version`, in `size` bytes."""
+    """A delta of `size` bytes that leads from `previous` (None: the empty state) to `version`."""
 
     version: str
     previous: str | None
@@ -17,7 +17,7 @@ class Delta(NamedTuple):
 
 
 class Route(NamedTuple):
-    """How to reach a version: from a copy or snapshot at `start` (None: from nothing) through `deltas`, in order.
+    """The way to a version: from a copy or snapshot at `start` (None: the empty state) through `deltas`, in order.
 
     `missing` names the version for which there is neither delta nor snapshot; None when the path is complete.
     """
@@ -49,6 +49,6 @@ def proven(deltas: Iterable[Delta], snapshots: Iterable[str]) -> set[str]:
 
 
 def latest_of(commits: Iterable[Commit], version: str) -> Commit | None:
-    """Return the last made of those commits that name `version`; None if none does. Positions only grow while a version lasts."""
+    """Return the latest commit of `version`, None if there is none: positions only grow while a version lasts."""
     named = [commit for commit in commits if commit.version == version]
     return max(named, key=lambda commit: sum(commit.positions.values()), default=None)

@@ -61,7 +61,7 @@ class DirectoryChangelog(TaskChangelog):
         snapshot_floor_bytes: int = 4 * 1024 * 1024,
         open_storage: Callable[..., Storage] = open_storage,
     ) -> None:
-        """Open; nothing is read or written yet. Deltas below `snapshot_floor_bytes` in all ask for no snapshot."""
+        """Open without reading or writing. Deltas of less than `snapshot_floor_bytes` in all need no snapshot."""
         place, self._compress = _compression(location)
         self._storage = open_storage(place, application_id, task_id)
         self._chunk_bytes = chunk_bytes
@@ -77,7 +77,7 @@ class DirectoryChangelog(TaskChangelog):
             self._storage.write(name, [data])
         except OSError as error:
             raise self._storage.explain(f"write delta {name}", error) from error
-        if self._weight is not None:  # orphans count too, until `wants_snapshot` looks again before it says yes
+        if self._weight is not None:  # orphans count too, until `wants_snapshot` lists the files again
             self._weight.deltas += len(data) + _FILE_COST
         self._last = version
 
@@ -121,12 +121,12 @@ class DirectoryChangelog(TaskChangelog):
             return False
         if self._weight is not None and not self._weight.outgrown(self._snapshot_floor_bytes):
             return False
-        # Look again before saying yes: another process may have written one.
+        # List the files again before returning True: another process may have written a snapshot.
         self._weight = self._weigh(self._last)
         return self._weight.outgrown(self._snapshot_floor_bytes)
 
     def clean(self, version: str, grace_ms: int, now_ms: int, is_current: Callable[[], bool]) -> None:
-        """Delete files older than `grace_ms`: those with a lower counter that `version` does not need, and temporary ones.
+        """Delete files older than `grace_ms`: temporary ones, and those below `version` that it does not need.
 
         While the chain to `version` is broken, nothing is deleted and a warning is logged.
         """
@@ -165,12 +165,12 @@ class DirectoryChangelog(TaskChangelog):
         self._last = self._weight = None
 
     def close(self) -> None:
-        """Release everything; nothing is held between calls."""
+        """Do nothing: nothing stays open between calls."""
 
     # ------------------------------------------------------------ what was committed
 
     def proven(self) -> set[str]:
-        """Return the versions that a commit is known to have named, from one listing."""
+        """Return the versions that are known to have been committed, from one listing."""
         files = self._list()
         return proven(files.deltas.values(), files.snapshots)
 
@@ -179,7 +179,7 @@ class DirectoryChangelog(TaskChangelog):
         return {delta.version for delta in self._list().deltas.values() if delta.previous is None}
 
     def kept(self, version: str) -> Commit | None:
-        """Return the latest commit of `version` that its snapshot, or a delta that follows it, keeps; damaged files keep none."""
+        """Return the latest commit of `version` in its snapshot and the deltas after it; damaged files are left out."""
         files = self._list()
         holders = [
             (files.names[each.version], DELTA, each) for each in files.deltas.values() if each.previous == version
@@ -294,7 +294,7 @@ class DirectoryChangelog(TaskChangelog):
             if number:
                 yield held, f"restoring:{version}:{number}"
             held = {store: rows}
-        # Only here is it known that the file is whole.
+        # The last step: the file has turned out to be complete.
         yield held, version
 
     def _chunks(
@@ -362,7 +362,7 @@ _COMPRESSION = re.compile(r"([?&])compression=(\w*)(&|$)")
 
 
 def _compression(location: str) -> tuple[str, bool]:
-    """Return the location without its `compression` option, and whether that says to compress."""
+    """Return the location without its `compression` option, and whether to compress."""
     option = _COMPRESSION.search(location)
     if option is None:
         return location, False

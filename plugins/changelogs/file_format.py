@@ -7,13 +7,13 @@ doubled or moved frame is noticed as well as a changed one.
 
 | kind | payload |
 |---|---|
-| `H` | first frame: a MessagePack map of `version`, `previous` (the version before; nil for none and in snapshots) and `commit` |
+| `H` | first frame: a MessagePack map of `version`, `previous` (nil for none and in snapshots) and `commit` |
 | `C` | MessagePack of [store, [[key, value], ...]] in key order; a value of nil deletes the key |
 | `Z` | as `C`, compressed with zlib |
 | `E` | last frame: how many frames came before it (4 bytes) and how many changes they hold (8 bytes) |
 
-`commit` is what `TaskChangelog.append` or `snapshot` was given: [version, [[topic, partition, position], ...], engine state], or
-nil. Older files do not have it.
+`commit` is what `TaskChangelog.append` or `snapshot` was given: [version, [[topic, partition, position], ...], engine
+state], or nil. Older files do not have it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TAIL_BYTES = _FRAME.size + _END.size
 
 
 class DamagedError(Exception):
-    """A file is not what was written; the message says in which way."""
+    """A file is damaged; the message says how."""
 
 
 class Chunk(NamedTuple):
@@ -84,14 +84,14 @@ def write_snapshot(
 def _chunks(entries: Iterable[tuple[str, bytes, bytes]], chunk_bytes: int) -> Iterator[Chunk]:
     current: str | None = None
     rows: list[Change] = []
-    held = 0
+    size = 0
     for store, key, value in entries:
-        if store != current or held >= chunk_bytes:
+        if store != current or size >= chunk_bytes:
             if current is not None and rows:
                 yield Chunk(current, rows)
-            current, rows, held = store, [], 0
+            current, rows, size = store, [], 0
         rows.append((key, value))
-        held += len(key) + len(value) + 16
+        size += len(key) + len(value) + 16
     if current is not None and rows:
         yield Chunk(current, rows)
 

@@ -1,4 +1,4 @@
-"""The `memory` changelog: for tests and the test driver; lives as long as the process."""
+"""The `memory` changelog, for tests and the test driver: it is lost at the end of the process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _History:
     snapshots: dict[str, list[tuple[str, bytes, bytes]]] = field(default_factory=dict)
     commits: dict[tuple[str, str], Commit | None] = field(default_factory=dict)
     seen: dict[tuple[str, str], int] = field(default_factory=dict)
-    """When `clean` first saw a delta or a snapshot, on the clock that `clean` is handed."""
+    """When `clean` first saw a delta or a snapshot, by its argument `now_ms`."""
 
     def clear(self) -> None:
         self.deltas.clear()
@@ -40,9 +40,9 @@ _histories: dict[tuple[str, str, str], _History] = {}
 
 
 class MemoryChangelog(TaskChangelog):
-    """A task's changelog in this process: whoever opens the same location, application id and task id sees the same.
+    """A task's changelog in this process; objects with the same location, application id and task id share it.
 
-    It keeps the rules of a durable one, `clean` included, so that what a test shows holds there too.
+    It follows the rules of a durable one, `clean` included, so a test with it shows how a durable one behaves.
     """
 
     def __init__(self, location: str, application_id: str, task_id: str) -> None:
@@ -93,7 +93,7 @@ class MemoryChangelog(TaskChangelog):
         self._last = version
 
     def proven(self) -> set[str]:
-        """Return the versions that a commit is known to have named."""
+        """Return the versions that are known to have been committed."""
         return proven(self._history.deltas.values(), self._history.snapshots)
 
     def beginnings(self) -> set[str]:
@@ -113,7 +113,7 @@ class MemoryChangelog(TaskChangelog):
         return route.missing is not None or sum(delta.size for delta in route.deltas) > max(_FLOOR, size)
 
     def clean(self, version: str, grace_ms: int, now_ms: int, is_current: Callable[[], bool]) -> None:
-        """Forget what has a lower counter than `version` and it does not need, once `clean` has known it for `grace_ms`."""
+        """Delete what is below `version` and not needed by it, `grace_ms` after `clean` first saw it."""
         history = self._history
         route = route_to(version, history.deltas, history.snapshots)
         if route.missing is not None:
@@ -140,12 +140,12 @@ class MemoryChangelog(TaskChangelog):
             history.commits.pop((kind, each), None)
 
     def destroy(self) -> None:
-        """Forget everything, for whoever has it open, too."""
+        """Delete everything, also for other objects that share it."""
         self._history.clear()
         self._last = None
 
     def close(self) -> None:
-        """Release nothing: what was appended stays for whoever opens it next."""
+        """Do nothing: deltas stay for the next object."""
 
     def _snapshot_size(self, version: str) -> int:
         return sum(len(key) + len(value) for _, key, value in self._history.snapshots[version])

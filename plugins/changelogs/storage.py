@@ -1,4 +1,4 @@
-"""One folder of files, on this host's disk or anywhere pyarrow.fs reaches: whole files appear durably or not at all."""
+"""One folder of files, on this host's disk or wherever pyarrow.fs reaches. Writing a file is atomic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.errors import ChangelogError
 from penstock.system_errors import what_to_do
 
 TEMPORARY = ".tmp"
-"""How the name of a file that is still being written ends."""
+"""The end of the name of a file that is still being written."""
 
 
 class StoredFile(NamedTuple):
@@ -28,10 +28,10 @@ class StoredFile(NamedTuple):
 
 
 class Storage(ABC):
-    """A folder of files. Methods raise OSError, which `explain` turns into an error that says what to do."""
+    """A folder of files. Methods raise OSError, which `explain` turns into an error with what to do."""
 
     location: str
-    """What the folder is called in messages."""
+    """The name of the folder in messages."""
     parallel_reads: int = 1
     """How many files are worth reading at once."""
 
@@ -41,9 +41,9 @@ class Storage(ABC):
 
     @abstractmethod
     def write(self, name: str, parts: Iterable[bytes], *, may_exist: bool = False) -> int:
-        """Write a file durably and return its size; after an error it is not there, or whole but not surely durable.
+        """Write a file durably and return its size; after an error it is missing, or complete and maybe not durable.
 
-        With `may_exist`, one of that name that is there already stays as it is until the new one is whole.
+        With `may_exist`, an existing file of that name stays unchanged until the new one is complete.
         """
 
     @abstractmethod
@@ -56,14 +56,14 @@ class Storage(ABC):
 
     @abstractmethod
     def delete(self, name: str) -> None:
-        """Delete a file; one that is gone already is fine."""
+        """Delete a file if it exists."""
 
     @abstractmethod
     def destroy(self) -> None:
-        """Delete the folder and all files in it; one that is gone already is fine. `write` makes it again."""
+        """Delete the folder, if it exists, and all files in it. `write` creates it again."""
 
     def explain(self, doing: str, error: OSError) -> ChangelogError:
-        """Return the error to raise for `error`, which came up while `doing`."""
+        """Return the error to raise for an `error` while `doing`."""
         reason = error.strerror or str(error)
         return ChangelogError(f"changelog at {self.location}: cannot {doing}: {reason}; {_advice(error)}")
 
@@ -159,7 +159,7 @@ class LocalStorage(Storage):
             return file.read(size)
 
     def delete(self, name: str) -> None:
-        """Delete a file; one that is gone already is fine."""
+        """Delete a file if it exists."""
         (self._directory / name).unlink(missing_ok=True)
 
     def destroy(self) -> None:
@@ -195,7 +195,7 @@ class ArrowStorage(Storage):
         ]
 
     def write(self, name: str, parts: Iterable[bytes], *, may_exist: bool = False) -> int:
-        """Write aside and rename; directly in an object store, where a file appears complete and a rename copies, if none is there."""
+        """Write aside and rename; an object store needs no rename for a new file, because it appears complete."""
         objects = self._is_object_store()
         if not self._made and not objects:
             self._file_system.create_dir(self._folder, recursive=True)
@@ -231,7 +231,7 @@ class ArrowStorage(Storage):
             return bytes(file.read(size))
 
     def delete(self, name: str) -> None:
-        """Delete a file; one that is gone already is fine."""
+        """Delete a file if it exists."""
         try:
             self._file_system.delete_file(f"{self._folder}/{name}")
         except FileNotFoundError:
@@ -241,7 +241,7 @@ class ArrowStorage(Storage):
         """Delete the folder and all files in it."""
         self._made = False
         if self._is_object_store():
-            # Its `delete_dir` leaves an object that stands for the parent folder.
+            # Its `delete_dir` leaves an object for the parent folder.
             for file in self.files():
                 self.delete(file.name)
             return
@@ -282,7 +282,7 @@ def _remove(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError:
-        pass  # the error that led here says more; `clean` takes the file later
+        pass  # the first error says more; `clean` deletes the file later
 
 
 def _advice(error: OSError) -> str:

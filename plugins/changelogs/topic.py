@@ -24,7 +24,8 @@ _FETCHED_BYTES = 4 * 1024 * 1024
 _PATIENCE_SECONDS = 120.0
 _PROGRESS_SECONDS = 5.0
 _TRUSTED_SECONDS = 12 * 3600
-"""A local copy that is older is not caught up but rebuilt: its tombstones may have gone (`delete.retention.ms`, a day)."""
+"""An older local copy is rebuilt instead of caught up: tombstones may be deleted already (`delete.retention.ms`, a
+day)."""
 
 _KIND, _EXPIRY = "__penstock.timestamped", "__penstock.expiry"
 _LONG = Struct(">q")
@@ -32,7 +33,7 @@ _LONG = Struct(">q")
 CONFIG: Mapping[str, str] = {
     "cleanup.policy": "compact",
     "delete.retention.ms": "86400000",
-    # Entries keep their own times, and a broker refuses one of an hour ahead unless told not to.
+    # Entries keep their own timestamps; by default a broker refuses one that is an hour ahead.
     "message.timestamp.after.max.ms": str(2**63 - 1),
     "message.timestamp.type": "CreateTime",
 }
@@ -47,13 +48,14 @@ def changelog_topic(application_id: str, store: str) -> str:
 class TopicChangelog(TaskChangelog):
     """One partition, that of the task's number, of one compacted topic for each store.
 
-    A record is an entry: the key and the value as the store's serdes write them, without this project's envelope; None is a
-    tombstone. Its timestamp is the entry's, or the time of the commit where entries have none. `stores` are the task's logged stores. A version's name ends in where each partition stood before its delta, so that a copy at any version can
-    be caught up by reading on from there.
+    A record is an entry: the key and the value as the store's serdes write them, without penstock's envelope; None is a
+    tombstone. Its timestamp is the entry's, or the time of the commit where entries have none. `stores` are the task's
+    logged stores. A version's name ends in each partition's end offset before its delta, so that a copy at any version
+    can be caught up by reading on from there.
     """
 
     in_log = True
-    """It is given the log, and its deltas are records of the commit."""
+    """It gets the log, and its deltas are records of the commit."""
     topic_of = staticmethod(changelog_topic)
     topic_config = CONFIG
 
@@ -63,24 +65,24 @@ class TopicChangelog(TaskChangelog):
         self._where = f"application {application_id!r}, task {task_id}"
         number = int(task_id.rpartition("_")[2])
         self._stores = {store: kept.timestamped for store, kept in sorted(stores.items())}
-        # A store that was dropped and one of its name later have one topic, made again, and other versions.
-        self._lives = [
+        # A dropped store and a later one of its name share a topic name; the generation tells their versions apart.
+        self._generations = [
             f"{store}#{kept.generation}" if kept.generation else store for store, kept in sorted(stores.items())
         ]
         self._partitions = {
             store: TopicPartition(changelog_topic(application_id, store), number) for store in self._stores
         }
-        self._stands: dict[str, int] | None = None
+        self._end_offsets: dict[str, int] | None = None
 
     # ------------------------------------------------------------------ writing
 
     def version_suffix(self, previous: str | None) -> str:
-        """Return what the next version's name ends in: whose life it is, when, and where the partitions stand."""
-        if self._stands is None:
-            self._stands = self._first_stands(previous)
-        life = secrets.token_hex(4) if previous is None else _Place.of(previous, self._where).life
-        stands = "_".join(map(str, self._stands.values()))
-        return f"-{life}-{self._stores_hash()}-{int(time.time()):x}-{stands}"
+        """Return the end of the next version's name: incarnation, stores, time, end offsets."""
+        if self._end_offsets is None:
+            self._end_offsets = self._first_end_offsets(previous)
+        incarnation = secrets.token_hex(4) if previous is None else _VersionName.of(previous, self._where).incarnation
+        offsets = "_".join(map(str, self._end_offsets.values()))
+        return f"-{incarnation}-{self._stores_hash()}-{int(time.time()):x}-{offsets}"
 
     def append(self, changes: Changes, previous: str | None, version: str, commit: Commit | None = None) -> None:
         """Do nothing: the delta is what `records` returns."""
@@ -93,13 +95,13 @@ class TopicChangelog(TaskChangelog):
                 continue  # and no marker
             partition = self._partitions[store]
             batches.append(_encode(rows, partition, self._stores[store], time.time_ns() // 1_000_000))
-            if self._stands is not None:
-                # An attempt that fails takes offsets, too; then the task is opened again, and the log is asked.
-                self._stands[store] += len(rows) + self._log.commit_markers
+            if self._end_offsets is not None:
+                # A failed commit takes offsets, too; after it the task is opened again, and reads them from the log.
+                self._end_offsets[store] += len(rows) + self._log.commit_markers
         return batches
 
     def begin(self, stores: Collection[str], entries: Iterable[tuple[str, bytes, bytes]]) -> list[OutputBatch]:
-        """Return what the topics of `stores` lack of `entries`, and a tombstone for each key that only they have."""
+        """Return records that make the topics of `stores` equal to `entries`, with tombstones for other keys."""
         changes: dict[str, dict[bytes, bytes | None]] = {store: {} for store in sorted(stores)}
         ends, starts = self._settled_ends(), self._starts()
         for store, rows in changes.items():
@@ -110,30 +112,30 @@ class TopicChangelog(TaskChangelog):
                 changes[store][key] = value
         return self.records({store: sorted(rows.items()) for store, rows in changes.items() if rows})
 
-    def _first_stands(self, previous: str | None) -> dict[str, int]:
-        """Return up to where a copy at `previous` has everything, if nothing had to be restored to get there."""
+    def _first_end_offsets(self, previous: str | None) -> dict[str, int]:
+        """Return the end offsets up to which a copy at `previous` is complete, when nothing had to be restored."""
         if previous is None:
             self._refuse_history()
             return self._ends()
-        place = _Place.of(previous, self._where)
+        place = _VersionName.of(previous, self._where)
         if place.stores != self._stores_hash():
-            # A store is new: its partition is read from its beginning.
+            # A new store: its partition is read from the beginning.
             return dict.fromkeys(self._stores, 0)
         ends = self._ends()
         self._refuse_loss(previous, place, ends)
-        # Behind the fence nobody but this task writes: whatever is below the ends led to `previous`, or was given up.
+        # Behind the fence only this task writes: every record below the ends belongs to `previous`, or was aborted.
         return ends
 
-    def _refuse_loss(self, version: str, place: _Place, ends: Mapping[str, int]) -> None:
+    def _refuse_loss(self, version: str, place: _VersionName, ends: Mapping[str, int]) -> None:
         lost = [
-            f"{self._partitions[store]} ends at {ends[store]}, and version {version} began at {stand}"
-            for store, stand in zip(self._stores, place.stands, strict=False)
-            if place.stores == self._stores_hash() and ends[store] < stand
+            f"{self._partitions[store]} ends at {ends[store]}, and version {version} began at {offset}"
+            for store, offset in zip(self._stores, place.offsets, strict=False)
+            if place.stores == self._stores_hash() and ends[store] < offset
         ]
         if lost:
             raise ChangelogError(
-                f"{self._where}: its changelog lost records: {'; '.join(lost)}. Was the topic deleted and made again? The state cannot be "
-                "restored; `penstock reset` starts the application afresh"
+                f"{self._where}: its changelog lost records: {'; '.join(lost)}. Was the topic deleted and made again? "
+                "The state cannot be restored; `penstock reset` starts the application afresh"
             )
 
     def _refuse_history(self) -> None:
@@ -141,36 +143,37 @@ class TopicChangelog(TaskChangelog):
         used = [str(each) for each, end in self._named(self._ends()).items() if end > starts[each]]
         if used:
             raise ChangelogError(
-                f"{self._where}: it has no commit, but its changelog {', '.join(used)} has records: its positions were deleted, or "
-                "have expired (offsets.retention.minutes), or another application left these topics. They keep the newest value of each key "
-                "and no positions, so nothing says up to where that state goes: `penstock reset` starts it afresh"
+                f"{self._where}: it has no commit, but its changelog {', '.join(used)} has records: its positions were "
+                "deleted, or have expired (offsets.retention.minutes), or another application left these topics. They "
+                "keep the newest value of each key and no positions, so it is unknown which position belongs to that "
+                "state: `penstock reset` starts it afresh"
             )
 
     # ------------------------------------------------------------------ restoring
 
     def restore(self, target: str, have: str | None) -> Restore:
-        """Plan to read from where `have` stood, or everything. Raises ChangelogError when records are missing."""
+        """Plan to read from the end offsets of `have`, or everything. Raises ChangelogError for lost records."""
         if not self._partitions:
             return Restore(have, iter(()))
-        wanted = _Place.of(target, self._where)
+        wanted = _VersionName.of(target, self._where)
         ends = self._settled_ends()
         self._refuse_loss(target, wanted, ends)
         first = self._starts()
         starts = {store: first[partition] for store, partition in self._partitions.items()}
         base = have if have is not None and self._can_catch_up(have, wanted) else None
         if base is not None:
-            stood = dict(zip(self._stores, _Place.of(base, self._where).stands, strict=True))
-            starts = {store: max(start, stood[store]) for store, start in starts.items()}
-        self._stands = dict(ends)
+            reached = dict(zip(self._stores, _VersionName.of(base, self._where).offsets, strict=True))
+            starts = {store: max(start, reached[store]) for store, start in starts.items()}
+        self._end_offsets = dict(ends)
         return Restore(base, self._steps(target, starts, ends))
 
-    def _can_catch_up(self, have: str, wanted: _Place) -> bool:
+    def _can_catch_up(self, have: str, wanted: _VersionName) -> bool:
         try:
-            place = _Place.of(have, self._where)
+            place = _VersionName.of(have, self._where)
         except ChangelogError:
             return False
         return (
-            place.life == wanted.life
+            place.incarnation == wanted.incarnation
             and place.counter <= wanted.counter
             and place.stores == wanted.stores == self._stores_hash()
             and time.time() - place.seconds < _TRUSTED_SECONDS
@@ -204,14 +207,14 @@ class TopicChangelog(TaskChangelog):
             yield rows
 
     def _starts(self) -> dict[TopicPartition, int]:
-        """Return where the history begins: a reset that was killed before it deleted the topics left positions in them."""
+        """Return where the history begins: a reset that was killed halfway has left positions in the topics."""
         partitions = list(self._partitions.values())
         starts = self._log.start_offsets(partitions)
         reset = self._log.committed(self._application_id, partitions)
         return {each: max(starts[each], reset[each] or 0) for each in partitions}
 
     def _settled_ends(self) -> dict[str, int]:
-        """Return the ends, once everything before them can be read: the markers of the last commit may still be on their way."""
+        """Return the ends, once they are stable: the last commit's control records may not be written yet."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
             ends = self._ends()
@@ -220,7 +223,8 @@ class TopicChangelog(TaskChangelog):
                 return ends
             if time.monotonic() > deadline:
                 raise ChangelogError(
-                    f"{self._where}: its changelog cannot be read to the end: an open transaction of another program holds back "
+                    f"{self._where}: its changelog cannot be read to the end: an open transaction of another program "
+                    "holds back "
                     f"{', '.join(str(each) for each, end in self._named(ends).items() if stable[each] < end)}"
                 )
             time.sleep(0.01)
@@ -233,7 +237,7 @@ class TopicChangelog(TaskChangelog):
         return {self._partitions[store]: end for store, end in ends.items()}
 
     def _stores_hash(self) -> str:
-        return f"{crc32(' '.join(self._lives).encode()):08x}"
+        return f"{crc32(' '.join(self._generations).encode()):08x}"
 
     # ------------------------------------------------------------------ upkeep
 
@@ -248,37 +252,37 @@ class TopicChangelog(TaskChangelog):
         """Do nothing: the log compacts."""
 
     def destroy(self) -> None:
-        """Do nothing: the topics are the application's internal ones, and deleted with these."""
+        """Do nothing: the topics are internal topics of the application, and deleted with them."""
 
     def close(self) -> None:
-        """Do nothing: the log belongs to others."""
+        """Do nothing: the log is closed by its owner."""
 
 
 @dataclass(frozen=True)
-class _Place:
-    """What a version's name says."""
+class _VersionName:
+    """The parts of a version's name."""
 
     counter: int
-    life: str
+    incarnation: str
     stores: str
     seconds: int
-    stands: tuple[int, ...]
+    offsets: tuple[int, ...]
 
     @classmethod
-    def of(cls, version: str, where: str) -> _Place:
+    def of(cls, version: str, where: str) -> _VersionName:
         try:
-            counter, _, life, stores, seconds, stands = version.split("-")
-            numbers = tuple(map(int, stands.split("_"))) if stands else ()
-            return cls(int(counter), life, stores, int(seconds, 16), numbers)
+            counter, _, incarnation, stores, seconds, ends = version.split("-")
+            numbers = tuple(map(int, ends.split("_"))) if ends else ()
+            return cls(int(counter), incarnation, stores, int(seconds, 16), numbers)
         except ValueError:
             raise ChangelogError(
-                f"{where}: state version {version} was not written with the 'topic' changelog: the application ran with another one "
-                "before. Go back to that, or reset the application (`penstock reset`)"
+                f"{where}: state version {version} was not written with the 'topic' changelog: the application ran "
+                "with another one before. Go back to that, or reset the application (`penstock reset`)"
             ) from None
 
 
 class _Progress:
-    """Says now and then how far a restore is."""
+    """Logs the progress of a restore every few seconds."""
 
     def __init__(self, where: str, total: int) -> None:
         self._where = where
@@ -286,14 +290,14 @@ class _Progress:
         self._done = 0
         self._began = time.monotonic()
         self._next = self._began + _PROGRESS_SECONDS
-        self._said = False
+        self._has_logged = False
 
     def add(self, count: int, store: str) -> None:
         self._done += count
         now = time.monotonic()
         if now >= self._next:
             self._next = now + _PROGRESS_SECONDS
-            self._said = True
+            self._has_logged = True
             rate = self._done / (now - self._began)
             _log.warning(
                 "%s: restoring from the changelog, store %r: %d of %d records (%.0f%%), %.0f/s",
@@ -301,8 +305,8 @@ class _Progress:
             )  # fmt: skip
 
     def end(self) -> None:
-        say = _log.warning if self._said else _log.info
-        say("%s: restored %d records in %.1f s", self._where, self._done, time.monotonic() - self._began)
+        write = _log.warning if self._has_logged else _log.info
+        write("%s: restored %d records in %.1f s", self._where, self._done, time.monotonic() - self._began)
 
 
 def _encode(rows: Iterable[Change], partition: TopicPartition, stamped: bool, now_ms: int) -> OutputBatch:
@@ -325,7 +329,7 @@ def _encode(rows: Iterable[Change], partition: TopicPartition, stamped: bool, no
             if envelope.timestamp is not None:
                 timestamp = envelope.timestamp
             if (envelope.timestamp is not None) != stamped or timestamp < 1:
-                # No timestamp where others have one, one where others have none, or one that not every log keeps.
+                # The entry has no timestamp in a timestamped store, one in another store, or one that a log may change.
                 kept = None if envelope.timestamp is None else _LONG.pack(envelope.timestamp)
                 extra = (*extra, (_KIND, kept))
                 timestamp = max(timestamp, 1)
@@ -333,8 +337,8 @@ def _encode(rows: Iterable[Change], partition: TopicPartition, stamped: bool, no
                 extra = (*extra, (_EXPIRY, _LONG.pack(envelope.expiry)))
         timestamps.append(timestamp)
         headers.append(extra)
-    told = [(partition.partition,)] * len(keys)
-    return OutputBatch(partition.topic, keys, values, timestamps, headers if any(headers) else None, list(told))
+    targets = [(partition.partition,)] * len(keys)
+    return OutputBatch(partition.topic, keys, values, timestamps, headers if any(headers) else None, list(targets))
 
 
 def _decode(batch: RecordBatch, stamped: bool) -> Iterator[tuple[bytes, bytes | None]]:
@@ -353,8 +357,9 @@ def _decode(batch: RecordBatch, stamped: bool) -> Iterator[tuple[bytes, bytes | 
             for name, content in extra:
                 if name in (_KIND, _EXPIRY) and content is not None and len(content) != _LONG.size:
                     raise ChangelogError(
-                        f"changelog topic {batch.topic!r}, partition {batch.partition}: the entry of key {key!r} has a header {name!r} that no "
-                        "penstock wrote, or that was damaged. Only the application may write there; `penstock reset` starts it afresh"
+                        f"changelog topic {batch.topic!r}, partition {batch.partition}: the entry of key {key!r} has a "
+                        f"header {name!r} that no penstock wrote, or that was damaged. Only the application may write "
+                        "there; `penstock reset` starts it afresh"
                     )
                 if name == _KIND:
                     at = None if content is None else _LONG.unpack(content)[0]

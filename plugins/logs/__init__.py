@@ -1,4 +1,4 @@
-"""Logs: topics, positions and commits in this process (`memory`), on this host (`local`), or in a Kafka cluster (`kafka`)."""
+"""Logs: topics, positions and commits in this process (`memory`), on this host (`local`), or on Kafka (`kafka`)."""
 
 from __future__ import annotations
 

@@ -30,9 +30,9 @@ _FETCH_STEP = 256
 
 
 class MemoryLog(Log):
-    """Topics and commits in this process, gone with it; else as durable logs behave.
+    """Topics and commits in this process, lost at its end; otherwise it behaves like a durable log.
 
-    `location` and `settings` are there because every log takes them; nothing is kept between two objects.
+    `location` and `settings` have no effect: two objects share nothing.
     """
 
     def __init__(
@@ -173,12 +173,12 @@ class MemoryLog(Log):
     def lease(self, application_id: str, owner: str, ttl_ms: int) -> Lease:
         """Take the application's driver lease."""
         with self._lock:
-            held = self._leases.get(application_id)
+            current = self._leases.get(application_id)
             now_ms = self._clock.now_ms()
-            if held is not None and held.expires_ms > now_ms:
+            if current is not None and current.expires_ms > now_ms:
                 raise LogError(
-                    f"application {application_id!r} is already run by {held.owner}, whose lease in this process's memory "
-                    f"log ends in {(held.expires_ms - now_ms) / 1000:.1f} s: stop it first"
+                    f"application {application_id!r} is already run by {current.owner}, whose lease in this process's "
+                    f"memory log ends in {(current.expires_ms - now_ms) / 1000:.1f} s: stop it first"
                 )
             lease = self._leases[application_id] = _MemoryLease(self, application_id, owner, ttl_ms, now_ms + ttl_ms)
             return lease

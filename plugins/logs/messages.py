@@ -1,4 +1,4 @@
-"""The errors that these logs share, so that the same mistake reads the same in each."""
+"""Errors that the logs share, so that each log words them the same."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.record import TopicPartition
 
 
 def unknown_topic(name: str, existing: Iterable[str], where: str) -> UnknownTopicError:
-    """Return the error for a topic that is not there."""
+    """Return the error for a missing topic."""
     names = sorted(existing)
     close = get_close_matches(name, names, 3)
     return UnknownTopicError(
@@ -56,29 +56,31 @@ def no_key(name: str) -> RecordRefusedError:
 def fenced(application_id: str, task_id: str) -> FencedError:
     """Return the error for a committer that another one replaced."""
     return FencedError(
-        f"task {task_id} of application {application_id!r} was taken over by another process, or its commits were deleted: "
-        "nothing was changed; open it again"
+        f"task {task_id} of application {application_id!r} was taken over by another process, or its commits were "
+        "deleted: nothing was changed; open it again"
     )
 
 
 def lease_lost(application_id: str, owner: str) -> FencedError:
     """Return the error for a driver whose lease another one took."""
     return FencedError(
-        f"{owner} lost the lease of application {application_id!r}: it was not renewed in time and another driver runs it now"
+        f"{owner} lost the lease of application {application_id!r}: it was not renewed in time and another driver runs "
+        "it now"
     )
 
 
 def out_of_range(partition: TopicPartition, offset: int, start: int, end: int) -> OffsetOutOfRangeError:
     """Return the error for an offset that the log does not have."""
     return OffsetOutOfRangeError(
-        f"offset {offset} of topic {partition.topic!r} partition {partition.partition} is out of range: the log has offsets "
-        f"from {start} up to, not including, {end} (how long it keeps records is the topic's `retention.ms` and `retention.bytes`)"
+        f"offset {offset} of topic {partition.topic!r} partition {partition.partition} is out of range: the log has "
+        f"offsets from {start} up to, not including, {end} (how long it keeps records is the topic's `retention.ms` "
+        "and `retention.bytes`)"
     )
 
 
 @contextmanager
 def unknown_topics_as_production_errors() -> Iterator[None]:
-    """Raise ProductionError for a topic that is not there: inside a commit it means that an output cannot be produced."""
+    """Raise ProductionError for a missing topic: in a commit, it means that an output cannot be produced."""
     try:
         yield
     except UnknownTopicError as error:

@@ -98,7 +98,7 @@ class Partitioner:
         if not batch.keys:
             return []
         if batch.partitions is not None:
-            return self._shares(batch, self._indexes_as_told(batch, batch.partitions, appended))
+            return self._shares(batch, self._indexes_by_partition(batch, batch.partitions, appended))
         if self.partitions == 1:
             return [Share(0, batch.keys, batch.values, batch.timestamps, batch.headers)]
         return self._shares(batch, self._indexes_by_key(batch.keys, appended))
@@ -136,12 +136,12 @@ class Partitioner:
         ends: list[int] = np.cumsum(np.bincount(chosen, minlength=self.partitions)).tolist()
         return [order[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
-    def _indexes_as_told(
-        self, batch: OutputBatch, told: Iterable[Sequence[int] | None], appended: Callable[[], int]
+    def _indexes_by_partition(
+        self, batch: OutputBatch, partitions: Iterable[Sequence[int] | None], appended: Callable[[], int]
     ) -> list[list[int]]:
         indexes: list[list[int]] = [[] for _ in range(self.partitions)]
         by_key: list[int] = []
-        for index, targets in enumerate(told):
+        for index, targets in enumerate(partitions):
             if targets is None:
                 by_key.append(index)
                 continue

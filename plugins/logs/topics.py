@@ -1,4 +1,4 @@
-"""What a topic may be called and set to, as Kafka says."""
+"""Names and settings of topics, by Kafka's rules."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ CONFIG_DEFAULTS: Mapping[str, str] = {
     "retention.bytes": "-1",
     "retention.ms": "-1",
 }
-"""Settings that a topic of these logs heeds. Kafka's defaults, but for `retention.ms`: a log that somebody keeps on their
-own disk deletes nothing unless told to (Kafka: seven days by the *records'* time, which would empty a topic of old data at once)."""
+"""The settings that have an effect here, with Kafka's defaults, except `retention.ms`: a log on the user's own disk
+deletes nothing by default (Kafka: seven days by the records' timestamps, which would delete old data at once)."""
 
 CONFIG_IGNORED = frozenset(
     [
@@ -57,7 +57,7 @@ CONFIG_IGNORED = frozenset(
         "unclean.leader.election.enable",
     ]
 )
-"""Kafka's other topic settings: taken, kept and shown, so that settings can move to Kafka, and without effect here."""
+"""Kafka's other topic settings: accepted and kept, so that a topic can move to Kafka, and without effect here."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def parse_config(name: str, config: Mapping[str, str]) -> TopicSettings:
 
 
 def check_name(name: str, partitions: int) -> None:
-    """Raise LogError for a topic that may not be called so, or have so many partitions."""
+    """Raise LogError for a name, or a number of partitions, that a topic cannot have."""
     if not is_topic_name(name):
         raise LogError(
             f"topic name {name!r}: expected 1 to 249 ASCII letters, digits, '.', '_' or '-', and not '.' or '..' alone"
@@ -148,14 +148,15 @@ def check_name(name: str, partitions: int) -> None:
 def check_new_topic(
     name: str, partitions: int, config: Mapping[str, str], existing: Iterable[str], *, internal: bool
 ) -> TopicInfo:
-    """Return the description of a topic about to be made. Raises LogError for what Kafka would refuse too."""
+    """Return the description of a topic to create. Raises LogError for everything that Kafka refuses."""
     check_name(name, partitions)
     for other in existing:
         if other == name:
             raise LogError(f"topic {name!r} exists: use it, choose another name, or delete it first")
         if other.replace(".", "_") == name.replace(".", "_"):
             raise LogError(
-                f"topic {name!r} differs from topic {other!r} only in '.' and '_', which Kafka refuses: choose another name"
+                f"topic {name!r} differs from topic {other!r} only in '.' and '_', which Kafka refuses: choose another "
+                "name"
             )
     parse_config(name, config)
     return TopicInfo(name, partitions, dict(config), internal)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import secrets
@@ -10,6 +9,7 @@ import shutil
 from pathlib import Path
 
 from penstock.errors import StoreError
+from penstock.file_lock import lock_open_file
 from penstock.system_errors import what_to_do
 
 from .locations import making_state_directory
@@ -32,7 +32,7 @@ class DirectoryUse:
         with making_state_directory(directory):
             directory.parent.mkdir(parents=True, exist_ok=True)
             self._file: int | None = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        fcntl.flock(self._file, fcntl.LOCK_SH)
+        lock_open_file(self._file, shared=True, wait=True)
 
     def close(self) -> None:
         """Note the time, and let go; idempotent."""
@@ -56,11 +56,11 @@ def remove_all(root: Path) -> tuple[list[str], list[str]]:
             lock = directory.with_name(directory.name + _SUFFIX)
             if lock.exists():
                 file = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not lock_open_file(file):
+                    used.append(directory.name)
+                    continue
             shutil.rmtree(directory)
             removed.append(directory.name)
-        except BlockingIOError:
-            used.append(directory.name)
         except OSError as error:
             raise StoreError(
                 f"state directory {directory}: cannot be removed: {error.strerror or error}; {what_to_do(error, 'remove it') or 'remove it'}"
@@ -89,14 +89,12 @@ def remove_unused(root: Path, delay_ms: int, now_ms: int) -> list[str]:
         except OSError:
             continue
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever used it meanwhile has set the time anew.
-            if now_ms - os.fstat(file).st_mtime * 1000 >= delay_ms:
+            # A process that used it meanwhile has set the time anew.
+            if lock_open_file(file) and now_ms - os.fstat(file).st_mtime * 1000 >= delay_ms:
                 directory.rename(directory.with_name(f"{directory.name}.{secrets.token_hex(4)}{_REMOVED}"))
                 removed.append(directory.name)
         except OSError as error:
-            if not isinstance(error, BlockingIOError):
-                _log.warning("state directory %s: cannot be removed: %s", directory, error)
+            _log.warning("state directory %s: cannot be removed: %s", directory, error)
         finally:
             os.close(file)
     for directory in root.glob("*" + _REMOVED):

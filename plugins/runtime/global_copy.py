@@ -13,6 +13,7 @@ from pathlib import Path
 
 from penstock.clock import duration_ms
 from penstock.errors import StoreLockedError
+from penstock.file_lock import FileLock
 from penstock.hooks import registry
 from penstock.program.nodes import GlobalStore
 from penstock.program.serdes import resolve_serde
@@ -20,7 +21,6 @@ from penstock.serde import Serde
 from penstock.settings.application import Application
 from penstock.store import StateStore, StoreBackend
 from penstock.stores.layers.commit_buffer import CommitBuffer
-from penstock.stores.writer_lock import WriterLock
 
 from .locations import making_state_directory
 
@@ -110,7 +110,7 @@ class Copies:
     def __init__(self, application: Application, spec: GlobalStore, directory: Path) -> None:
         with making_state_directory(directory):
             directory.mkdir(parents=True, exist_ok=True)
-            self._lock = WriterLock(str(directory / "lock"))
+        self._lock = FileLock(str(directory / "lock"))
         self._application = application
         self._spec = spec
         self._directory = directory
@@ -184,12 +184,12 @@ class Copies:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         waited, seen = 0.0, 0
-        while not self._lock.acquire(_LOOK_SECONDS):
+        while not self._acquire():
             progress = self._path_of_lock().stat().st_mtime_ns
             waited, seen = (waited + _LOOK_SECONDS if progress == seen else 0.0), progress
             if waited >= self._limit:
                 raise StoreLockedError(
-                    f"global store {self._spec.store.name!r}: process {self._lock.holder()} holds the lock {self._path_of_lock()} and has not "
+                    f"global store {self._spec.store.name!r}: {self._lock.holder()} holds the lock {self._path_of_lock()} and has not "
                     f"moved for {self._limit:g} s (task_timeout). If it was stopped, let it go on (`kill -CONT`) or end it (`kill -9`, "
                     "which loses nothing)"
                 )
@@ -197,6 +197,10 @@ class Copies:
             yield
         finally:
             self._lock.release()
+
+    def _acquire(self) -> bool:
+        with making_state_directory(self._directory):
+            return self._lock.acquire(_LOOK_SECONDS)
 
     def _open(self, number: int) -> Copy:
         return Copy(self._application, self._spec, self._open_backend(number))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import secrets
@@ -11,6 +10,8 @@ import tempfile
 import weakref
 from contextlib import suppress
 from pathlib import Path
+
+from penstock.file_lock import lock_open_file
 
 _PREFIX, _SUFFIX = "penstock-", ".lock"
 
@@ -34,7 +35,7 @@ class TemporaryDirectory:
         while True:
             self.path = top / f"{_PREFIX}{purpose}-{secrets.token_hex(6)}"
             file = os.open(_lock_of(self.path), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock_open_file(file, wait=True)
             if _lock_of(self.path).exists():
                 break
             # Another process removed it before it was locked.
@@ -60,7 +61,8 @@ def remove_abandoned(top: Path) -> None:
         with suppress(OSError):
             file = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not lock_open_file(file):
+                    continue
                 directory = lock.with_name(lock.name.removesuffix(_SUFFIX))
                 shutil.rmtree(directory, ignore_errors=True)
                 if directory.exists():

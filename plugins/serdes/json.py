@@ -29,7 +29,7 @@ class JsonSerde(Serde[Any]):
     checked_types = frozenset({str, int})
 
     def serialize(self, value: Any) -> bytes:
-        """Return `value` as JSON. Raises SerdeError that says what JSON cannot hold."""
+        """Return `value` as JSON. Raises SerdeError that names what JSON cannot represent."""
         try:
             return orjson.dumps(value)
         except (TypeError, ValueError, RecursionError) as error:
@@ -39,7 +39,7 @@ class JsonSerde(Serde[Any]):
             ) from error
 
     def deserialize(self, data: bytes) -> Any:
-        """Return the value that the JSON text stands for. Raises SerdeError that says where the text goes wrong."""
+        """Return the value of the JSON text. Raises SerdeError with the place of a mistake."""
         try:
             return orjson.loads(data)
         except orjson.JSONDecodeError as error:

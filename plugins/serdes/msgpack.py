@@ -59,7 +59,7 @@ class MsgpackSerde(Serde[Any]):
         return type(self), ()
 
     def serialize(self, value: Any) -> bytes:
-        """Return `value` as MessagePack. Raises SerdeError that names the type that cannot be held."""
+        """Return `value` as MessagePack. Raises SerdeError naming a type that cannot be written."""
         try:
             if type(value) is tuple:  # the commonest extension type by far, so it skips a call or two
                 return self._writer.extension(TUPLE, self._writer.inside(list(value)))
@@ -75,7 +75,7 @@ class MsgpackSerde(Serde[Any]):
             raise _unwritable(value, error) from error
 
     def deserialize(self, data: bytes) -> Any:
-        """Return the value. Raises SerdeError for bytes that are no MessagePack, or hold an unknown extension type."""
+        """Return the value. Raises SerdeError for bytes that are not MessagePack, or have an unknown extension type."""
         try:
             return unpackb(data, ext_hook=self._read_extension, strict_map_key=False)
         except UnicodeDecodeError:
@@ -126,7 +126,7 @@ class _Writer:
         return self.inside(value)
 
     def _extend(self, value: Any) -> ExtType:
-        # tuple.__new__: ExtType's own constructor checks in Python what is known to be right here.
+        # tuple.__new__: ExtType's own constructor would check the arguments in Python.
         if type(value) is tuple:
             return _new(ExtType, (TUPLE, self.inside(list(value))))
         write = _WRITERS.get(type(value))
@@ -315,7 +315,7 @@ def _no_such_type(value: Any) -> str:
 
 
 def _advice(value: Any) -> str:
-    """Return how to turn `value` into something that can be held."""
+    """Return how to turn `value` into something that can be written."""
     if is_dataclass(value):
         return "convert it (dataclasses.asdict(value))"
     if isinstance(value, Enum):

@@ -1,4 +1,4 @@
-"""The `pickle` serde: any Python object, for those who name it and trust where the bytes come from."""
+"""The `pickle` serde: any Python object, for bytes from a trusted source only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.serde import Serde
 
 
 class PickleSerde(Serde[Any]):
-    """Python's own pickle. Nothing uses it unless it is named.
+    """Python's own pickle. It is used only where it is named.
 
     **Reading a pickle runs whatever code it says.** Name this serde only where nobody else can write: never
     for a topic that others produce to, nor for state in a location that others can write to. A pickle names classes
@@ -33,7 +33,7 @@ class PickleSerde(Serde[Any]):
             ) from error
 
     def deserialize(self, data: bytes) -> Any:
-        """Return the object. Raises SerdeError for what is no pickle, or names a class that is not there."""
+        """Return the object. Raises SerdeError for bytes that are no pickle, or that name a missing class."""
         try:
             return pickle.loads(data)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Real Kafka brokers for tests, demos and benchmarks: started on loopback, and gone when who started them is.
+"""Real Kafka brokers for tests, demos and benchmarks: on loopback; they end with the process that started them.
 
 `with KafkaBroker() as broker: ...` has an application on it with the setting `log=f"kafka:{broker.bootstrap}"`.
 

@@ -59,7 +59,8 @@ class CapturedPunctuator:
 class MockProcessorContext:
     """A context for one Processor or ValueTransformer, which captures what it forwards, schedules and asks for.
 
-    `stores` are declared as in a topology and held in memory. Set `stream_time`, `wall_clock` and `record_metadata` as the test needs.
+    `stores` are declared as in a topology and held in memory. Set `stream_time`, `wall_clock` and `record_metadata` as
+    the test needs.
 
     >>> from penstock import Processor
     >>> class Twice(Processor):
@@ -135,7 +136,7 @@ class MockProcessorContext:
         start: int | None = None,
         name: str | None = None,
     ) -> CapturedPunctuator:
-        """Capture a schedule. Raises what a task raises; outside `init` that takes a processor which `start` has started."""
+        """Capture a schedule. Raises the same as a task; outside `init`, the processor has to be started by `start`."""
         now = self.stream_time if clock is PunctuationType.STREAM_TIME else self.wall_clock
         room = ENGINE_STATE_BYTES
         made = self._schedules.add(self.node, interval, punctuator, clock, start, name, now=now, room=lambda: room)

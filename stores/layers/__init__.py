@@ -1,1 +1,1 @@
-"""What lies between a backend's bytes and the store that a processor sees: commit buffer, TTL, types. May import core only."""
+"""Layers between a backend's bytes and a processor's store: commit buffer, TTL, types. May import core only."""

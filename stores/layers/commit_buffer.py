@@ -61,7 +61,7 @@ class CommitBuffer:
         changes = self._changes
         before = len(changes)
         changes.update(entries)
-        # A value that is replaced counts twice until the commit: near enough for a limit, and it costs no look-up.
+        # A replaced value counts twice until the commit: good enough for a limit, and it saves a look-up.
         self._size_bytes += sum(map(len, filter(None, entries.values())))
         self._size_bytes += sum(map(len, entries)) + _ENTRY_BYTES * (len(changes) - before)
 
@@ -131,7 +131,8 @@ class CommitBuffer:
                     value = entry[1]
                     entry = next(stored, None)
                 key = next(pending, None)
-            # A commit since the scan began (its `order` is gone) has written or given up what was pending: `stored` shows neither.
+            # If `_order` was replaced, a commit since the scan began has written or dropped the pending changes, which
+            # `stored` does not show.
             current = changes.get(which, value) if self._order is order else self.get(which)
             if current is not None:
                 yield which, current

@@ -1,7 +1,8 @@
 """The envelope around a stored value: the value, and optionally its timestamp, headers and expiry.
 
-A byte of flags, then what the flags say is there, in this order: expiry (8 bytes), timestamp (8 bytes), headers (a length
-of 4 bytes and as many bytes), and the value to the end. A plain value costs one byte. All numbers are big-endian.
+A byte of flags, then what the flags say is there, in this order: expiry (8 bytes), timestamp (8 bytes), headers (a
+length of 4 bytes and as many bytes), and the value to the end. A plain value costs one byte. All numbers are
+big-endian.
 """
 
 from __future__ import annotations

@@ -15,25 +15,25 @@ from .ttl import TtlStore
 
 _MISSING: Any = object()
 
-HELD_ENTRIES = 131_072
-"""How many entries a store holds as objects at most; some 30 MB of small ones."""
-_LONGEST_HELD = 256
-"""Longer texts and bytes (as keys in bytes, as values) are not held as objects."""
+CACHED_ENTRIES = 131_072
+"""How many entries a store keeps as objects at most; some 30 MB of small ones."""
+_LONGEST_CACHED = 256
+"""Longer texts and bytes (as keys in bytes, as values) are not kept as objects."""
 _KEY_TYPES = frozenset({str, bytes, int})
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
 class PlainStore(KeyValueStore[Any, Any]):
-    """A KeyValueStore: serdes, the value's envelope, and the entries in use as objects.
+    """A KeyValueStore: serdes, the value's envelope, and a cache of entries as objects.
 
-    Entries are held as objects in two dicts, with None for a key that has no value: `_pending` has what was put and is
-    not serialized yet, `_clean` what the BytesStore below has; `_pending` comes first. A key that is in neither takes the slow way,
-    so a TypeError in the fast one can only be that the key cannot be hashed.
+    The cache is two dicts, with None for a key that has no value: `_pending` has entries that were put and are not
+    serialized yet, `_clean` has entries as they are in the BytesStore below; `_pending` takes precedence. A key in
+    neither takes the slow path, so a TypeError in the fast path can only come from a key that cannot be hashed.
 
-    Only what cannot be changed from outside is held: values of the serde's `immutable_types` and
-    `checked_types`, when they are small. Keys are held when they are exactly a str, bytes or int that the key serde gives back as such,
-    and were serialized once, so that no two held keys have the same bytes, and 1, 1.0 and True never meet in a dict. A key of any
-    other type is turned into bytes and back first: if that makes it a held type, it is the same key.
+    Only values that callers cannot change are cached: small ones of the serde's `immutable_types` and `checked_types`.
+    Keys are cached when they are exactly a str, bytes or int that the key serde returns unchanged, and were serialized
+    once: so no two cached keys have the same bytes, and 1, 1.0 and True never meet in a dict. A key of any other type
+    is serialized and deserialized first; if that gives a cached type, it is the same key.
     """
 
     def __init__(self, below: BytesStore, key_serde: Serde[Any], value_serde: Serde[Any]) -> None:
@@ -45,18 +45,18 @@ class PlainStore(KeyValueStore[Any, Any]):
         self._deserialize_value = value_serde.deserialize
         self._pending: dict[Any, Any] = {}
         self._clean: dict[Any, Any] = {}
-        holds = not isinstance(below, TtlStore)  # a held entry would not notice that it expired
+        caches = not isinstance(below, TtlStore)  # a cached entry would never expire
         sized = frozenset({str, bytes})
         faithful = value_serde.immutable_types | value_serde.checked_types
-        self._key_types = _KEY_TYPES & (key_serde.immutable_types | key_serde.checked_types) if holds else frozenset()
+        self._key_types = _KEY_TYPES & (key_serde.immutable_types | key_serde.checked_types) if caches else frozenset()
         self._free_types = value_serde.immutable_types - sized
-        """Values of these types are held without a look at them."""
+        """Values of these types are cached without a check."""
         self._late_types = value_serde.immutable_types
         """Values of these types may be serialized later."""
         self._plain_types = faithful - sized
         self._sized_types = faithful & sized
         self._fits = self._compile_fits()
-        # The two hot methods, as closures: no look-up in self, and none of a type where no other could be equal.
+        # The two hot methods are closures: no look-up in self, and no type check where no other type can be equal.
         setattr(self, "get", self._compile_get())  # noqa: B010
         setattr(self, "put", self._compile_put())  # noqa: B010
 
@@ -71,15 +71,15 @@ class PlainStore(KeyValueStore[Any, Any]):
         self._put(key, value)
 
     def _compile_fits(self) -> Callable[[Any], bool]:
-        """Return a function that says whether a value may be held and serialized later, after a look at it."""
+        """Return a function that checks whether a value may be cached and serialized later."""
         late = self._sized_types & self._late_types
-        # Core's own serdes are known well enough to tell beforehand what they accept.
+        # What core's own serdes accept can be checked without calling them.
         numbers, texts = type(self._value_serde) is IntSerde, type(self._value_serde) is StrSerde
 
         def fits(value: Any) -> bool:
             kind = type(value)
             if kind in late or (texts and kind is str and value.isascii()):
-                return len(value) <= _LONGEST_HELD
+                return len(value) <= _LONGEST_CACHED
             return numbers and kind is int and INT64_MIN <= value <= INT64_MAX
 
         return fits
@@ -101,7 +101,7 @@ class PlainStore(KeyValueStore[Any, Any]):
             return get
 
         def get_text(key: Any) -> Any:
-            # Nothing but a str equals a str, and nothing but bytes equals bytes: no need to ask for the type.
+            # Only a str equals a str, and only bytes equal bytes: the type need not be checked.
             try:
                 value = pending(key, _MISSING)
                 if value is _MISSING:
@@ -109,7 +109,7 @@ class PlainStore(KeyValueStore[Any, Any]):
                     if value is _MISSING:
                         return slow(key)
                 return value
-            except TypeError:  # unhashable; the slow way has the error to show
+            except TypeError:  # unhashable; the slow path raises the right error
                 return slow(key)
 
         return get_text
@@ -136,7 +136,7 @@ class PlainStore(KeyValueStore[Any, Any]):
                 if (type(value) in free_types or fits(value)) and (key in pending or key in clean):
                     pending[key] = value
                     return
-            except TypeError:  # unhashable; the slow way has the error to show
+            except TypeError:  # unhashable; the slow path raises the right error
                 pass
             slow(key, value)
 
@@ -173,33 +173,33 @@ class PlainStore(KeyValueStore[Any, Any]):
 
     def prefix_scan(self, prefix: Any, serde: Serde[Any] | None = None) -> Entries[Any, Any]:
         """Iterate over keys whose bytes start with `prefix`, serialized with `serde` (default: the key's)."""
-        self.flush_held()
+        self.flush_cache()
         low = self._key_bytes(prefix, serde)
         return _Entries(self._decoded(self._below.range(low, after_prefix(low))))
 
     def approximate_count(self) -> int:
         """Return about how many keys there are."""
-        self.flush_held()
+        self.flush_cache()
         return self._below.approximate_count()
 
     # ------------------------------------------------------------------ the commit
 
     def flush(self) -> None:
-        """Serialize what is held as objects into the BytesStore below."""
-        self.flush_held()
+        """Serialize the cache into the BytesStore below."""
+        self.flush_cache()
         if isinstance(self._below, TtlStore):
             self._below.sweep()
 
-    def flush_held(self) -> None:
-        """Serialize what was put since the last flush; it stays held for reading."""
+    def flush_cache(self) -> None:
+        """Serialize entries that were put since the last flush; they stay cached for reading."""
         pending, clean = self._pending, self._clean
         if pending:
             self._below.put_all(self._encoded(pending))
             clean.update(pending)
             pending.clear()
-            excess = len(clean) - HELD_ENTRIES
+            excess = len(clean) - CACHED_ENTRIES
             if excess > 0:
-                for old in list(islice(clean, excess + HELD_ENTRIES // 2)):  # those that came first
+                for old in list(islice(clean, excess + CACHED_ENTRIES // 2)):  # the oldest
                     del clean[old]
 
     def _encoded(self, pending: Mapping[Any, Any]) -> dict[bytes, bytes | None]:
@@ -214,15 +214,15 @@ class PlainStore(KeyValueStore[Any, Any]):
             return {key_bytes(key): None if value is None else encode(value) for key, value in pending.items()}
 
     def discard(self) -> None:
-        """Forget everything that is held as objects."""
+        """Empty the cache."""
         self._pending.clear()
         self._clean.clear()
 
     def close(self) -> None:
-        """Release what is held."""
+        """Empty the cache."""
         self.discard()
 
-    # ------------------------------------------------------------------ values: what a timestamped store does otherwise
+    # ------------------------------------------------------------------ values: a timestamped store overrides these
 
     def _encode(self, value: Any) -> bytes:
         """Return the envelope of `value`."""
@@ -233,7 +233,7 @@ class PlainStore(KeyValueStore[Any, Any]):
         return self._deserialize_value(value_of(data))
 
     def _check(self, key: Any, value: Any) -> Any:
-        """Return `value`, or None when it stands for none. Raises StoreError when it does not fit this kind of store."""
+        """Return `value`, or None where it stands for a deletion. Raises StoreError for a wrong type of value."""
         return value
 
     def _content(self, value: Any) -> Any:
@@ -263,22 +263,22 @@ class PlainStore(KeyValueStore[Any, Any]):
             except Exception as error:
                 raise self._wrong("the value of", raw, "read", error) from error
         if key is not _MISSING and (value is None or self._is_small(self._content(value))):
-            self._hold(key, value)
+            self._cache(key, value)
         return value
 
     def _put(self, key: Any, value: Any) -> None:
         if type(key) in self._key_types and (key in self._clean or key in self._pending):
-            raw = None  # it is known to be a key that the serde takes
+            raw = None  # a cached key was serialized before, so the serde accepts it
         else:
             raw, key = self._locate(key)
         if value is not None:
             value = self._check(key, value)
-        holdable = key is not _MISSING and (value is None or self._is_small(self._content(value)))
-        if holdable and (
+        cacheable = key is not _MISSING and (value is None or self._is_small(self._content(value)))
+        if cacheable and (
             value is None or type(content := self._content(value)) in self._late_types or self._fits(content)
         ):
-            if len(self._pending) >= HELD_ENTRIES and key not in self._pending:
-                self.flush_held()
+            if len(self._pending) >= CACHED_ENTRIES and key not in self._pending:
+                self.flush_cache()
             self._pending[key] = value
             return
         if raw is None:
@@ -293,26 +293,26 @@ class PlainStore(KeyValueStore[Any, Any]):
         self._below.put(raw, data)
         if key is not _MISSING:
             self._pending.pop(key, None)
-            if holdable:
-                self._hold(key, value)
+            if cacheable:
+                self._cache(key, value)
             else:
                 self._clean.pop(key, None)
 
-    def _hold(self, key: Any, value: Any) -> None:
+    def _cache(self, key: Any, value: Any) -> None:
         clean = self._clean
-        if len(clean) >= HELD_ENTRIES and key not in clean:
-            for old in list(islice(clean, HELD_ENTRIES // 2)):  # the half that came first
+        if len(clean) >= CACHED_ENTRIES and key not in clean:
+            for old in list(islice(clean, CACHED_ENTRIES // 2)):  # the older half
                 del clean[old]
         clean[key] = value
 
     def _is_small(self, content: Any) -> bool:
         kind = type(content)
-        return kind in self._plain_types or (kind in self._sized_types and len(content) <= _LONGEST_HELD)
+        return kind in self._plain_types or (kind in self._sized_types and len(content) <= _LONGEST_CACHED)
 
     def _locate(self, key: Any) -> tuple[bytes, Any]:
-        """Return the bytes of `key`, and the key under which its entry may be held (_MISSING: not at all)."""
+        """Return the bytes of `key`, and the key under which its entry may be cached (_MISSING: not at all)."""
         raw = self._key_bytes(key)
-        if not self._key_types or len(raw) > _LONGEST_HELD:
+        if not self._key_types or len(raw) > _LONGEST_CACHED:
             return raw, _MISSING
         if type(key) not in self._key_types:
             key = self._key_object(raw)
@@ -335,7 +335,7 @@ class PlainStore(KeyValueStore[Any, Any]):
             raise self._wrong("the key", raw, "read", error) from error
 
     def _scan(self, start: Any, end: Any, *, reverse: bool) -> Entries[Any, Any]:
-        self.flush_held()
+        self.flush_cache()
         low = None if start is None else self._key_bytes(start)
         high = None if end is None else self._key_bytes(end) + b"\x00"
         return _Entries(self._decoded(self._below.range(low, high, reverse=reverse)))
@@ -386,5 +386,5 @@ class _Entries:
         self.close()
 
     def close(self) -> None:
-        """End the iteration and let go of what it holds."""
+        """End the iteration and release its resources."""
         self._entries = iter(())

@@ -14,13 +14,13 @@ _ENTRIES_PER_SWEEP = 128
 
 
 class TtlStore:
-    """A BytesStore of envelopes that hides entries once stream time has reached their expiry, and deletes them bit by bit.
+    """A BytesStore of envelopes that hides entries when stream time reaches their expiry, and deletes them gradually.
 
-    An entry put at stream time t is gone at t + `ttl_ms` (None: it stays, and only entries of a program before this one expire). What was put before the first record, or before the store had a
-    TTL, has no expiry until it is put again. Every 64 puts, and every commit, look at the next 128 entries and
-    delete the expired ones, so that expired entries never outnumber the others by much and no single call has to pay for
-    all. A pass starts at a key that was just put, since a task that is re-opened for every few records would otherwise
-    look at the first keys for ever.
+    An entry put at stream time t expires at t + `ttl_ms` (None: new entries do not expire, only those that an earlier
+    program put with a TTL). An entry that was put before the first record, or before the store had a TTL, has no expiry
+    until it is put again. Every 64 puts, and every commit, check the next 128 entries and delete the expired ones, so
+    that expired entries never outnumber the others by much, and no single call deletes them all. A pass starts at a key
+    that was just put: a task that is re-opened every few records would otherwise only ever check the first keys.
     """
 
     def __init__(self, below: BytesStore, ttl_ms: int | None, stream_time: Callable[[], int]) -> None:
@@ -72,7 +72,7 @@ class TtlStore:
         return self._below.approximate_count()
 
     def sweep(self) -> None:
-        """Look at the next entries, and delete those that expired."""
+        """Check the next entries, and delete the expired ones."""
         now = self._stream_time()
         start = self._sweep_from
         seen = list(islice(self._below.range(start), _ENTRIES_PER_SWEEP))

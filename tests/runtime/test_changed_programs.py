@@ -31,7 +31,7 @@ from penstock.plugins.runtime.application.preparation import check_program, prep
 from penstock.plugins.runtime.application.saved_stores import accept_stores, drop_stores, saved_stores
 from penstock.plugins.runtime.backends import Backends
 from penstock.plugins.runtime.state import TaskState
-from penstock.plugins.testing.contracts.log_history import read
+from penstock.plugins.testing.contracts.log_tests import read
 from penstock.record import OutputBatch, TopicPartition
 
 from ..processes import opened_workers

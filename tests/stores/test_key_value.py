@@ -319,7 +319,7 @@ def test_any_history(
     ttl_ms: int | None,
     backend: str,
 ) -> None:
-    monkeypatch.setattr(plain, "HELD_ENTRIES", 4)  # what is held changes all the time
+    monkeypatch.setattr(plain, "CACHED_ENTRIES", 4)  # entries are evicted all the time
 
     class Machine(Typed):
         pass
@@ -433,7 +433,7 @@ def test_iterators_end_early_and_by_themselves(tmp_path: Path) -> None:
 
 
 def test_what_is_held_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain, "HELD_ENTRIES", 100)
+    monkeypatch.setattr(plain, "CACHED_ENTRIES", 100)
     store, buffer, _ = build(tmp_path)
     assert isinstance(store, plain.PlainStore)
     for number in range(1000):

@@ -19,7 +19,7 @@ from penstock.plugins.runtime.application.preparation import check_program, prep
 from penstock.plugins.runtime.application.saved_stores import accept_stores, drop_stores
 from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.worker import TaskWorker
-from penstock.plugins.testing.contracts.log_history import read
+from penstock.plugins.testing.contracts.log_tests import read
 from penstock.record import OutputBatch, TopicPartition
 
 from .versions import Flow, Version

@@ -1,4 +1,4 @@
-"""Admin: calls of Kafka's admin API, also while brokers are away."""
+"""Admin: calls of Kafka's admin API, tried again while brokers are away."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from .failures import Patience, error_of, is_retriable
 T = TypeVar("T")
 _CONNECT_SECONDS = 1.0
 _TRY_SECONDS = 10.0
-"""How long the first try of a call waits. What was done, and not answered in time, would be an error the second time."""
+"""How long the first try of a call waits: a request that was carried out without an answer fails when it is
+repeated."""
 _NEVER_SECONDS = 3600.0
 """The longest time limit that librdkafka takes for a request."""
 
@@ -27,9 +28,10 @@ Ask = Callable[[AdminClient, float], Mapping[Any, "Future[Any]"]]
 class Admin:
     """Makes calls with one admin client, and with a new one after a call without an answer. Thread-safe.
 
-    `make` returns a new client. When the time limit of a request to a group's coordinator passes before librdkafka has found the
-    coordinator, it aborts the process as soon as the coordinator is there (its issue 4605). So its limit is never reached: the wait for
-    the answer ends here, and the client goes together with its request. No request is made before a broker has answered the client.
+    `make` returns a new client. librdkafka aborts the process when a request's time limit passes before it has found
+    the group's coordinator, and the coordinator appears later (its issue 4605). So that limit is never reached: this
+    class ends the wait and drops the client with its request. It sends no request before a broker has answered the
+    client.
     """
 
     def __init__(self, make: Callable[[], AdminClient], patience: Patience) -> None:
@@ -44,9 +46,9 @@ class Admin:
         return self._patience.call(doing, self._metadata)
 
     def call(self, doing: str, ask: Ask, read: Callable[[Mapping[Any, Future[Any]]], T]) -> T:
-        """Return what `read` makes of the finished futures of `ask`, which is tried again after errors that pass.
+        """Return what `read` makes of the finished futures of `ask`, which is tried again after retriable errors.
 
-        Raises LogError when no try succeeds within `task_timeout`; other errors of Kafka come out as they are.
+        Raises LogError when no try succeeds within `task_timeout`, and KafkaException for other errors.
         """
         return self._patience.call(doing, lambda seconds: self.once(ask, read, seconds), first=_TRY_SECONDS)
 
@@ -55,7 +57,7 @@ class Admin:
         return self.call(doing, ask, lambda futures: next(iter(futures.values())).result())
 
     def once(self, ask: Ask, read: Callable[[Mapping[Any, Future[Any]]], T], seconds: float) -> T:
-        """Return what `call` does after a single try. Raises KafkaException."""
+        """Return the same as `call`, after a single try. Raises KafkaException."""
         deadline = time.monotonic() + seconds
         client = self._connected(seconds)
         try:
@@ -71,10 +73,10 @@ class Admin:
                 self._drop(client)
             raise
         finally:
-            del client  # or the frame, which the exception keeps, would keep it and its request
+            del client  # the exception keeps this frame, which would keep the client and its request
 
     def start(self, ask: Ask) -> Callable[[], bool]:
-        """Send a request without waiting. The function that is returned gives the request up, and returns whether it was answered by then.
+        """Send a request without waiting; return a function that gives it up and returns whether it was answered.
 
         Raises KafkaException when no broker answers.
         """
@@ -101,7 +103,7 @@ class Admin:
             with self._lock:
                 self._is_answered = self._is_answered or client is self._client
         except KafkaException as exception:
-            client.poll(0)  # what its connections failed with says more
+            client.poll(0)  # the errors of its connections say more
             # The frames below, of the client's own functions, keep it.
             raise exception.with_traceback(None) from None
         finally:
@@ -123,7 +125,7 @@ class Admin:
             return self._client
 
     def _drop(self, client: AdminClient) -> None:
-        """Let the next call use another client; this one ends when no call uses it any more."""
+        """Make the next call use another client; this one ends with its last call."""
         with self._lock:
             if self._client is client:
                 self._client = None

@@ -26,7 +26,7 @@ _MANAGED = {
     "enable.auto.commit": "positions are committed with the outputs",
     "enable.auto.offset.store": "positions are committed with the outputs",
     "auto.offset.reset": "set `offset_reset`, and `offset_out_of_range` for positions that the topic no longer has",
-    "enable.partition.eof": "the end of a partition is found by it",
+    "enable.partition.eof": "penstock finds the end of a partition by it",
     "bootstrap.servers": 'set `log="kafka:HOST:PORT"`',
 }
 _COMMON = {
@@ -67,9 +67,9 @@ _PRODUCER = {
 
 
 class Clients:
-    """Makes clients of one cluster. `settings` are what the application's `clients` setting holds, and our own options.
+    """Makes clients of one cluster. `settings` are the application's `clients` setting and penstock's own options.
 
-    Raises ConfigError for what this project sets itself, and for properties that librdkafka does not know.
+    Raises ConfigError for properties that penstock sets itself, and for those that librdkafka does not know.
     """
 
     def __init__(self, location: str, settings: Mapping[str, str]) -> None:
@@ -116,15 +116,15 @@ class Clients:
 
     @property
     def transaction_seconds(self) -> float:
-        """How long a transaction may last before brokers give it up."""
+        """How long a transaction may last before its coordinator aborts it (`transaction.timeout.ms`)."""
         own = self._own["producer"].get("transaction.timeout.ms", self._common.get("transaction.timeout.ms"))
         return float(str(own or _PRODUCER["transaction.timeout.ms"])) / 1000
 
     def limit_batches(self, most_bytes: int) -> bool:
-        """Let later producers send no larger batches, for a topic takes none; return whether they did before."""
-        did = most_bytes < self._most_batch_bytes
+        """Let later producers send no batch above `most_bytes`; return whether the limit was higher before."""
+        is_lower = most_bytes < self._most_batch_bytes
         self._most_batch_bytes = min(self._most_batch_bytes, most_bytes)
-        return did
+        return is_lower
 
     def _make(self, kind: Any, name: str, properties: dict[str, Any]) -> Any:
         chosen = {
@@ -145,12 +145,12 @@ class Clients:
             raise as_config_error(error, f"log {self.location!r}, {name}") or error from None
 
     def _failed(self, error: KafkaError) -> None:
-        self.patience.hear(error)
+        self.patience.note_connection_error(error)
         _log.debug("%s: %s", self.where, error)
 
 
 class _Librdkafka:
-    """Takes what librdkafka logs. Its complaints about connections are not news: what comes of them is an error of ours."""
+    """Logs librdkafka's messages at level DEBUG: where a failed connection matters, an error of penstock reports it."""
 
     def log(self, level: int, message: str, *arguments: object) -> None:
         _log.debug(message, *arguments)

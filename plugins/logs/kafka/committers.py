@@ -1,4 +1,4 @@
-"""The commit points of a task. Both are transactions; the guarantees differ in where outputs go."""
+"""A task's committers, one for each guarantee. Both commit by a transaction; they differ in where outputs go."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ from .transactions import Transactions
 _log = logging.getLogger("penstock.kafka")
 
 _ABORT_SECONDS = 5.0
-"""A transaction that takes longer is left to the next committer, whose opening aborts it."""
+"""An abort that takes longer is left to the next committer: opening it aborts the transaction."""
 _LAST_ABORT_SECONDS = 2.0
 _RENEWAL_SECONDS = 12 * 3600.0
-"""Brokers forget the offsets of a group without members when nobody commits them for `offsets.retention.minutes`."""
+"""Brokers delete the offsets of a group without members `offsets.retention.minutes` after its last commit."""
 
 
 class KafkaCommitter(TaskCommitter):
-    """A transaction for each commit, under the task's transactional id: opening it shuts out, and aborts, a predecessor.
+    """One transaction a commit, under the task's transactional id. Opening fences, and aborts, a predecessor.
 
-    `consumer` belongs to the application's group and reads its committed offsets; it is shared by the tasks of a process.
+    `consumer` belongs to the application's group and reads its committed offsets; the tasks of a process share it.
     """
 
     streams_outputs = True
     open_files: ClassVar[int] = 8
-    """How many descriptors an open one needs with one broker: librdkafka's connections, and a pipe for each of its threads."""
+    """File descriptors of an open committer with one broker: librdkafka's connections, and a pipe for each of its
+    threads."""
 
     def __init__(
         self,
@@ -67,13 +68,13 @@ class KafkaCommitter(TaskCommitter):
         return self._committed
 
     def is_current(self) -> bool:
-        """Return whether the committed positions are those that this object left."""
+        """Return whether the committed positions are still those of this object's last commit."""
         if self._transactions is None:
             return False
         return self._read() == self._committed
 
     def expires(self) -> bool:
-        """Return whether the positions should be committed again, so that brokers do not forget them."""
+        """Return whether the positions should be committed again, so that brokers do not delete them."""
         return self._committed is not None and time.time() >= self._committed_at + _RENEWAL_SECONDS
 
     def send(self, outputs: Sequence[OutputBatch]) -> None:
@@ -106,10 +107,11 @@ class KafkaCommitter(TaskCommitter):
         self._committed_at = time.time()
 
     def close(self) -> None:
-        """Release everything; what was sent and not committed is given up."""
+        """Release everything; records that were sent and not committed are given up."""
         transactions, self._transactions = self._transactions, None
         if transactions is not None:
-            # What cannot be aborted now is aborted when a successor opens the task, or by the broker after `transaction.timeout.ms`.
+            # If this fails, the transaction is aborted when a successor opens the task, or after
+            # `transaction.timeout.ms`.
             transactions.abort(_LAST_ABORT_SECONDS)
             transactions.close()
 
@@ -117,14 +119,14 @@ class KafkaCommitter(TaskCommitter):
 
     @abstractmethod
     def _outbox(self) -> Outbox:
-        """Return what takes outputs ahead of the commit, ready for them."""
+        """Return the outbox for outputs ahead of the commit."""
 
     @abstractmethod
     def _deliver_sent(self) -> None:
-        """Wait until everything is there that has to be before the transaction begins."""
+        """Wait until everything is delivered that must be durable before the transaction."""
 
     def _undo(self) -> None:
-        """Give up what was sent since the last commit; leave the object ready for another try, if it can be."""
+        """Give up what was sent since the last commit; if possible, leave the object ready for another try."""
         transactions = self._transactions
         if transactions is None:
             return
@@ -138,9 +140,10 @@ class KafkaCommitter(TaskCommitter):
             self._renew()
 
     def _renew(self) -> None:
-        """Take another producer and the fence again, unless somebody commits meanwhile; stay closed when that fails.
+        """Take the fence again with a new producer; stay closed if that fails, or if another process has committed.
 
-        The next transaction of a producer whose last batch was refused would fail as well: librdkafka leaves a gap in its sequence numbers.
+        After a refused batch librdkafka leaves a gap in the sequence numbers, so the old producer's next transaction
+        would fail as well.
         """
         self._transactions = Transactions(self._clients, self._count_partitions, self._application_id, self._task_id)
         try:
@@ -195,7 +198,7 @@ class KafkaCommitter(TaskCommitter):
                 raise failed from exception
             raise
         except KafkaException as exception:
-            # A producer that is lost says so at any call.
+            # Any call may report a fatal producer error.
             raise self._failed(outbox, f"producing for {self._what}", exception) from exception
 
     def _read(self) -> Commit | None:
@@ -213,7 +216,7 @@ class KafkaCommitter(TaskCommitter):
         return commit
 
     def _failed(self, outbox: Outbox, doing: str, exception: KafkaException) -> PenstockError:
-        """Return what an exception of Kafka's means for a commit."""
+        """Return the error of penstock for an exception of Kafka's during a commit."""
         error = error_of(exception)
         if error is None:
             return LogError(f"{self._clients.where}: {doing}: {exception}")
@@ -224,16 +227,16 @@ class KafkaCommitter(TaskCommitter):
         )
 
     def _judged(self, outbox: Outbox, error: KafkaError | None) -> PenstockError | None:
-        """Return the error for a record that was refused, or for a producer that is lost; None for neither."""
+        """Return the error for a refused record, or for a fatal error of the producer; None for neither."""
         failed = outbox.failed
         if failed is None and error is None:
             return None
-        lost = outbox.settle()
+        fatal = outbox.settle()
         if outbox.failed is not None and outbox.knows_refusal():
-            # What a record failed with says more than what the transaction did because of it.
+            # The refused record is the cause; the error of the transaction only follows from it.
             topic, delivery = outbox.failed
             return self._lost(delivery) if outbox.is_lost_by(delivery) else outbox.error(topic, delivery)
-        error = lost or error or (None if failed is None else failed[1])
+        error = fatal or error or (None if failed is None else failed[1])
         return self._lost(error) if error is not None and outbox.is_lost_by(error) else None
 
     def _lost(self, error: KafkaError) -> FencedError:
@@ -261,17 +264,17 @@ class ExactlyOnce(KafkaCommitter):
 
 
 class AtLeastOnce(KafkaCommitter):
-    """What is sent ahead goes through an ordinary producer, for everybody to read at once, and is delivered before the commit.
+    """Outputs sent ahead go through a producer without transactions, and are delivered before the commit.
 
-    The transaction has the rest: positions, version, the changelog's records. So neither positions nor state go back, and of a process that
-    was replaced only outputs can still come.
+    Everybody reads them at once. The transaction has the rest: positions, version, the changelog's records. So
+    positions and state never go back, and a process that was replaced can only still produce outputs.
     """
 
     open_files = 13
     _sent: Outbox | None = None
 
     def close(self) -> None:
-        """Release everything; what was sent and not delivered is given up."""
+        """Release everything; records that were sent and not delivered are given up."""
         super().close()
         self._drop_sent()
 
@@ -290,7 +293,7 @@ class AtLeastOnce(KafkaCommitter):
 
     def _undo(self) -> None:
         super()._undo()
-        # The next one is a new one: this one may still say of records that they were given up.
+        # The next commit needs a new producer: this one may still report records that were given up.
         self._drop_sent()
 
     def _drop_sent(self) -> None:

@@ -1,4 +1,4 @@
-"""Kafka's errors in this project's words, and patience with a broker that is away."""
+"""What Kafka's errors mean, and how long calls are tried again while brokers are away."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ _NO_TOPIC = frozenset(
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
 _LONGEST_TRY = 10.0
 _SAYS_AFTER, _SAYS_LATER, _SAYS_EVERY = 1.0, 10.0, 60.0
-"""After how many seconds of waiting a log line says so: when a connection failed, and otherwise; and how often again."""
+"""Seconds until the first log line about waiting, after a failed connection and otherwise; seconds between two
+lines."""
 
 
 def error_of(error: BaseException) -> KafkaError | None:
@@ -79,41 +80,41 @@ def error_of(error: BaseException) -> KafkaError | None:
 
 
 def is_retriable(error: KafkaError) -> bool:
-    """Return whether the same call may succeed a little later; a transaction that has to be aborted has no later."""
+    """Return whether the same call may succeed later, as none does when its transaction has to be aborted."""
     if error.fatal() or error.txn_requires_abort():
         return False
     return bool(error.retriable() or error.code() in _RETRIABLE)
 
 
 def is_fenced(error: KafkaError) -> bool:
-    """Return whether another producer has taken the transactional id over."""
+    """Return whether another producer has taken over the transactional id."""
     return error.code() in _FENCED
 
 
 def is_unknown_topic(error: KafkaError) -> bool:
-    """Return whether the topic or the partition is not there."""
+    """Return whether the topic or the partition does not exist."""
     return error.code() in _NO_TOPIC
 
 
 def describe(error: KafkaError) -> str:
-    """Return one line for an error: what it means, and Kafka's words."""
+    """Return one line for an error: what it means, and Kafka's own text."""
     text = re.sub(r" \(after \d+ms in state \w+\)", "", re.sub(r"\s+", " ", error.str())).strip()
     meaning = _REFUSED.get(error.code())
     return f"{meaning} ({text})" if meaning else text
 
 
 def is_refused(error: KafkaError) -> bool:
-    """Return whether somebody answers, and does not let these clients in."""
+    """Return whether a broker answers and refuses these clients."""
     return error.code() in _REFUSED or "SSL handshake failed" in error.str()
 
 
 def is_out_of_files(text: str) -> bool:
-    """Return whether an error says that this process, or the host, has too many open files: that does not pass by itself."""
+    """Return whether an error is due to too many open files, of this process or the host: waiting does not help."""
     return error_number(text) in (errno.EMFILE, errno.ENFILE)
 
 
 def as_config_error(error: BaseException, where: str) -> ConfigError | None:
-    """Return the error for a client property that librdkafka does not take; None for any other exception."""
+    """Return the error for a client property that librdkafka refuses; None for any other exception."""
     found = error_of(error)
     text = found.str() if found is not None else str(error)
     if found is not None and found.code() not in (KafkaError._INVALID_ARG, KafkaError._CONFLICT):
@@ -126,39 +127,40 @@ def as_config_error(error: BaseException, where: str) -> ConfigError | None:
 
 
 class Client(Protocol):
-    """A client of Kafka's."""
+    """A client of confluent-kafka."""
 
     def poll(self, timeout: float, /) -> object:
-        """Let it tell what its connections came to."""
+        """Deliver the errors of its connections to its callbacks."""
         ...
 
 
 class Patience:
-    """How long calls are tried again while brokers are away: `task_timeout`. `where` names the cluster in messages.
+    """Tries calls again while brokers are away, for up to `timeout_s` (`task_timeout`). `where` names the cluster.
 
-    A cluster that refuses these clients is not tried again, unless it has answered them before: brokers that start may do that.
+    A cluster that refuses these clients is not tried again, unless it has answered before: a starting broker may
+    refuse.
     """
 
     def __init__(self, where: str, timeout_s: float) -> None:
         self.where = where
         self.timeout_s = timeout_s
-        self._heard: KafkaError | None = None
+        self._connection_error: KafkaError | None = None
         self._has_answered = False
 
-    def hear(self, error: KafkaError) -> None:
-        """Take note of what a connection failed with."""
+    def note_connection_error(self, error: KafkaError) -> None:
+        """Keep the error of a connection, for messages."""
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
-            self._heard = error
+            self._connection_error = error
 
     def call(self, doing: str, call: Callable[[float], T], client: Client | None = None, first: float = 1.0) -> T:
-        """Return `call(seconds)`, tried again after errors that pass. Raises LogError when the time is over.
+        """Return `call(seconds)`, tried again after retriable errors. Raises LogError when `timeout_s` is over.
 
-        Other errors of Kafka come out as they are. `seconds` is how long one try may take, `first` that of the first; `client` is asked
-        for what its connections failed with.
+        Raises KafkaException for other errors. `seconds`: how long one try may take; `first`: the same for the first
+        try. `client`: polled for the errors of its connections.
         """
         began = time.monotonic()
         deadline, said_at, most, wait = began + self.timeout_s, 0.0, first, _FIRST_WAIT
-        self._heard = None
+        self._connection_error = None
         while True:
             left = deadline - time.monotonic()
             try:
@@ -169,13 +171,15 @@ class Patience:
                     raise
                 if client is not None:
                     client.poll(0)
-                reason = self._heard or error
+                reason = self._connection_error or error
                 if is_out_of_files(reason.str()) or (is_refused(reason) and not self._has_answered):
                     raise self.failed(doing, reason) from exception
                 if deadline - time.monotonic() <= wait:
                     raise self.timed_out(f"while {doing}", error) from exception
                 now = time.monotonic()
-                if now - said_at >= _SAYS_EVERY and now - began >= (_SAYS_AFTER if self._heard else _SAYS_LATER):
+                if now - said_at >= _SAYS_EVERY and now - began >= (
+                    _SAYS_AFTER if self._connection_error else _SAYS_LATER
+                ):
                     said_at = now
                     _log.warning(
                         "waiting for %s, for %.0f s at most (task_timeout), while %s: %s",
@@ -190,22 +194,23 @@ class Patience:
             wait, most = min(_LONGEST_WAIT, wait * 2), min(_LONGEST_TRY, most * 2)
 
     def timed_out(self, doing: str, error: KafkaError | None = None) -> LogError:
-        """Return the LogError for a cluster that was away for too long."""
-        reason = self._heard or error
+        """Return the LogError for a cluster that did not answer for too long."""
+        reason = self._connection_error or error
         return LogError(
             f"{self.where} did not answer for {self.timeout_s:g} s (task_timeout) {doing}"
             + (f": {describe(reason)}{_hint(reason)}" if reason is not None else "")
-            + ". Is it running, and are the address and security.protocol right? Nothing since the last commit counts, and nothing is lost: start again when it is back"
+            + ". Is it running, and are the address and security.protocol right? Nothing since the last commit counts, "
+            "and nothing is lost: start again when it is back"
         )
 
     def failed(self, doing: str, cause: KafkaError | KafkaException) -> LogError:
-        """Return the LogError for an error that will not pass."""
+        """Return the LogError for an error that is not retriable."""
         error = error_of(cause) if isinstance(cause, KafkaException) else cause
         return LogError(f"{self.where}: {doing}: {cause if error is None else describe(error) + _hint(error)}")
 
 
 def _hint(error: KafkaError) -> str:
-    """Return what to do about an error, where that is known."""
+    """Return what to do about an error; empty where that is not known."""
     if error.code() in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED):
         return ": correct sasl.username and sasl.password (or sasl.mechanism) among the client settings"
     if error.code() == KafkaError._SSL or "SSL" in error.str():

@@ -15,7 +15,7 @@ from .failures import error_of
 
 
 class Groups:
-    """The consumer groups of one cluster. Thread-safe. Every method raises LogError when the cluster refuses a request."""
+    """The consumer groups of one cluster. Thread-safe. Every method raises LogError when a request fails."""
 
     def __init__(self, clients: Clients) -> None:
         self._where = clients.where

@@ -22,7 +22,7 @@ from .committers import AtLeastOnce, ExactlyOnce
 from .failures import error_of, is_retriable, is_unknown_topic
 from .groups import Groups
 from .notes import Notes
-from .positions import nothing, plain, position_of, seeds, task_of
+from .positions import plain, position_of, start_positions, task_of, without_position
 from .producing import SharedOutbox, largest_message
 from .reading import MOST_READERS, PartitionReader, Readers, out_of_range
 from .topics import Topics
@@ -30,9 +30,9 @@ from .transactions import Transactions
 
 _GUARANTEES = {"exactly_once": ExactlyOnce, "exactly_once_v2": ExactlyOnce, "at_least_once": AtLeastOnce}
 _SETTLE_SECONDS = 1.0
-"""How long a commit that has returned may take until its positions can be read; the answer takes a tenth of a second after most."""
+"""How long to wait until the positions of a commit that has returned can be read; most take a tenth of a second."""
 _READER_GROUP = "penstock"
-"""The group of consumers that only read; they join and commit nothing, but librdkafka wants a name."""
+"""The group of consumers that only read: librdkafka needs a name, though they neither join nor commit."""
 
 
 class KafkaLog(Log):
@@ -44,14 +44,15 @@ class KafkaLog(Log):
     """
 
     commit_markers = 1
-    """That of the transaction, which both guarantees commit with."""
+    """The transaction's control record; both guarantees commit by a transaction."""
 
     def __init__(self, location: str, settings: Mapping[str, str] | None = None) -> None:
         self._clients = Clients(location, settings or {})
         committer = _GUARANTEES.get(self._clients.guarantee)
         if committer is None:
             raise ConfigError(
-                f"setting 'processing_guarantee': expected one of {', '.join(_GUARANTEES)}, found {self._clients.guarantee!r}"
+                f"setting 'processing_guarantee': expected one of {', '.join(_GUARANTEES)}, found "
+                f"{self._clients.guarantee!r}"
             )
         self._committer = committer
         self._patience = self._clients.patience
@@ -65,7 +66,7 @@ class KafkaLog(Log):
         self._positions: dict[tuple[str, str], Consumer] = {}
 
     def open_files(self, tasks: int) -> int:
-        """Return what the committers of `tasks` tasks and the readers of one partition each need, with one broker."""
+        """Return how many the committers of `tasks` tasks, and one reader for each, need with one broker."""
         return tasks * self._committer.open_files + min(tasks, MOST_READERS) * PartitionReader.open_files
 
     # -- topics
@@ -161,7 +162,8 @@ class KafkaLog(Log):
                 error = error_of(exception)
                 if error is None or not is_retriable(error):
                     raise
-            # A transaction is open, for a minute if who began it is dead: what was committed before counts until it is over.
+            # A transaction is open, for up to a minute if its process is dead: until it ends, the commit before it
+            # counts.
             return self._group(application_id).committed(plain(partitions), timeout=seconds)
 
         try:
@@ -175,14 +177,14 @@ class KafkaLog(Log):
         return {each: positions[each] for each in partitions}
 
     def set_positions(self, application_id: str, positions: Mapping[TopicPartition, int]) -> None:
-        """Let an application begin at `positions`: one commit of the group, which also takes its other positions back."""
+        """Let an application begin at `positions`: one commit of the group, which also removes its other positions."""
         self._topics.check(list(positions))
         self._groups.check_members(application_id)
         before = self._fence_all(application_id)
-        # The broker keeps positions in a topic that was deleted for a while, and takes none for it.
-        there = self._topics.counts(fresh=True)
-        others = [TopicPartition(each.topic, each.partition) for each in before if each.topic in there]
-        offsets = seeds(positions) + nothing([each for each in others if each not in positions])
+        # The broker keeps positions in a deleted topic for a while, and refuses new ones.
+        existing = self._topics.counts(fresh=True)
+        others = [TopicPartition(each.topic, each.partition) for each in before if each.topic in existing]
+        offsets = start_positions(positions) + without_position([each for each in others if each not in positions])
         if offsets:
             consumer = self._group(application_id)
             doing = f"setting the positions of {application_id!r}"
@@ -215,7 +217,7 @@ class KafkaLog(Log):
         self._notes.put(application_id, key, value)
 
     def lease(self, application_id: str, owner: str, ttl_ms: int) -> Lease:
-        """Take the application's driver lease. Raises LogError also when somebody else has joined the application's group."""
+        """Take the application's driver lease. Raises LogError also when the application's group has members."""
         self._groups.check_members(application_id)
         return self._notes.lease(application_id, owner, ttl_ms)
 
@@ -234,7 +236,7 @@ class KafkaLog(Log):
     # -- inside
 
     def _check_sizes(self, batch: OutputBatch) -> None:
-        """Raise RecordRefusedError for a record that is too large, and see to it that the producer's batches are not: there is no commit to undo."""
+        """Raise RecordRefusedError for a record that is too large, and limit the producer's batches to that size."""
         topic = batch.topic
         if topic not in self._measured:
             self._measured[topic] = most = largest_message(self._clients, topic)
@@ -256,7 +258,7 @@ class KafkaLog(Log):
         return out_of_range_error(partition, offset, start, self._end(partition))
 
     def _group(self, application_id: str, level: str = "read_uncommitted") -> Consumer:
-        """Return a consumer that asks for a group's positions; with "read_committed" one that waits for transactions to end."""
+        """Return a consumer that reads a group's positions; "read_committed" waits for open transactions to end."""
         with self._lock:
             found = self._positions.get((application_id, level))
             if found is None:
@@ -265,10 +267,10 @@ class KafkaLog(Log):
             return found
 
     def _fence_all(self, application_id: str) -> list[KafkaPartition]:
-        """Shut out whoever holds a task that has commits, and return the group's positions, which nobody changes from then on.
+        """Fence every task that has commits; return the group's positions, which no task changes from then on.
 
-        The first look does not wait for open transactions, because a fence ends those of the tasks that it shows. The next ones do: a
-        commit that has just returned, or the first one of a task, may not be readable before.
+        The first read does not wait for open transactions, because fencing ends those of the tasks that it finds. Later
+        reads wait: a commit that has just returned, or a task's first commit, may not be readable before.
         """
         fenced: set[str] = set()
         stable = False
@@ -283,7 +285,7 @@ class KafkaLog(Log):
             stable = True
 
     def _fence(self, application_id: str, task_id: str) -> None:
-        """Shut out whoever holds a task."""
+        """Fence a task."""
         try:
             with closing(Transactions(self._clients, self._topics.count, application_id, task_id)) as transactions:
                 transactions.take_fence()

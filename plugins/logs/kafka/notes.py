@@ -1,7 +1,7 @@
-"""An application's notes and its driver's lease, in a small internal topic of its own: `<application id>-penstock-notes`.
+"""An application's notes and its driver's lease, in an internal topic: `<application id>-penstock-notes`.
 
-Partition 0 is compacted by note. Partition 1 holds the lease's claims, each with the broker's time, so that every
-reader comes to the same answer who holds it, whatever the clocks of the drivers say.
+Partition 0 is compacted by note. Partition 1 has the claims to the lease, each with the broker's time, so that every
+reader finds the same holder, whatever the drivers' clocks show.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Notes:
         self._append(application_id, _NOTES, key, value)
 
     def delete(self, application_id: str) -> None:
-        """Forget an application's notes; not who holds its lease."""
+        """Delete an application's notes; its lease stays."""
         keys = {key for batch in self._read(application_id, _NOTES) for key in batch.keys}
         if keys:
             topic, count = application_id + NOTES_SUFFIX, len(keys)
@@ -78,18 +78,18 @@ class Notes:
         if holder is None or holder.token != lease.token:
             lease.withdraw()
             raise LeaseHeldError(
-                f"application {application_id!r} is already run by {holder.owner if holder else '?'}, which holds its lease in "
-                f"{self._clients.where} for at most {ttl_ms / 1000:.1f} s after its end: stop it first"
+                f"application {application_id!r} is already run by {holder.owner if holder else '?'}, which holds its "
+                f"lease in {self._clients.where} for at most {ttl_ms / 1000:.1f} s after its end: stop it first"
             )
         return lease
 
     def claim(self, application_id: str, token: str, owner: str, ttl_ms: int) -> None:
-        """Append a claim; one of no time gives the lease up."""
+        """Append a claim; one with `ttl_ms` 0 releases the lease."""
         text = json.dumps({"owner": owner, "ttl_ms": ttl_ms})
         self._append(application_id, _LEASE, token, text.encode())
 
     def holder(self, application_id: str) -> _Holder | None:
-        """Return who holds the lease, by the broker's times. A claim counts when nobody else held the lease at that time."""
+        """Return the holder of the lease, by the broker's times. A claim counts if no other one was valid then."""
         holder: _Holder | None = None
         for batch in self._read(application_id, _LEASE):
             for key, value, at_ms in zip(batch.keys, batch.values, batch.timestamps, strict=True):

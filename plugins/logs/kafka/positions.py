@@ -18,17 +18,17 @@ from penstock.record import TopicPartition
 
 _MOST_BYTES = 4_000
 """Kafka's default limit for an offset's metadata (`offset.metadata.max.bytes`) is 4,096."""
-_NOTHING = '{"penstock":1,"position":null}'
-"""The metadata of a position that was taken back: a group's single positions cannot be deleted."""
-_SEED = '{"penstock":1,"begin":true}'
-"""The metadata of a position where to begin, without a commit."""
+_NO_POSITION = '{"penstock":1,"position":null}'
+"""The metadata of a position that does not count: Kafka cannot delete single positions of a group."""
+_START = '{"penstock":1,"begin":true}'
+"""The metadata of a position to start from, without a commit."""
 _WHOLE_COPIES = 3
-"""So many of a task's positions carry the engine's state, in case that a topic, and the position in it, is deleted."""
+"""How many of a task's positions carry the engine's state, because a topic can be deleted with the position in it."""
 
 
 @dataclass(frozen=True)
 class Note:
-    """What the metadata of one position says. `engine_state` is None where only the version is kept; `at` is in seconds."""
+    """The metadata of one position. `engine_state` is None where only the version is kept; `at`: seconds since 1970."""
 
     task_id: str
     version: str
@@ -44,8 +44,8 @@ class Note:
 
     @classmethod
     def from_text(cls, text: str | None) -> Note | None:
-        """Return what metadata says; None for metadata of others, and where there is no commit. Raises LogError when it is damaged."""
-        if not text or text in (_NOTHING, _SEED) or '"penstock"' not in text:
+        """Return parsed metadata; None for another program's, and without a commit. Raises LogError for damage."""
+        if not text or text in (_NO_POSITION, _START) or '"penstock"' not in text:
             return None
         try:
             fields = json.loads(text)
@@ -67,14 +67,14 @@ def _sum(fields: Mapping[str, Any]) -> str:
 
 
 def to_kafka(task_id: str, commit: Commit) -> list[KafkaPartition]:
-    """Return a commit as offsets with metadata. Raises LogError when the engine's state is too large for that."""
+    """Return a commit as offsets with metadata. Raises LogError when the engine's state is too large for metadata."""
     now = int(time.time())
     whole = Note(task_id, commit.version, commit.engine_state, now).to_text()
     short = Note(task_id, commit.version, None, now).to_text()
     if len(whole) > _MOST_BYTES:
         raise LogError(
-            f"task {task_id}: what the engine has to remember takes {len(whole)} bytes, and Kafka keeps {_MOST_BYTES} beside a position; "
-            "let the task read fewer topics, or schedule fewer punctuators"
+            f"task {task_id}: what the engine has to remember takes {len(whole)} bytes, and Kafka keeps {_MOST_BYTES} "
+            "beside a position; let the task read fewer topics, or schedule fewer punctuators"
         )
     return [
         KafkaPartition(each.topic, each.partition, position, metadata=whole if index < _WHOLE_COPIES else short)
@@ -83,16 +83,17 @@ def to_kafka(task_id: str, commit: Commit) -> list[KafkaPartition]:
 
 
 def from_kafka(task_id: str, found: Iterable[KafkaPartition]) -> tuple[Commit | None, int]:
-    """Return the commit that a task's offsets carry, None when there is none of ours, and when it was made (seconds).
+    """Return the commit in a task's offsets, None if there is none, and when it was made (seconds since 1970).
 
-    All positions of a commit carry its version; an older one is of a topic that the task stopped reading for a while.
-    Raises LogError when somebody else set a position, when metadata is damaged, or when the engine's state is gone.
+    All positions of a commit carry its version; a position with an older version is of a topic that the task did not
+    read for a while. Raises LogError when another program set a position, when metadata is damaged, or when every topic
+    whose position carried the engine's state was deleted.
     """
     foreign: list[str] = []
     positions: dict[TopicPartition, int] = {}
     notes: dict[TopicPartition, Note] = {}
     for each in found:
-        if position_of(each) is None or each.metadata == _SEED:
+        if position_of(each) is None or each.metadata == _START:
             continue
         partition = TopicPartition(each.topic, each.partition)
         positions[partition] = each.offset
@@ -100,8 +101,8 @@ def from_kafka(task_id: str, found: Iterable[KafkaPartition]) -> tuple[Commit | 
             note = Note.from_text(each.metadata)
         except LogError as error:
             raise LogError(
-                f"task {task_id}: the committed position of {partition}: {error}. Nothing was changed; if it cannot be put right, "
-                "`penstock reset` starts the application afresh"
+                f"task {task_id}: the committed position of {partition}: {error}. Nothing was changed; if it cannot be "
+                "put right, `penstock reset` starts the application afresh"
             ) from None
         if note is None:
             foreign.append(f"{partition} (offset {each.offset})")
@@ -109,9 +110,9 @@ def from_kafka(task_id: str, found: Iterable[KafkaPartition]) -> tuple[Commit | 
             notes[partition] = note
     if foreign:
         raise LogError(
-            f"task {task_id}: the committed positions of {', '.join(foreign)} were set by another program, and its state does not "
-            "belong to them. To start from other positions, use `penstock reset`, which takes care of both; if another program has "
-            "the application's id as its consumer group, give one of them another"
+            f"task {task_id}: the committed positions of {', '.join(foreign)} were set by another program, and its "
+            "state does not belong to them. To start from other positions, use `penstock reset`, which takes care of "
+            "both; if another program has the application's id as its consumer group, give one of them another"
         )
     if not notes:
         return None, 0
@@ -120,24 +121,24 @@ def from_kafka(task_id: str, found: Iterable[KafkaPartition]) -> tuple[Commit | 
     state = next((note.engine_state for note in kept if note.engine_state is not None), None)
     if state is None:
         raise LogError(
-            f"task {task_id}: the topics whose positions held what the engine must remember (version {version}) were deleted; "
-            "reset the application (`penstock reset`), or run it under another id"
+            f"task {task_id}: the topics whose positions held what the engine must remember (version {version}) were "
+            "deleted; reset the application (`penstock reset`), or run it under another id"
         )
     return Commit(positions, version, state), max(note.at for note in kept)
 
 
 def plain(partitions: Sequence[TopicPartition]) -> list[KafkaPartition]:
-    """Return partitions in Kafka's form."""
+    """Return partitions as confluent-kafka's."""
     return [KafkaPartition(each.topic, each.partition) for each in partitions]
 
 
 def position_of(found: KafkaPartition) -> int | None:
     """Return a committed position; None where there is none."""
-    return None if found.offset < 0 or found.metadata == _NOTHING else int(found.offset)
+    return None if found.offset < 0 or found.metadata == _NO_POSITION else int(found.offset)
 
 
 def task_of(found: KafkaPartition) -> str | None:
-    """Return the task that committed a position; None where no task did, or nobody can say."""
+    """Return the task that committed a position; None where no task did, or its metadata is damaged."""
     try:
         note = Note.from_text(found.metadata)
     except LogError:
@@ -145,13 +146,13 @@ def task_of(found: KafkaPartition) -> str | None:
     return None if note is None else note.task_id
 
 
-def nothing(partitions: Sequence[TopicPartition]) -> list[KafkaPartition]:
-    """Return what takes positions back, in Kafka's form."""
-    return [KafkaPartition(each.topic, each.partition, 0, metadata=_NOTHING) for each in partitions]
+def without_position(partitions: Sequence[TopicPartition]) -> list[KafkaPartition]:
+    """Return offsets to commit for partitions that have no position from then on."""
+    return [KafkaPartition(each.topic, each.partition, 0, metadata=_NO_POSITION) for each in partitions]
 
 
-def seeds(positions: Mapping[TopicPartition, int]) -> list[KafkaPartition]:
-    """Return positions without a commit, in Kafka's form."""
+def start_positions(positions: Mapping[TopicPartition, int]) -> list[KafkaPartition]:
+    """Return offsets to commit for positions to start from, without a commit of a task."""
     return [
-        KafkaPartition(each.topic, each.partition, position, metadata=_SEED) for each, position in positions.items()
+        KafkaPartition(each.topic, each.partition, position, metadata=_START) for each, position in positions.items()
     ]

@@ -1,4 +1,4 @@
-"""Producing: columns into a producer's queue, with bounded memory, and what failed."""
+"""Producing: columns into a producer's queue, with bounded memory, and the first record that failed."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from .clients import Clients
 from .failures import describe, error_of, is_fenced, is_unknown_topic
 
 _CHUNK = 5_000
-"""Records between two looks at how much is in flight."""
+"""Records between two checks of how much is in flight."""
 _MOST_IN_FLIGHT_BYTES = 32 * 1024 * 1024
 _MOST_IN_FLIGHT = 400_000
 _SAMPLED = 32
-_LOOK_SECONDS = 1.0
-"""How long nothing is delivered until it is asked whether the topics are still there."""
+_CHECK_SECONDS = 1.0
+"""Seconds without a delivery until the topics are checked."""
 _SETTLE_SECONDS = 5.0
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
-"""What became of records that were given up because of another one, or of the transaction."""
+"""The errors of records that were given up because of another record, or of the transaction."""
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
 
 
 class Outbox:
-    """What one producer sends. Used by one thread.
+    """Sends records with one producer. Used by one thread.
 
-    `failed` is the topic and the error of the first record that could not be delivered; one that was refused counts before those that
-    were given up because of it.
+    `failed` is the topic and the error of the first record that was not delivered; a record that was refused takes
+    precedence over those that were given up because of it.
 
-    The producer has threads and sockets until nothing refers to it any more, and the frames of an error's traceback refer to their
-    arguments and variables. So no one but this object refers to it, and `close` ends it whoever keeps the error.
+    A producer keeps threads and sockets until the last reference to it is gone, and a kept exception keeps the
+    variables of its traceback's frames. So only this object refers to the producer, and `close` ends it in any case.
     """
 
     def __init__(
@@ -59,25 +59,25 @@ class Outbox:
             self._refused_bytes = len(message.key() or b"") + len(message.value() or b"")
 
     def knows_refusal(self) -> bool:
-        """Return whether `failed` is what a record failed with by itself."""
+        """Return whether `failed` is a refused record, not one that was given up because of another."""
         return self.failed is not None and self.failed[1].code() not in _PURGED
 
     def send(self, batch: OutputBatch) -> None:
-        """Queue a batch. Raises ProductionError for a record that cannot be produced, and for a topic that is not there."""
+        """Queue a batch. Raises ProductionError for a record that cannot be produced, and for a missing topic."""
         if not batch.keys:
             return
         topic = batch.topic
         count = self._checked.get(topic)
         if count is None:
-            # librdkafka would find out only after half a minute.
+            # librdkafka would report a missing topic only after half a minute.
             with unknown_topics_as_production_errors():
                 count = self._checked[topic] = self._partitions(topic)
-        told = None
+        partition = None
         if batch.partitions is not None:
-            told = _one_partition(batch.partitions)
+            partition = _one_partition(batch.partitions)
             _check_partitions(batch, count)
         if 0 in batch.timestamps:
-            # librdkafka takes 0 for "now"; the next millisecond is as near as it gets.
+            # librdkafka takes 0 for "now"; 1 is the closest timestamp that it keeps.
             timestamps = [each or 1 for each in batch.timestamps]
             batch = OutputBatch(topic, batch.keys, batch.values, timestamps, batch.headers, batch.partitions)
         size = _record_size(batch)
@@ -85,14 +85,14 @@ class Outbox:
             self._make_room(min(_CHUNK, len(batch.keys) - start), size)
             stop = start + _CHUNK
             try:
-                if batch.headers is None and (batch.partitions is None or told is not None):
+                if batch.headers is None and (batch.partitions is None or partition is not None):
                     deque(
                         map(
                             self._producer.produce,
                             repeat(topic),
                             batch.values[start:stop],
                             batch.keys[start:stop],
-                            repeat(-1 if told is None else told),
+                            repeat(-1 if partition is None else partition),
                             repeat(None),
                             repeat(None),
                             batch.timestamps[start:stop],
@@ -109,8 +109,8 @@ class Outbox:
     def _send_one_by_one(self, batch: OutputBatch, indexes: range) -> None:
         for index in indexes:
             targets: Sequence[int] = (-1,)
-            if batch.partitions is not None and (told := batch.partitions[index]) is not None:
-                targets = told
+            if batch.partitions is not None and (chosen := batch.partitions[index]) is not None:
+                targets = chosen
             headers: Any = list(batch.headers[index]) if batch.headers is not None else None
             for partition in targets:
                 self._producer.produce(
@@ -121,20 +121,20 @@ class Outbox:
     def _make_room(self, count: int, size: int) -> None:
         most = max(0, min(_MOST_IN_FLIGHT, _MOST_IN_FLIGHT_BYTES // size) - count)
         deadline = time.monotonic() + self._clients.patience.timeout_s
-        look_at = time.monotonic() + _LOOK_SECONDS
+        check_at = time.monotonic() + _CHECK_SECONDS
         while len(self._producer) > most:
             self._producer.poll(0.01)
             self.check()
-            if time.monotonic() > look_at:
+            if time.monotonic() > check_at:
                 self.check_topics()
-                look_at = time.monotonic() + _LOOK_SECONDS
+                check_at = time.monotonic() + _CHECK_SECONDS
             if time.monotonic() > deadline:
                 raise self._clients.patience.timed_out(f"with {len(self._producer)} records on their way to it")
 
     def flush(self) -> None:
         """Wait until everything sent is delivered. Raises as `send`, and LogError when that takes too long."""
         deadline = time.monotonic() + self._clients.patience.timeout_s
-        while self._producer.flush(_LOOK_SECONDS):
+        while self._producer.flush(_CHECK_SECONDS):
             self.check()
             self.check_topics()
             if time.monotonic() > deadline:
@@ -142,14 +142,15 @@ class Outbox:
         self.check()
 
     def check_topics(self) -> None:
-        """Raise ProductionError if a topic that was there is gone: librdkafka would wait for another one."""
+        """Raise ProductionError if a topic was deleted: librdkafka would wait until it is created again."""
         for topic in list(self._checked):
             try:
                 self._partitions(topic)
             except UnknownTopicError as error:
                 self._checked.pop(topic)
                 raise ProductionError(
-                    f"cannot produce: {error} It was there when the task began: was it deleted? Create it and start again"
+                    f"cannot produce: {error} It was there when the task began: was it deleted? Create it and start "
+                    "again"
                 ) from error
 
     def check(self) -> None:
@@ -159,12 +160,12 @@ class Outbox:
             raise self.error(topic, error)
 
     def error(self, topic: str, error: KafkaError) -> ProductionError:
-        """Return the error for a record that a topic did not take."""
+        """Return the error for a record that a topic refused."""
         self._checked.pop(topic, None)
         what = f"topic {topic!r}: cannot produce to {self._clients.where}: {describe(error)}"
         if error.code() in _TOO_LARGE:
             limit = largest_message(self._clients, topic)
-            # A batch of many records that is refused says nothing about one of them: the next producer makes smaller ones.
+            # A refused batch does not show which of its records is too large: the next producer makes smaller batches.
             is_alone = limit is None or not self._clients.limit_batches(limit)
             size = self._refused_bytes if is_alone else None
             return RecordRefusedError(
@@ -194,9 +195,10 @@ class Outbox:
         return exception
 
     def settle(self) -> KafkaError | None:
-        """Give up what is not sent, hear what became of the rest, and return what the producer was lost by; None if it can go on.
+        """Give up unsent records and wait for the others; return the fatal error, None if the producer can go on.
 
-        A transaction fails before its producer hears which record was refused, so `failed` says it after this at the earliest.
+        Call it before reading `failed`: a transaction may fail before the delivery report of the refused record
+        arrives.
         """
         try:
             self._producer.poll(0)
@@ -208,20 +210,20 @@ class Outbox:
         return None
 
     def poll(self, seconds: float) -> None:
-        """Hear what became of records. Raises KafkaException when the producer is lost."""
+        """Process delivery reports. Raises KafkaException after a fatal error."""
         self._producer.poll(seconds)
 
     def is_lost_by(self, error: KafkaError) -> bool:
-        """Return whether the producer can do nothing any more after an error, so that another has to be opened."""
+        """Return whether the producer is unusable after an error, so that another has to be opened."""
         return is_fenced(error) or error.fatal() or error.code() == KafkaError._FATAL
 
     def drop(self, seconds: float) -> None:
-        """Give up what is not delivered."""
+        """Give up undelivered records."""
         self._producer.purge()
         try:
             self._producer.flush(seconds)
         except KafkaException:
-            pass  # it is lost, and says so again when it is used
+            pass  # a fatal error, which any later call raises again
         self.failed = None
 
     def close(self) -> None:
@@ -237,7 +239,7 @@ class Outbox:
 
 
 class SharedOutbox:
-    """An outbox for any thread, opened when first used. One that failed is closed, and the next call opens another."""
+    """An outbox for any thread, opened on first use. A failure closes it, and the next call opens another."""
 
     def __init__(self, clients: Clients, partitions: Callable[[str], int]) -> None:
         self._clients = clients
@@ -246,7 +248,7 @@ class SharedOutbox:
         self._outbox: Outbox | None = None
 
     def deliver(self, batch: OutputBatch) -> None:
-        """Produce a batch; durable when this returns. Raises as `Outbox.send` and `Outbox.flush`."""
+        """Produce a batch; it is durable when this returns. Raises as `Outbox.send` and `Outbox.flush`."""
         with self._lock:
             if self._outbox is None:
                 self._outbox = Outbox(self._clients, self._partitions)
@@ -258,7 +260,7 @@ class SharedOutbox:
                 raise
 
     def close(self) -> None:
-        """End the producer that is open, if one is."""
+        """End the open producer, if there is one."""
         with self._lock:
             self._close()
 
@@ -269,7 +271,7 @@ class SharedOutbox:
 
 
 def largest_message(clients: Clients, topic: str) -> int | None:
-    """Return a topic's `max.message.bytes`; None when the broker does not say."""
+    """Return a topic's `max.message.bytes`; None when the broker does not return it."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
     try:
         config = clients.admin.one(
@@ -282,9 +284,9 @@ def largest_message(clients: Clients, topic: str) -> int | None:
 
 
 def _one_partition(partitions: Sequence[Sequence[int] | None]) -> int | None:
-    """Return the partition that all records go to, if there is one."""
+    """Return the partition that all records go to; None if they go to several."""
     first = partitions[0]
-    # Those that a changelog sends are one tuple many times.
+    # A changelog passes the same tuple for every record, which makes `count` fast.
     return first[0] if first is not None and len(first) == 1 and partitions.count(first) == len(partitions) else None
 
 

@@ -1,4 +1,4 @@
-"""Reading records: consumers that prefetch one partition each, and columns out of their messages."""
+"""Reading records: consumers that prefetch one partition each, and their messages by column."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from .failures import is_retriable
 _MESSAGES = 4_000
 """How many messages are taken from a consumer at once."""
 MOST_READERS = 32
-"""How many partitions a process reads ahead; each costs some threads and up to `queued.max.messages.kbytes`."""
+"""How many partitions a process prefetches; each costs some threads and up to `queued.max.messages.kbytes`."""
 _BLOCK_SECONDS = 0.1
 _SAMPLED = 32
 
 
 class PartitionReader:
-    """A consumer that reads ahead in one partition, from `offset` on. Used by one thread at a time.
+    """A consumer that prefetches one partition from `offset` on. Used by one thread at a time.
 
-    It never seeks: what a consumer says of its position, and of the end, may for a moment be of where it was before.
+    It never seeks: right after a seek, a consumer may still report the position and the end from before.
     """
 
     open_files = 8
-    """How many descriptors one needs with one broker."""
+    """How many file descriptors one reader needs with one broker."""
 
     def __init__(self, clients: Clients, group: str, partition: TopicPartition, offset: int) -> None:
         self.partition = partition
@@ -47,12 +47,12 @@ class PartitionReader:
             self._consumer.close()
             raise
         self._kept: list[Message] = []  # messages after `next`
-        self._ended = -1  # an end of the partition that the consumer has met
+        self._ended = -1  # the last end of the partition that the consumer reported
 
     def fetch(self, end: int, max_bytes: int, log_end: Callable[[], int]) -> list[RecordBatch]:
         """Return records up to `end`, about `max_bytes`. Raises KafkaException.
 
-        `log_end` is asked where the partition ends when the consumer meets an end before `end`.
+        `log_end` returns the partition's stable end; it is called when the consumer reports an end before `end`.
         """
         partition = self.partition
         batches: list[RecordBatch] = []
@@ -116,13 +116,13 @@ class PartitionReader:
         return records
 
     def _reached(self) -> int:
-        """Return up to where nothing is left but what was taken: markers and gaps are passed without a message."""
+        """Return the offset that the consumer has reached: it passes control records and gaps without a message."""
         found = self._consumer.position([KafkaPartition(*self.partition)])[0]
         return max(int(found.offset), self._ended)
 
 
 class Readers:
-    """The readers of a process, by partition; those used longest ago give way to new ones. Thread-safe."""
+    """The readers of a process, by partition; the least recently used are closed first. Thread-safe."""
 
     def __init__(self, make: Callable[[TopicPartition, int], PartitionReader]) -> None:
         self._make = make
@@ -131,7 +131,7 @@ class Readers:
 
     @contextmanager
     def reader(self, partition: TopicPartition, offset: int) -> Iterator[PartitionReader]:
-        """Lend a reader that is at `offset`. One that raised is closed: what it had read ahead is not trusted."""
+        """Lend a reader that is at `offset`. An exception closes it, because its prefetched records may have gaps."""
         with self._lock:
             reader = self._idle.pop(partition, None)
         if reader is not None and reader.next != offset:
@@ -144,14 +144,14 @@ class Readers:
         except BaseException:
             reader.close()
             raise
-        gone = []
+        unused = []
         with self._lock:
             if partition in self._idle:
-                gone.append(self._idle.pop(partition))
+                unused.append(self._idle.pop(partition))
             self._idle[partition] = reader
             while len(self._idle) > MOST_READERS:
-                gone.append(self._idle.popitem(last=False)[1])
-        for each in gone:
+                unused.append(self._idle.popitem(last=False)[1])
+        for each in unused:
             each.close()
 
     def forget(self, topic: str) -> None:
@@ -203,7 +203,7 @@ def _cut(batch: RecordBatch, count: int) -> RecordBatch:
 
 
 def _size(batch: RecordBatch) -> int:
-    """Return about how many bytes a batch holds, by a sample of it."""
+    """Return about how many bytes a batch has, estimated from a sample."""
     step = max(1, len(batch.keys) // _SAMPLED)
     columns: list[Any] = [*batch.keys[::step], *batch.values[::step]]
     sampled = len(batch.keys[::step])
@@ -211,11 +211,11 @@ def _size(batch: RecordBatch) -> int:
 
 
 def out_of_range(error: KafkaError) -> bool:
-    """Return whether a consumer's position is not in the log."""
+    """Return whether the error says that a consumer's position is not in the log."""
     return error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 
 
 def read_whole(reader: PartitionReader, end: int) -> Iterator[RecordBatch]:
-    """Yield every record from where a reader is up to `end`, which the log has."""
+    """Yield every record from a reader's position up to `end`, which the log has reached."""
     while reader.next < end:
         yield from reader.fetch(end, 1 << 22, lambda: end)

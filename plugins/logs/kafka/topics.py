@@ -37,7 +37,7 @@ _PURGE_SECONDS = 1.0
 _KAFKAS_OWN = frozenset(["__consumer_offsets", "__transaction_state", "__share_group_state", "__remote_log_metadata"])
 _OWN_SUFFIXES = ("-repartition", "-changelog")
 NOTES_SUFFIX = "-penstock-notes"
-"""What the name of the topic that keeps an application's notes and its lease ends in."""
+"""The end of the name of the topic that keeps an application's notes and its lease."""
 
 
 class Topics:
@@ -57,7 +57,7 @@ class Topics:
     # ------------------------------------------------------------------ what there is
 
     def all(self) -> Mapping[str, TopicInfo]:
-        """Return all topics but Kafka's own and those for notes; settings are asked for when somebody looks at them."""
+        """Return all topics but Kafka's own and those for notes; their settings are requested on first access."""
         counts = self.counts(fresh=True)
         settings = _Settings(self, list(counts))
         owners = self._owners(counts)
@@ -126,7 +126,7 @@ class Topics:
         return {name.removesuffix(NOTES_SUFFIX) for name in counts if name.endswith(NOTES_SUFFIX)}
 
     def settings(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Return the settings that were given to topics."""
+        """Return the settings that topics were given, without the broker's defaults."""
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
         if not resources:
             return {}
@@ -143,7 +143,7 @@ class Topics:
     # ------------------------------------------------------------------ making and deleting
 
     def create(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
-        """Create a topic, and wait until the cluster knows it."""
+        """Create a topic, and wait until every broker serves it."""
         check_name(name, partitions)
         for key, value in config.items():
             if not isinstance(value, str):
@@ -159,7 +159,7 @@ class Topics:
         self._wait(f"topic {name!r} to appear", lambda: self._is_ready(name, partitions))
 
     def delete(self, name: str) -> None:
-        """Delete a topic, and wait until the cluster has forgotten it."""
+        """Delete a topic, and wait until it is gone."""
         self._count(name, self.counts(fresh=True))
         try:
             self._admin.one(
@@ -216,12 +216,12 @@ class Topics:
         return self.offsets(partitions, _EARLIEST)
 
     def end_offsets(self, partitions: Sequence[TopicPartition], *, stable: bool) -> dict[TopicPartition, int]:
-        """Return the offset after the last record, for each; the last that no open transaction holds back, when `stable`."""
+        """Return the end offset of each; with `stable`, the stable end offset: below every open transaction."""
         level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
         return self.offsets(partitions, _LATEST, level)
 
     def offsets_for_time(self, partitions: Sequence[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int]:
-        """Return the first offset whose record is of that time or later; the end where there is none."""
+        """Return the first offset whose record has that timestamp or a later one; the end where there is none."""
         found = self.offsets(partitions, OffsetSpec.for_timestamp(max(0, timestamp_ms)))
         late = [each for each, offset in found.items() if offset < 0]
         return {**found, **(self.end_offsets(late, stable=True) if late else {})}
@@ -245,7 +245,7 @@ class Topics:
                 error = error_of(exception)
                 if error is None or error.code() != KafkaError._NOENT:
                     raise
-                # No leader: because the topic is gone, or for a moment.
+                # No leader: either the topic was deleted, or this passes.
                 self._counted_at = -_CACHE_SECONDS
                 self.check(partitions)
                 raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, error.str())) from exception
@@ -262,13 +262,13 @@ class Topics:
                 self._counted_at = -_CACHE_SECONDS
                 self.check(partitions)
             raise self._patience.failed("asking for offsets", exception) from exception
-        # In the order that was asked for.
+        # In the order of the request.
         return {each: found[each] for each in partitions}
 
     # ------------------------------------------------------------------ purging
 
     def purge(self, partition: TopicPartition, before: int) -> None:
-        """Delete records below an offset: noted, and done about once a second."""
+        """Delete records below an offset; requests are collected and sent about once a second."""
         with self._lock:
             if before > self._purges.get(partition, 0):
                 self._purges[partition] = before
@@ -276,7 +276,7 @@ class Topics:
                 return
             self._purged_at = time.monotonic()
             purges, self._purges = self._purges, {}
-        # One that had no answer until now is given up: this one covers it, or another will.
+        # A request without an answer is given up: a later one deletes the same records.
         self._end_purge()
         try:
             self._end_purge = self._admin.start(_deleting(purges))
@@ -284,7 +284,7 @@ class Topics:
             _log.debug("purging %s: %s", purges, exception)
 
     def flush_purges(self, seconds: float = 5.0) -> None:
-        """Do what `purge` has noted, and wait for it."""
+        """Send the collected requests of `purge`, and wait for the answer."""
         with self._lock:
             purges, self._purges = self._purges, {}
             self._end_purge = lambda: True
@@ -296,7 +296,7 @@ class Topics:
 
 
 class _Settings:
-    """The settings of all topics, asked for once and only when somebody looks."""
+    """The settings of all topics, requested once, on first access."""
 
     def __init__(self, topics: Topics, names: Sequence[str]) -> None:
         self._topics = topics
@@ -336,7 +336,7 @@ def _is_internal(name: str, owners: set[str]) -> bool:
 
 
 def _own_settings(futures: Mapping[ConfigResource, Future[Any]]) -> dict[str, dict[str, str]]:
-    """Return what was given to topics themselves, out of descriptions of their settings. Raises KafkaException."""
+    """Return the settings that topics were given, from the answers of the brokers. Raises KafkaException."""
     found: dict[str, dict[str, str]] = {}
     for resource, future in futures.items():
         try:
@@ -344,10 +344,10 @@ def _own_settings(futures: Mapping[ConfigResource, Future[Any]]) -> dict[str, di
         except KafkaException as exception:
             error = error_of(exception)
             if error is not None and (is_unknown_topic(error) or error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED):
-                # Of somebody else's topic, that is no reason to stop.
+                # Another program's topic may be forbidden, or deleted meanwhile.
                 continue
             raise
-        # Source 1 is what was given to this topic; others are defaults of the broker.
+        # Source 1: given to this topic. Other sources are defaults of the broker.
         found[resource.name] = {
             name: entry.value for name, entry in entries.items() if entry.source == 1 and entry.value is not None
         }

@@ -61,9 +61,11 @@ class Transactions(Outbox):
             except KafkaException:
                 raise error from None
             raise LogError(
-                f"{self._clients.where} answers, and did not begin transactions of {self._what} for {self._clients.patience.timeout_s:g} s "
+                f"{self._clients.where} answers, and did not begin transactions of {self._what} for "
+                f"{self._clients.patience.timeout_s:g} s "
                 "(task_timeout). They need the topic __transaction_state, which is made when the cluster has "
-                "`transaction.state.log.replication.factor` brokers, and a leader of every partition that a transaction was left open in: see the brokers' logs"
+                "`transaction.state.log.replication.factor` brokers, and a leader of every partition that a "
+                "transaction was left open in: see the brokers' logs"
             ) from error
 
     def begin(self) -> None:
@@ -118,7 +120,8 @@ class Transactions(Outbox):
     def _send_offsets(self, offsets: list[KafkaPartition], group: Consumer, seconds: float) -> None:
         """Put the offsets into the transaction.
 
-        Another thread waits for that: librdkafka does not come back when the group's coordinator has left the cluster (its issue 5511).
+        Another thread waits for that: librdkafka does not come back when the group's coordinator has left the cluster
+        (its issue 5511).
         """
         metadata = group.consumer_group_metadata()
         done: Future[None] = Future()
@@ -139,8 +142,8 @@ class Transactions(Outbox):
                 )
                 if not wait([done], _STUCK_SECONDS).done:
                     raise FencedError(
-                        f"{self._what}: its transaction in {self._clients.where} was given up (the group's coordinator has left the cluster): "
-                        "nothing since the last commit counts; open it again"
+                        f"{self._what}: its transaction in {self._clients.where} was given up (the group's coordinator "
+                        "has left the cluster): nothing since the last commit counts; open it again"
                     )
         except BaseException:
             # The other thread may be in the producer for ever: nobody else may use it.
@@ -152,9 +155,12 @@ class Transactions(Outbox):
         """Return what a cluster has to allow for a fence; None where an error says nothing about that."""
         if error.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             return (
-                f"penstock fences tasks at least once, too: allow Write and Describe on the transactional id {self._id!r}, best "
-                f"on the prefix '{self._application_id}-'"
+                "penstock fences tasks at least once, too: allow Write and Describe on the transactional id "
+                f"{self._id!r}, best on the prefix '{self._application_id}-'"
             )
         if error.code() in (KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE):
-            return "penstock needs brokers with transactions (Kafka 3.6 or later), at least once, too: it fences tasks by them"
+            return (
+                "penstock needs brokers with transactions (Kafka 3.6 or later), at least once, too: it fences tasks by "
+                "them"
+            )
         return None

@@ -1,4 +1,4 @@
-"""The local log: topics, positions and commits of one host in an LMDB environment, shared by any number of processes."""
+"""The local log: topics, positions and commits in an LMDB environment, shared by the processes of one host."""
 
 from .log import LocalLog
 

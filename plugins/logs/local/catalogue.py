@@ -1,4 +1,4 @@
-"""The topics of a local log, kept in this process until somebody changes them."""
+"""The topics of a local log, kept in this process until they change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .layout import number, number_row
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic; `id` is never given to another one, so what belonged to a deleted topic is not taken for its successor's."""
+    """A topic; `id` is never used again, so a topic that is created again has no rows of the deleted one."""
 
     id: int
     info: TopicInfo
@@ -38,7 +38,7 @@ class Topic:
 
 
 class Topics(dict[str, Topic]):
-    """Topics by name, as of one generation of the log's catalogue; not to be changed."""
+    """Topics by name, as of one generation of the log's catalogue; never changed."""
 
     def __init__(self, where: str) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Topics(dict[str, Topic]):
 
 
 class Catalogue:
-    """Reads the topics when their generation has moved, which costs one small look-up otherwise. Thread-safe."""
+    """Reads the topics again when their generation has changed; otherwise it costs one small look-up. Thread-safe."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -78,7 +78,7 @@ class Catalogue:
     def put(self, transaction: Transaction, topic: Topic) -> None:
         """Add a topic."""
         transaction.put(topic.info.name.encode(), topic.to_bytes(), db=self._environment.database("topics"))
-        # Numbers start again in a log that is deleted and made again.
+        # The counter starts again in a log that is deleted and created again.
         token = secrets.token_hex(8).encode()
         transaction.put(_token_key(topic.id), token, db=self._environment.database("system"))
         self._next(transaction, b"generation")
@@ -106,7 +106,7 @@ class Catalogue:
                 name = bytes(key).decode()
                 topic_id, partitions, config, internal = msgpack.unpackb(row)
                 old = before.get(name)
-                # A topic that stayed keeps its object, for its partitioner remembers keys.
+                # An unchanged topic keeps its object, because its partitioner caches keys.
                 loaded[name] = (
                     old
                     if old is not None and old.id == topic_id
@@ -117,7 +117,7 @@ class Catalogue:
         return loaded
 
     def _topic_id(self, transaction: Transaction, topic_id: int) -> str:
-        """Return the id that a reader compares; a topic of an earlier release has its number only."""
+        """Return the topic's public id; a topic of an earlier release has only its number."""
         token = transaction.get(_token_key(topic_id), db=self._environment.database("system"))
         return str(topic_id) if token is None else f"{topic_id}-{bytes(token).decode()}"
 

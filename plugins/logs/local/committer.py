@@ -19,7 +19,7 @@ from .storage import Storage
 
 
 class LocalCommitter(TaskCommitter):
-    """The row of a task holds the epoch of whoever opened it last; a commit compares the whole row with what it left there."""
+    """A task's row has the epoch of its last opener; a commit requires the whole row to be as this object left it."""
 
     def __init__(
         self, storage: Storage, application_id: str, task_id: str, partitions: Sequence[TopicPartition]
@@ -61,12 +61,12 @@ class LocalCommitter(TaskCommitter):
         """Make outputs, positions and version visible in one LMDB transaction, fsynced."""
         if self._row is None:
             raise LogError(
-                f"task {self._task_id} of application {self._application_id!r}: this committer was closed, or the outcome of "
-                "its last commit is unknown: open another and read `committed`"
+                f"task {self._task_id} of application {self._application_id!r}: this committer was closed, or the "
+                "outcome of its last commit is unknown: open another and read `committed`"
             )
         state: bytes = msgpack.packb((commit.version, commit.engine_state))
         while not self._try_commit(commit, outputs, self._row, self._epoch + state):
-            # An output's topic was deleted and made again since its records were packed for it.
+            # The topic of an output was deleted and created again after its records were packed.
             pass
         self._committed = commit
 

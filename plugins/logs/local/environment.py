@@ -1,4 +1,4 @@
-"""The LMDB environment of a local log: one per process and directory, its transactions, and what can go wrong with it."""
+"""The LMDB environment of a local log: one per process and directory, its transactions, and its errors."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ import lmdb
 
 from penstock.clock import duration_ms
 from penstock.errors import LogError
+from penstock.file_lock import FileLock
 from penstock.system_errors import error_number, free_bytes, what_to_do
-
-from .file_lock import FileLock
 
 DATABASES = ("system", "topics", "ends", "batches", "positions", "commits", "meta", "leases", "cleaned")
 _FORMAT = b"1"
@@ -28,12 +27,13 @@ _ELSEWHERE = "give the log another directory on a local disk"
 _LOCATION = re.compile(r"(?P<directory>.*?)(?:\?(?P<settings>\w+=[^&=/]*(?:&\w+=[^&=/]*)*))?", re.DOTALL)
 
 Transaction = Any
-"""An LMDB transaction whose values are memoryviews, good until it ends; its type arguments differ between py-lmdb's versions."""
+"""An LMDB transaction whose values are memoryviews, good until it ends; its type arguments differ between py-lmdb's
+versions."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """`map_size`: the most bytes the log may take, sparse until used. `lock_timeout_ms`: how long to wait for a writer."""
+    """`map_size`: the log's largest size in bytes, sparse until used. `lock_timeout_ms`: the wait for a writer."""
 
     map_size: int
     lock_timeout_ms: int
@@ -96,7 +96,7 @@ class Environment:
 
     @contextmanager
     def read(self) -> Iterator[Transaction]:
-        """Open a read transaction; it sees what was committed when it began and waits for nobody."""
+        """Open a read transaction; it sees the last commit before it began, and never waits."""
         with self._errors("read"):
             transaction = self._begin(write=False)
             self._active.add(transaction)
@@ -110,11 +110,12 @@ class Environment:
     def write(self, what: str) -> Iterator[Transaction]:
         """Open the one write transaction of this directory and commit it durably at the end of the block.
 
-        Raises LogError when another process does not give it up in time. If the block raises, nothing was changed.
+        Raises LogError when another process holds the write lock for too long. If the block raises, nothing was
+        changed.
         """
         with self._errors(what):
             self._environment()
-            with self._write_lock.held():
+            with self._writing():
                 transaction = self._begin(write=True)
                 self._active.add(transaction)
                 try:
@@ -129,16 +130,21 @@ class Environment:
 
     @contextmanager
     def alone_in_maintenance(self) -> Iterator[bool]:
-        """Keep others from maintaining the log for a block; the block is told False when another is at it already."""
-        with self._errors("maintain"), self._maintenance_lock.held_if_free() as mine:
-            yield mine
+        """Keep other processes from maintaining the log during a block; yields False if one does so already."""
+        with self._errors("maintain"):
+            is_alone = self._maintenance_lock.acquire(0)
+            try:
+                yield is_alone
+            finally:
+                if is_alone:
+                    self._maintenance_lock.release()
 
     def database(self, name: str) -> Any:
         """Return the handle of a named database, one of DATABASES."""
         return self._databases[name]
 
     def check_readers(self) -> None:
-        """Free the reader slots of killed processes, which would keep deleted records' space in use."""
+        """Free the reader slots of killed processes, which keep the space of deleted records in use."""
         with self._errors("check readers"):
             self._environment().reader_check()
 
@@ -147,7 +153,7 @@ class Environment:
         """The most bytes that the log may take."""
         return self._options.map_size
 
-    # -- life
+    # -- opening and closing
 
     def close(self) -> None:
         """Close the environment; it opens again when used again."""
@@ -159,7 +165,7 @@ class Environment:
             self._maintenance_lock.close()
 
     def after_fork(self) -> None:
-        """Drop what a child process inherited: LMDB's handles and locks belong to the parent."""
+        """Drop inherited handles and locks in a child process: LMDB's belong to the parent."""
         if self._lmdb is not None:
             self._inherited, self._inherited_busy = self._lmdb, bool(self._active)
         self._open_lock = threading.Lock()
@@ -168,8 +174,28 @@ class Environment:
         self._make_locks()
 
     def _make_locks(self) -> None:
-        self._write_lock = FileLock(self.directory, self._options.lock_timeout_ms, "write.lock")
-        self._maintenance_lock = FileLock(self.directory, self._options.lock_timeout_ms, "maintenance.lock")
+        self._write_lock = FileLock(os.path.join(self.directory, "write.lock"))
+        self._maintenance_lock = FileLock(os.path.join(self.directory, "maintenance.lock"))
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Hold the write lock. Raises LogError naming its holder when it is not free in time.
+
+        LMDB has a lock of its own, and waits for it without limit: a writer that was stopped (SIGSTOP, a debugger)
+        would hang every other process. This one is acquired first, so nobody ever waits for LMDB's.
+        """
+        lock, timeout = self._write_lock, self._options.lock_timeout_ms / 1000
+        if not lock.acquire(timeout):
+            raise LogError(
+                f"local log {self.directory}: {lock.holder()} has been writing for more than {timeout:g} s and holds "
+                f"the lock {lock.path}. If it was stopped, let it go on (`kill -CONT`) or end it (`kill -9`, which "
+                "loses nothing that was committed); if the disk is just slow, raise the time-out "
+                "(`local:DIRECTORY?lock_timeout=60s`)"
+            )
+        try:
+            yield
+        finally:
+            lock.release()
 
     def _environment(self) -> Any:
         return self._lmdb if self._lmdb is not None else self._open()
@@ -180,8 +206,8 @@ class Environment:
                 return self._lmdb
             self._drop_inherited()
             os.makedirs(self.directory, exist_ok=True)
-            # Values that are written are never uninitialised memory here, so clearing it first (meminit) only costs time.
-            # No spare transactions: a forked child that closes its copy would give the parent's reader slots away.
+            # No uninitialised memory is ever written here, so clearing it first (meminit) only costs time.
+            # No spare transactions: a forked child that closes its copy would free the reader slots of its parent.
             environment: Any = lmdb.open(
                 self.directory,
                 map_size=self._options.map_size,
@@ -206,29 +232,29 @@ class Environment:
             return
         if self._inherited_busy:
             raise LogError(
-                f"local log {self.directory}: this process was forked while another thread of its parent was using the log, "
-                "and so cannot use it itself: fork earlier, or start processes with the 'spawn' method"
+                f"local log {self.directory}: this process was forked while another thread of its parent was using the "
+                "log, and so cannot use it itself: fork earlier, or start processes with the 'spawn' method"
             )
         self._inherited.close()
         self._inherited = None
 
     def _check_complete(self, environment: Any) -> None:
         path, page_size = os.path.join(self.directory, "data.mdb"), environment.stat()["psize"]
-        with self._write_lock.held():
+        with self._writing():
             found, expected = os.path.getsize(path), (environment.info()["last_pgno"] + 1) * page_size
-            # A few pages that were allocated and given back in one transaction may never have been written.
+            # Pages that were allocated and freed in one transaction may never have been written.
             if found < expected - _LOOSE_PAGES * page_size:
                 raise LogError(
-                    f"local log {self.directory}: data.mdb is damaged: it has {found} bytes, and should have {expected}. "
-                    "Restore it from a copy, or move the directory away to start with an empty log"
+                    f"local log {self.directory}: data.mdb is damaged: it has {found} bytes, and should have "
+                    f"{expected}. Restore it from a copy, or move the directory away to start with an empty log"
                 )
             if found < expected:
-                # If they were written and cut off, zeros are an error to LMDB, and no file at all the end of the process (SIGBUS).
+                # If they were cut off, LMDB reports zeros as an error; reading past the end of the file is SIGBUS.
                 os.truncate(path, expected)
 
     def _open_databases(self, environment: Any) -> dict[str, Any]:
         # In a write transaction even when they exist: py-lmdb forgets handles that were opened in a read transaction.
-        with self._write_lock.held():
+        with self._writing():
             transaction = environment.begin(write=True)
             try:
                 found: dict[str, Any] = {name: environment.open_db(name.encode(), transaction) for name in DATABASES}
@@ -254,12 +280,13 @@ class Environment:
         except lmdb.ReadersFullError:
             environment.reader_check()
         except lmdb.MapResizedError:
-            # Another process was given a larger map_size. Adopting it is allowed only while no transaction is open here.
+            # Another process was given a larger map_size. Adopting it is allowed only while no transaction is open
+            # here.
             if self._active:
                 raise
             environment.set_mapsize(0)
         except lmdb.PanicError:
-            # A write of LMDB's own first pages failed (disk full): only opening it anew helps.
+            # A write of LMDB's own first pages failed (disk full): the environment has to be reopened.
             if self._active:
                 raise
             self.close()
@@ -283,7 +310,8 @@ class Environment:
         if isinstance(error, lmdb.MapFullError):
             return (
                 f"the log is full: it has reached its 'map_size' of {self._options.map_size} bytes. Raise that setting "
-                "(`local:DIRECTORY?map_size=BYTES`), delete topics, or give topics a 'retention.ms' or 'retention.bytes'. Nothing was changed"
+                "(`local:DIRECTORY?map_size=BYTES`), delete topics, or give topics a 'retention.ms' or "
+                "'retention.bytes'. Nothing was changed"
             )
         if isinstance(error, lmdb.DiskError) or error_number(error) in (
             errno.ENOSPC,
@@ -292,7 +320,8 @@ class Environment:
             errno.EDQUOT,
         ):
             return (
-                f"{reason}; {what_to_do(error, _ELSEWHERE, self.directory) or 'the disk failed'} ({free_bytes(self.directory)} bytes are free). "
+                f"{reason}; {what_to_do(error, _ELSEWHERE, self.directory) or 'the disk failed'} "
+                f"({free_bytes(self.directory)} bytes are free). "
                 "What was being written is not half done: it is there completely or not at all"
             )
         if isinstance(error, lmdb.ReadersFullError):
@@ -300,13 +329,19 @@ class Environment:
         if isinstance(
             error, (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
         ):
-            return f"data.mdb is damaged ({reason}): restore it from a copy, or move the directory away to start with an empty log"
+            return (
+                f"data.mdb is damaged ({reason}): restore it from a copy, or move the directory away to start with an "
+                "empty log"
+            )
         is_read_only = isinstance(error, lmdb.ReadonlyError)
         known = what_to_do(PermissionError(errno.EACCES, reason) if is_read_only else error, _ELSEWHERE)
         if known is not None:
             return f"{reason}: {known}"
         if isinstance(error, lmdb.MemoryError) or getattr(error, "code", 0) == errno.ENOMEM:
-            return f"{reason}: this process may not map {self._options.map_size} bytes: lower it (`local:DIRECTORY?map_size=BYTES`)"
+            return (
+                f"{reason}: this process may not map {self._options.map_size} bytes: lower it "
+                "(`local:DIRECTORY?map_size=BYTES`)"
+            )
         return reason
 
 

@@ -13,7 +13,7 @@ from .layout import Columns, Extent, unpack, unpack_header
 from .rows import batches_from
 
 _MERGED_RECORDS = 8192
-"""Small stored batches are handed out as one of up to so many records: each batch costs its readers something."""
+"""Small stored batches are merged up to this many records, because each batch costs its readers some work."""
 
 
 def fetch(
@@ -52,7 +52,7 @@ def fetch(
 def offset_for_time(
     environment: Environment, transaction: Transaction, topic_id: int, partition: int, has: Extent, timestamp_ms: int
 ) -> int:
-    """Return the offset of a partition's first record at or after a time, its end if there is none. Raises DamagedBatchError."""
+    """Return the offset of the first record at or after a time, else the end. Raises DamagedBatchError."""
     for base, data in batches_from(environment, transaction, topic_id, partition, has.start):
         if unpack_header(base, data).max_timestamp < timestamp_ms:
             continue
@@ -109,7 +109,7 @@ def _merge(first: RecordBatch, second: RecordBatch) -> RecordBatch:
 
 
 def _extended(column: Sequence[Any], more: Sequence[Any]) -> list[Any]:
-    # A column that was merged before is a list of ours, so many small batches merge in linear time.
+    # A merged column is a list that this function made, so many small batches merge in linear time.
     extended = column if isinstance(column, list) else list(column)
     extended.extend(more)
     return extended

@@ -1,4 +1,4 @@
-"""How the local log's rows look: their keys, and record batches as bytes."""
+"""The format of the local log's rows: their keys, and record batches as bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from penstock.record import Headers
 from ..partitioner import Share
 
 TARGET_BATCH_BYTES = 512 * 1024
-"""About how large a stored batch gets: LMDB must find this much free space in one piece, and a reader decodes it whole."""
+"""About how large a stored batch gets: LMDB must find this much free space in one piece, and a reader decodes it
+whole."""
 _TARGET_BATCH_RECORDS = 8192
 _SAMPLED_RECORDS = 256
 
@@ -30,7 +31,7 @@ _pack = msgpack.Packer(autoreset=True).pack
 
 
 class Extent(NamedTuple):
-    """What a partition has: offsets from `start` up to `end`, in `size` bytes."""
+    """The extent of a partition: offsets from `start` up to, not including, `end`, in `size` bytes."""
 
     start: int
     end: int
@@ -72,14 +73,14 @@ class Columns:
 
 
 class PackedBatch(NamedTuple):
-    """A batch ready to be stored; only its base offset is still to be given."""
+    """A batch ready to be stored, without its base offset."""
 
     span: int
     data: bytes
 
 
 class DamagedBatchError(ValueError):
-    """A stored batch is not what was written."""
+    """A stored batch is damaged."""
 
 
 def partition_key(topic_id: int, partition: int) -> bytes:
@@ -109,7 +110,7 @@ def number_row(value: int) -> bytes:
 
 
 def named_key(application_id: str, rest: bytes = b"") -> bytes:
-    """Return a key of an application: its id, a zero byte, and `rest`. Raises LogError for an id with a zero byte in it."""
+    """Return a key of an application: its id, a zero byte, and `rest`. Raises LogError for a zero byte in the id."""
     if "\0" in application_id:
         raise LogError(f"application id {application_id!r} has a zero character in it: choose another id")
     return application_id.encode() + b"\0" + rest
@@ -153,7 +154,7 @@ def unpack_header(base: int, data: Any) -> BatchHeader:
 
 
 def unpack(base: int, data: Any) -> tuple[BatchHeader, Columns]:
-    """Read a batch. Raises DamagedBatchError when it is not what was written."""
+    """Read a batch. Raises DamagedBatchError when it is damaged."""
     header = unpack_header(base, data)
     body = data[_HEADER.size :]
     if zlib.crc32(body) != header.checksum:

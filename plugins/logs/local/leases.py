@@ -1,8 +1,7 @@
-"""Driver leases: which process runs an application on this log."""
+"""Driver leases: one driver for each application on this log."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import socket
@@ -14,6 +13,7 @@ from pathlib import Path
 import msgpack
 
 from penstock.errors import LeaseHeldError, LogError
+from penstock.file_lock import lock_open_file
 from penstock.log import Lease
 
 from ..messages import lease_lost
@@ -47,8 +47,8 @@ class _Holder:
 class LocalLease(Lease):
     """A row for each application, renewed before it expires, and a file that the holder's process keeps locked.
 
-    The kernel ends the lock with the process. Unlike a process id and a host name, the lock is true for another container on this
-    machine as well, and for one that starts again under another host name.
+    The kernel ends the lock with the process. Unlike a process id and a host name, the lock works across containers of
+    this machine, and for a container that starts again under another host name.
     """
 
     def __init__(self, storage: Storage, application_id: str, owner: str, ttl_ms: int) -> None:
@@ -60,13 +60,14 @@ class LocalLease(Lease):
         self._file: int | None = None
         try:
             with storage.write(f"take the lease of {application_id!r}") as (transaction, _), self._naming_errors():
-                held = self._holder(transaction)
+                holder = self._holder(transaction)
                 now_ms = storage.clock.now_ms()
-                if held is not None and held.expires_ms > now_ms:
-                    self._check_gone(held, now_ms)
-                # All lock files are made and removed inside a write transaction, so no other process is between two steps of it.
+                if holder is not None and holder.expires_ms > now_ms:
+                    self._check_gone(holder, now_ms)
+                # All lock files are made and removed inside a write transaction, so no other process is between two
+                # steps of it.
                 self._file = os.open(self._lock_path(self._token), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-                fcntl.flock(self._file, fcntl.LOCK_EX)
+                lock_open_file(self._file, wait=True)
                 self._put(transaction, now_ms)
                 self._remove_unused(transaction)
         except BaseException:
@@ -80,33 +81,34 @@ class LocalLease(Lease):
             self._put(transaction, self._storage.clock.now_ms())
 
     def release(self) -> None:
-        """Give it up; idempotent."""
+        """Release it; idempotent."""
         with self._storage.write(f"release the lease of {self._application_id!r}") as (transaction, _):
-            held = self._holder(transaction)
-            if held is not None and held.token == self._token:
+            holder = self._holder(transaction)
+            if holder is not None and holder.token == self._token:
                 transaction.delete(self._key(), db=self._storage.environment.database("leases"))
             self._lock_path(self._token).unlink(missing_ok=True)
         self._unlock()
 
-    def _check_gone(self, held: _Holder, now_ms: int) -> None:
-        """Return when the holder's process has ended. Raises LogError when it runs, LeaseHeldError when that cannot be known."""
-        runs = _is_locked(self._lock_path(held.token))
+    def _check_gone(self, holder: _Holder, now_ms: int) -> None:
+        """Return if the holder's process has ended. Raises LogError if it runs, LeaseHeldError if that is not known."""
+        runs = _is_locked(self._lock_path(holder.token))
         if runs is False:
             return
         kind = LeaseHeldError if runs is None else LogError
         raise kind(
-            f"application {self._application_id!r} is already run by {held.owner} (process {held.process} on {held.host}); its "
-            f"lease in the local log {self._storage.directory} ends in {(held.expires_ms - now_ms) / 1000:.1f} s unless renewed: "
+            f"application {self._application_id!r} is already run by {holder.owner} (process {holder.process} on "
+            f"{holder.host}); its lease in the local log {self._storage.directory} ends in "
+            f"{(holder.expires_ms - now_ms) / 1000:.1f} s unless renewed: "
             "stop that one first, or wait if it is gone"
         )
 
     def _check_mine(self, transaction: Transaction) -> None:
-        held = self._holder(transaction)
-        if held is None or held.token != self._token:
+        holder = self._holder(transaction)
+        if holder is None or holder.token != self._token:
             raise lease_lost(self._application_id, self._owner)
 
     def _remove_unused(self, transaction: Transaction) -> None:
-        """Remove the lock files of processes that have ended, except those that a row still names."""
+        """Remove the lock files of processes that have ended, except those that a row names."""
         with transaction.cursor(db=self._storage.environment.database("leases")) as cursor:
             named = {self._lock_path(_Holder.from_row(row).token) for _, row in cursor}
         for path in Path(self._storage.directory).glob(f"{_LOCK_PREFIX}*"):
@@ -150,9 +152,6 @@ def _is_locked(path: Path) -> bool | None:
     except FileNotFoundError:
         return None
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not lock_open_file(file)
     finally:
         os.close(file)
-    return False

@@ -26,12 +26,12 @@ from .storage import Storage, naming_damage
 class LocalLog(Log):
     """Topics, positions and commits in a directory of this host; any number of processes may use it at once.
 
-    `location` is the directory, made when it does not exist. It must be on a local disk: LMDB maps its file, and its locks
-    are the kernel's. Commits and appends are durable when they return (fsync); a process that is killed at any moment leaves
-    nothing half done.
+    `location` is the directory, made when it does not exist. It must be on a local disk: LMDB maps its file, and its
+    locks are the kernel's. Commits and appends are durable when they return (fsync); a process that is killed at any
+    moment leaves nothing half done.
 
-    `DIRECTORY?NAME=VALUE&...`, or those among `settings`: `map_size`, the most bytes that the log may take (default 1 TiB; disk
-    space is taken as it is used); `lock_timeout`, how long to wait for another process's write ("30s").
+    `DIRECTORY?NAME=VALUE&...`, or those among `settings`: `map_size`, the most bytes that the log may take (default 1
+    TiB; disk space is taken as it is used); `lock_timeout`, how long to wait for another process's write ("30s").
     """
 
     location_is_path = True
@@ -86,7 +86,7 @@ class LocalLog(Log):
         return {each: found.end for each, found in self._extents(partitions).items()}
 
     def offsets_for_time(self, partitions: Sequence[TopicPartition], timestamp_ms: int) -> Mapping[TopicPartition, int]:
-        """Return the offset of the first record at or after a time, for each; decodes one stored batch of each partition."""
+        """Return the offset of the first record at or after a time, for each; decodes one stored batch for each."""
         storage, found = self._storage, {}
         with storage.read() as (transaction, topics):
             for each in partitions:
@@ -126,7 +126,7 @@ class LocalLog(Log):
         while stale:
             packed = pack_outputs(storage, [batch])
             with storage.write(f"append to topic {batch.topic!r}") as (transaction, topics):
-                # Stale: the topic was deleted and made again meanwhile, maybe with other partitions.
+                # Stale: the topic was deleted and created again meanwhile, maybe with another number of partitions.
                 stale = is_stale(packed, topics)
                 if not stale:
                     append_packed(storage, transaction, packed)
@@ -138,7 +138,7 @@ class LocalLog(Log):
         self._storage.purge_later(topic_id, partition.partition, before)
 
     def maintain(self, now_ms: int) -> None:
-        """Purge, and apply retention and compaction as of `now_ms`; leaves it to another process that is at it already."""
+        """Purge, and apply retention and compaction as of `now_ms`, unless another process does so already."""
         self._storage.purge_now()
         maintain(self._storage, now_ms)
 

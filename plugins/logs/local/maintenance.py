@@ -33,7 +33,7 @@ _NEVER = (1 << 62) - 1
 
 
 def maintain(storage: Storage, now_ms: int) -> None:
-    """Apply retention, then compaction, to every topic; at once nothing when another process is doing it.
+    """Apply retention, then compaction, to every topic; do nothing when another process does so already.
 
     Readers never wait, and writers only for the short transactions that replace what was compacted.
     """
@@ -75,7 +75,7 @@ def _retain(storage: Storage, topic: Topic, partition: int, now_ms: int) -> None
 
 @dataclass(frozen=True)
 class _Cleaned:
-    """How far a partition was compacted: up to offset `end`, when it had `size` bytes; a tombstone may go at `due_ms`."""
+    """A compaction's result: done up to offset `end`, at `size` bytes; a tombstone may be deleted at `due_ms`."""
 
     end: int = 0
     size: int = 0
@@ -142,7 +142,7 @@ class _Compaction:
                 transaction.put(self._key, row, db=storage.environment.database("cleaned"))
 
     def _find_newest(self, offset: int, end: int) -> int:
-        """Fill `newest`, and return up to where."""
+        """Fill `newest`; return the offset up to which it is complete."""
         lag_ms = self._topic.settings.min_compaction_lag_ms
         for base, header, columns in self._read(offset, end):
             if lag_ms and header.max_timestamp > self._now_ms - lag_ms:
@@ -172,7 +172,7 @@ class _Compaction:
         self._replace(ready if group is None else [*ready, group])
 
     def _add(self, group: _Group, base: int, header: BatchHeader, columns: Columns) -> None:
-        """Add a batch's records to a group, less those that go."""
+        """Add a batch's records to a group, without those that compaction deletes."""
         tombstone_due_ms = header.appended_ms + self._topic.settings.delete_retention_ms
         newest = self._newest
         headers = columns.headers if columns.headers is not None else [()] * len(columns.keys)
@@ -216,7 +216,7 @@ class _Compaction:
         keys = [batch_key(self._topic.id, self._partition, base) for base in group.replaced]
         old = [transaction.get(key, db=database) for key in keys]
         if any(data is None for data in old):
-            # Purged meanwhile.
+            # The batches were purged meanwhile.
             return
         size -= sum(len(data) for data in old)
         for key in keys:
@@ -227,7 +227,7 @@ class _Compaction:
         )
 
     def _read(self, offset: int, end: int) -> Iterator[tuple[int, BatchHeader, Columns]]:
-        """Yield (base offset, header, records) from the batch that covers `offset`, in read transactions of bounded size."""
+        """Yield (base offset, header, records) from the batch that covers `offset` on, in bounded read transactions."""
         storage = self._storage
         while offset < end:
             found: list[tuple[int, BatchHeader, Columns]] = []

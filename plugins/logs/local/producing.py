@@ -1,4 +1,4 @@
-"""Producing in two halves: what takes long is done before the write transaction, what needs its offsets inside."""
+"""Producing in two steps: packing before the write transaction, because it takes long, and assigning offsets in it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .storage import Storage
 
 @dataclass(frozen=True)
 class PackedOutput:
-    """An output batch, split by partition and packed; stale if its topic has been made anew since."""
+    """An output batch, split by partition and packed; stale if its topic was created again meanwhile."""
 
     topic: Topic
     batches: dict[int, list[PackedBatch]]
 
 
 def pack_outputs(storage: Storage, outputs: Sequence[OutputBatch]) -> list[PackedOutput]:
-    """Partition and pack. Raises UnknownTopicError, and ProductionError for what a topic does not take."""
+    """Partition and pack. Raises UnknownTopicError, and ProductionError for records that a topic refuses."""
     if not outputs:
         return []
     with storage.read() as (_, topics):
@@ -37,12 +37,12 @@ def pack_outputs(storage: Storage, outputs: Sequence[OutputBatch]) -> list[Packe
 
 
 def is_stale(packed: Sequence[PackedOutput], topics: Topics) -> bool:
-    """Return whether a topic was deleted or made again since packing."""
+    """Return whether a topic was deleted or created again since packing."""
     return any(topics.named(each.topic.info.name).id != each.topic.id for each in packed)
 
 
 def append_packed(storage: Storage, transaction: Transaction, packed: Sequence[PackedOutput]) -> None:
-    """Give the packed batches their offsets and put them at the ends of their partitions."""
+    """Append packed batches to their partitions."""
     for output in packed:
         for partition, batches in output.batches.items():
             rows.append(storage.environment, transaction, output.topic.id, partition, batches)
@@ -63,7 +63,7 @@ def _pack(storage: Storage, topic: Topic, batch: OutputBatch, appended_ms: int) 
     for share in topic.partitioner.split(batch, appended):
         batches = list(pack_share(share, appended_ms, use_append_time=topic.settings.log_append_time))
         packed[share.partition] = batches
-        # Only a batch that is larger than the limit can hold a record that is.
+        # A record above the limit can only be in a batch above it.
         if any(len(each.data) > topic.settings.max_message_bytes for each in batches):
             _check_sizes(topic, batch)
     return packed

@@ -10,13 +10,13 @@ from .layout import Extent, PackedBatch, batch_base, batch_key, partition_key, u
 
 
 def extent(environment: Environment, transaction: Transaction, topic_id: int, partition: int) -> Extent:
-    """Return what a partition has; nothing when its topic is gone."""
+    """Return a partition's extent; an empty one when its topic was deleted."""
     row = transaction.get(partition_key(topic_id, partition), db=environment.database("ends"))
     return Extent(0, 0, 0) if row is None else Extent.from_bytes(row)
 
 
 def put_extent(environment: Environment, transaction: Transaction, topic_id: int, partition: int, new: Extent) -> None:
-    """Set what a partition has."""
+    """Set a partition's extent."""
     transaction.put(partition_key(topic_id, partition), new.to_bytes(), db=environment.database("ends"))
 
 
@@ -54,7 +54,7 @@ def batches_from(
 
 
 def drop_before(environment: Environment, transaction: Transaction, topic_id: int, partition: int, before: int) -> None:
-    """Let a partition start at `before`, or where it ends if that is less, and delete the batches that lie below."""
+    """Move a partition's start to `before`, at most to its end, and delete the batches below."""
     start, end, size = extent(environment, transaction, topic_id, partition)
     before = min(before, end)
     if before <= start:

@@ -1,4 +1,4 @@
-"""A local log's transactions with its topics at hand; what the log, its committers and its leases share."""
+"""A local log's transactions with its topics; shared by the log, its committers and its leases."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Storage:
 
     @contextmanager
     def read(self) -> Iterator[tuple[Transaction, Topics]]:
-        """Open a read transaction; gives it, and the topics as it sees them."""
+        """Open a read transaction; yields it, and the topics as it sees them."""
         with self.environment.read() as transaction:
             yield transaction, self.catalogue.topics(transaction)
 
     @contextmanager
     def write(self, what: str) -> Iterator[tuple[Transaction, Topics]]:
-        """Open the write transaction, do the purges that were asked for, and commit durably at the end of the block."""
+        """Open the write transaction, apply requested purges, and commit durably at the end of the block."""
         environment = self.environment
         with environment.write(what) as transaction:
             purges = dict(self._purges)
@@ -54,12 +54,12 @@ class Storage:
                     del self._purges[key]
 
     def purge_later(self, topic_id: int, partition: int, before: int) -> None:
-        """Purge with the next write: an fsync is too much for a purge alone."""
+        """Purge with the next write: a purge alone is not worth an fsync."""
         with self._lock:
             self._purges[topic_id, partition] = max(before, self._purges.get((topic_id, partition), 0))
 
     def purge_now(self) -> None:
-        """Do the purges that were asked for."""
+        """Apply the requested purges."""
         if self._purges:
             with self.write("purge"):
                 pass
@@ -71,7 +71,7 @@ class Storage:
         if environment is None:
             return
         if purges:
-            # A purge that fails is asked for again by whoever runs the application next.
+            # A purge that fails is requested again by the next process of the application.
             with suppress(LogError):
                 self.purge_now()
         with self._lock:
@@ -82,11 +82,11 @@ class Storage:
 
 @contextmanager
 def naming_damage(storage: Storage, topic: str, partition: int) -> Iterator[None]:
-    """Raise LogError that says where, when a stored batch is not what was written."""
+    """Raise LogError naming topic and partition when a stored batch is damaged."""
     try:
         yield
     except DamagedBatchError as error:
         raise LogError(
-            f"local log {storage.directory}: topic {topic!r} partition {partition} is damaged: {error}. Restore data.mdb from a "
-            "copy, or purge the partition up to a later offset"
+            f"local log {storage.directory}: topic {topic!r} partition {partition} is damaged: {error}. Restore "
+            "data.mdb from a copy, or purge the partition up to a later offset"
         ) from error

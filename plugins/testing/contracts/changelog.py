@@ -121,7 +121,7 @@ class ChangelogContract:
         assert len(seen["a"]) == rows and len(seen["b"]) == rows - 1
 
     def test_a_snapshot_that_failed_is_none(self, tmp_path: Path) -> None:
-        """The failure comes out as it is, and restoring goes by what was there before."""
+        """The exception is raised unchanged, and a restore uses the files from before."""
         log = self._open(tmp_path)
         log.append({"s": [(b"key", b"1")]}, None, "0-v")
 
@@ -136,7 +136,7 @@ class ChangelogContract:
             assert restored(reader, "0-v", None, {}) == {"s": {b"key": b"1"}}
 
     def test_a_snapshot_that_failed_leaves_the_one_before(self, tmp_path: Path) -> None:
-        """Of the same version: the deltas that led there may be gone."""
+        """Of the same version: its deltas may be deleted already."""
         log = self._open(tmp_path)
         log.append({}, None, "0-v")
         log.append({"s": [(b"key", b"1")]}, "0-v", "1-v")
@@ -156,7 +156,7 @@ class ChangelogContract:
         assert restored(self._open(tmp_path), "1-v", None, {}) == {"s": {b"key": b"1"}}
 
     def test_a_snapshot_of_a_new_version_begins_a_history(self, tmp_path: Path) -> None:
-        """Without a delta that leads there: what came before does not count, and no copy from before is on the way."""
+        """Without a delta to it: earlier versions do not count, and no copy of them is caught up."""
         log = self._open(tmp_path)
         log.append({"gone": [(b"key", b"1")]}, None, "000-a")
         log.append({"s": [(b"key", b"1")]}, "000-a", "001-a")
@@ -180,7 +180,7 @@ class ChangelogContract:
                 log.restore("ghost", have)
 
     def test_a_chain_with_a_gap_is_an_error_that_names_it_until_a_snapshot_mends_it(self, tmp_path: Path) -> None:
-        """A partial state in its place would be a silent loss; who still has a copy is asked for a snapshot."""
+        """A partial state instead would be a silent loss; a process that has a copy writes a snapshot."""
         log = self._open(tmp_path)
         log.append({"s": [(b"key", b"1")]}, None, "0-v")
         log.append({"s": [(b"key", b"2")]}, "1-gone", "2-v")
@@ -199,7 +199,7 @@ class ChangelogContract:
     def test_a_frozen_process_deletes_nothing_that_its_successor_needs(
         self, tmp_path: Path, frozen: str, successor: str
     ) -> None:
-        """However long it was frozen, and whatever the successor did meanwhile: committed, cleaned up, or began another chain."""
+        """However long it was frozen, and whether its successor committed, cleaned up, or began another chain."""
         log = self._open(tmp_path)
         _commit(log, None, "0-v", "1-v", "2-v", "3-v")
         now_ms = SystemClock().now_ms()
@@ -386,7 +386,7 @@ _changes = st.dictionaries(
 
 
 class _History(RuleBasedStateMachine):
-    """A task's life: commits, attempts that were lost, snapshots, cleaning, crashes; and what must be restorable."""
+    """A task's history: commits, lost attempts, snapshots, cleaning, crashes; and what must be restorable."""
 
     def __init__(self, contract: ChangelogContract) -> None:
         super().__init__()
@@ -472,7 +472,7 @@ class _History(RuleBasedStateMachine):
     @precondition(lambda self: self._chain)
     @rule(back=st.integers(0, 3) | st.just(0), twice=st.booleans(), current=st.booleans() | st.just(True))
     def clean(self, back: int, twice: bool, current: bool) -> None:
-        """Also for a version that is not the newest: that of a process that was frozen during its successor's commits."""
+        """Also for a version that is not the newest: a frozen process cleans after its successor's commits."""
         place = max(0, len(self._chain) - 1 - back)
         now_ms = SystemClock().now_ms() + _DAY_MS
         for days in range(1 + twice):
@@ -502,7 +502,7 @@ class _History(RuleBasedStateMachine):
     @precondition(lambda self: self._chain)
     @rule()
     def look_for_what_was_committed(self) -> None:
-        """Nothing that was not committed is proven, and all but the newest commit is."""
+        """`proven` has every committed version except maybe the newest, and no other version."""
         proven = self._log.proven()
         assert proven <= set(self._chain), "a version is proven that no commit names"
         if self._sure == 0:

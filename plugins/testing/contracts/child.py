@@ -1,4 +1,4 @@
-"""Functions run in a child process of a test, and killed there."""
+"""Functions that a test runs in a child process and kills."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from hypothesis import strategies as st
@@ -13,77 +12,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from penstock.clock import ManualClock
 from penstock.errors import FencedError, ProductionError
-from penstock.log import Commit, Log, TaskCommitter
+from penstock.log import Commit, TaskCommitter
 from penstock.plugins.logs.partitioner import partition_for_key
 from penstock.record import Headers, OutputBatch, TopicPartition
 
-if TYPE_CHECKING:
-    from .log import LogContract
-
-MUCH = 1 << 40
-APPLICATION = "application"
-
-
-class Found(NamedTuple):
-    """A record as it was read."""
-
-    partition: int
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    timestamp: int
-    headers: Headers
-
-
-def output(topic: str, count: int) -> OutputBatch:
-    """Return `count` records with keys of their own."""
-    return OutputBatch(topic, [b"key-%d" % i for i in range(count)], [b"%d" % i for i in range(count)], [0] * count)
-
-
-def read(
-    log: Log, partition: TopicPartition, offset: int | None = None, end: int | None = None, max_bytes: int = MUCH
-) -> list[Found]:
-    """Read until nothing is left, and check what every batch must keep."""
-    if offset is None:
-        offset = log.start_offsets([partition])[partition]
-    if end is None:
-        end = log.end_offsets([partition])[partition]
-    found: list[Found] = []
-    while offset < end:
-        batches = log.fetch(partition, offset, end, max_bytes)
-        if not batches:
-            break
-        for batch in batches:
-            assert (batch.topic, batch.partition) == partition
-            columns: Sequence[Sequence[object]] = [batch.offsets, batch.keys, batch.values, batch.timestamps]
-            assert {len(column) for column in columns} == {len(batch)}, "columns of different lengths"
-            assert len(batch), "an empty batch"
-            assert batch.headers is None or len(batch.headers) == len(batch)
-            assert list(batch.offsets) == sorted(set(batch.offsets)), "offsets must ascend"
-            assert offset <= batch.offsets[0] and batch.offsets[-1] < batch.next_offset <= end
-            headers = batch.headers if batch.headers is not None else [()] * len(batch)
-            found.extend(
-                map(
-                    Found,
-                    [batch.partition] * len(batch),
-                    batch.offsets,
-                    batch.keys,
-                    batch.values,
-                    batch.timestamps,
-                    headers,
-                )
-            )
-            offset = batch.next_offset
-    return found
-
-
-def settled_ends(log: Log, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-    """Return the ends, once every commit that has returned can be read."""
-    while True:
-        ends = log.end_offsets(partitions)
-        if ends == log.end_offsets(partitions, stable=False):
-            return ends
-
+from .log_tests import APPLICATION, Found, LogTests, output, read, settled_ends
 
 _TOPICS = {"one": 1, "three": 3}
 _PARTITIONS = [TopicPartition(topic, partition) for topic, count in _TOPICS.items() for partition in range(count)]
@@ -118,7 +51,7 @@ def _outputs(draw: st.DrawFn) -> OutputBatch:
 class History(RuleBasedStateMachine):
     """Several tasks, their zombies and other producers on one log, against a model in lists and dicts."""
 
-    def __init__(self, contract: LogContract) -> None:
+    def __init__(self, contract: LogTests) -> None:
         super().__init__()
         self._contract = contract
         self._directory = tempfile.TemporaryDirectory()
@@ -149,13 +82,13 @@ class History(RuleBasedStateMachine):
         return [each for place, each in enumerate(_PARTITIONS) if place % len(_TASKS) == index]
 
     def _stamp(self, batches: Sequence[OutputBatch]) -> None:
-        """Give every record a timestamp of its own, by which it is known again."""
+        """Give every record a timestamp of its own, to recognise it by."""
         for batch in batches:
             batch.timestamps = list(range(self._stamped, self._stamped + len(batch)))
             self._stamped += len(batch)
 
     def _produced(self, batches: Sequence[OutputBatch]) -> None:
-        """Read everything, check it against what was there and what was produced, and take it into the model."""
+        """Read everything, compare it with the model and the produced records, and update the model."""
         self._ends = settled_ends(self._log, _PARTITIONS)
         where: dict[int, set[int]] = {}
         added: dict[tuple[str, int], Found] = {}
@@ -193,7 +126,7 @@ class History(RuleBasedStateMachine):
 
     @rule(task=st.sampled_from(_TASKS))
     def open_task(self, task: str) -> None:
-        """Take a task over; who had it is a zombie from now on."""
+        """Take over a task; its committer from before is a zombie from now on."""
         if task in self._open:
             self._zombies.append((task, self._open[task]))
         committer = self._open[task] = self._log.open_committer(APPLICATION, task, self._partitions_of(task))
@@ -218,7 +151,7 @@ class History(RuleBasedStateMachine):
 
     @rule(task=st.sampled_from(_TASKS), outputs=st.lists(_outputs(), max_size=2), unknown=st.booleans())
     def commit_what_cannot_be_produced(self, task: str, outputs: list[OutputBatch], unknown: bool) -> None:
-        """Fail, and change nothing."""
+        """Check that the commit fails and changes nothing."""
         if task not in self._open:
             self.open_task(task)
         bad = output("nowhere", 1) if unknown else OutputBatch("one", [b""], [b""], [0], None, [[1]])
@@ -227,7 +160,7 @@ class History(RuleBasedStateMachine):
 
     @rule(data=st.data(), outputs=st.lists(_outputs(), max_size=2))
     def zombie_commits(self, data: st.DataObject, outputs: list[OutputBatch]) -> None:
-        """Be fenced, and change nothing."""
+        """Check that the commit is fenced and changes nothing."""
         if not self._zombies:
             return
         task, zombie = data.draw(st.sampled_from(self._zombies))
@@ -252,7 +185,7 @@ class History(RuleBasedStateMachine):
 
     @rule()
     def reopen(self) -> None:
-        """End the process: its committers are gone with it, and nothing that was committed."""
+        """End the process: its committers end, and everything that was committed stays."""
         self._open.clear()
         self._zombies.clear()
         self._log = self._contract.reopen_log(self._log, Path(self._directory.name), self._clock)

@@ -17,7 +17,7 @@ from penstock.errors import SerdeError
 from penstock.serde import Serde
 
 ANY_TEXT = st.text(st.characters(), max_size=40)
-"""Text with every code point there is, lone surrogates included."""
+"""Text with every code point, lone surrogates included."""
 
 _BUILT_IN: Mapping[type, st.SearchStrategy[Any]] = {
     str: ANY_TEXT,
@@ -109,7 +109,7 @@ class SerdeContract:
     @_each
     @given(st.data())
     def test_foreign_bytes_are_read_or_refused(self, data: st.DataObject) -> None:
-        """Nothing but a SerdeError, which the deserialization handler counts on, and it can go on afterwards."""
+        """Only SerdeError, which the deserialization handler expects, and the serde works afterwards."""
         serde = self.made()
         value = data.draw(self.values)
         foreign = data.draw(self.foreign | _cut(serde.serialize(value)))
@@ -120,7 +120,7 @@ class SerdeContract:
         assert self.same(serde.deserialize(serde.serialize(value)), value)
 
     def test_values_it_cannot_hold_are_refused(self) -> None:
-        """Nothing but a SerdeError, and one that says something."""
+        """Only SerdeError, with a message."""
         for value in self.refused:
             with pytest.raises(SerdeError, match=r"\w"):
                 self.made().serialize(value)
@@ -152,7 +152,7 @@ class SerdeContract:
     @_few
     @given(st.data())
     def test_a_column_is_read_as_its_values_are(self, data: st.DataObject) -> None:
-        """A list with as many as there are, None for None."""
+        """A list of the same length, None for None."""
         serde = self.made()
         values = data.draw(st.lists(st.none() | self.values, max_size=5))
         column = [None if value is None else serde.serialize(value) for value in values]

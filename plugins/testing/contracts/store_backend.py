@@ -69,7 +69,7 @@ class StoreBackendContract:
     open: StoreBackendFactory
     """The backend: its class or function, as a `staticmethod`."""
     in_one_process: ClassVar[bool] = False
-    """Whether what is stored lives and ends with the process; tests that need a second process are then left out."""
+    """Whether the state ends with the process; tests that need a second process are then skipped."""
     examples: ClassVar[int] = 20
     """How many random histories are tried."""
 
@@ -184,7 +184,7 @@ class StoreBackendContract:
             assert list(backend.range("COUNTS")) == []
 
     def test_stores_may_be_added(self, tmp_path: Path) -> None:
-        """Opening with other names keeps what is there."""
+        """Opening with other names keeps existing stores."""
         with self._opened(tmp_path, ["first"]) as backend:
             backend.write({"first": [(b"k", b"1")]}, None, "v1")
         with self._opened(tmp_path, ["second", "first"]) as backend:
@@ -229,7 +229,7 @@ class StoreBackendContract:
             assert sum(1 for _ in backend.range("first")) == 5
 
     def test_an_iterator_may_be_dropped(self, tmp_path: Path) -> None:
-        """Hundreds that nobody ended hold nothing back."""
+        """Hundreds of unfinished iterators block nothing."""
         with self._opened(tmp_path) as backend:
             backend.write({"first": [(b"%04d" % number, b"") for number in range(2000)]}, None, "v0")
             kept = []

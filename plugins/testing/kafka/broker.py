@@ -42,8 +42,8 @@ class KafkaBroker(Server):
     `directory` keeps the data, the configuration and `broker.log` (None: a temporary one, which goes when the broker is
     closed). A broker on a directory with data goes on with them, at the ports it had if they are free. `heap` and
     `jvm_options` are the JVM's, `options` are the broker's own settings and win over ours. With `credentials` (user,
-    password) there is a second listener, `sasl_bootstrap`, that wants SASL/PLAIN. `port`: the one port that clients connect to,
-    if it matters.
+    password) there is a second listener, `sasl_bootstrap`, that wants SASL/PLAIN. `port`: the one port that clients
+    connect to, if it matters.
 
     Made for tests: topics are not made automatically, and keep records of any age; sessions of clients can be short.
     """
@@ -60,7 +60,7 @@ class KafkaBroker(Server):
     ) -> None:
         self.directory = Path(directory or temporary_directory()).absolute()
         self.disposable = self.directory if directory is None else None
-        """What goes when the broker is closed, or whoever started it dies."""
+        """The directory that is deleted when the broker is closed, or its starting process dies."""
         self.node_id = 1
         self._jvm_options = (f"-Xmx{heap}", *jvm_options)
         self._options = dict(options or {})
@@ -86,7 +86,7 @@ class KafkaBroker(Server):
 
     @property
     def is_running(self) -> bool:
-        """Whether the broker's process is there, frozen or not."""
+        """Whether the broker's process exists, frozen or not."""
         return self._process is not None and self._process.is_running()
 
     @property
@@ -101,7 +101,7 @@ class KafkaBroker(Server):
         """
         if self.is_running:
             return
-        # One that ended by itself has a watcher still.
+        # A broker that ended by itself still has a watcher.
         self.kill()
         jars = broker_jars()
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -130,12 +130,12 @@ class KafkaBroker(Server):
         self.start()
 
     def freeze(self) -> None:
-        """Halt the broker's process (SIGSTOP): connections stay open, and nothing answers."""
+        """Halt the broker's process (SIGSTOP): connections stay open, and requests get no answer."""
         if self._process is not None:
             self._process.send(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a frozen broker go on."""
+        """Continue a frozen broker (SIGCONT)."""
         if self._process is not None:
             self._process.send(signal.SIGCONT)
 
@@ -153,7 +153,7 @@ class KafkaBroker(Server):
         return self.directory / "broker.log"
 
     def known_brokers(self) -> set[int]:
-        """Return the node ids of the live brokers, as this one knows them; none, if it does not answer."""
+        """Return the node ids of the live brokers according to this one; none if it does not answer."""
         return brokers_known_at(self._port("PLAINTEXT"))
 
     def join(self, controller: KafkaBroker, node_id: int) -> None:
@@ -178,7 +178,8 @@ class KafkaBroker(Server):
                 self._ports_are_known = True
                 return
         raise RuntimeUnavailableError(
-            f"the Kafka broker in {self.directory} found its ports taken {_START_ATTEMPTS} times in a row; see {self.log}"
+            f"the Kafka broker in {self.directory} found its ports taken {_START_ATTEMPTS} times in a row; see "
+            f"{self.log}"
         )
 
     def _end(self, number: signal.Signals) -> None:
@@ -205,15 +206,15 @@ class KafkaBroker(Server):
         taken = [port for port in self._ports.values() if not is_free(port)]
         if taken and self._ports_are_known:
             raise RuntimeUnavailableError(
-                f"the Kafka broker in {self.directory} cannot start again: somebody took its port {taken[0]} of {HOST}; "
-                "end that process"
+                f"the Kafka broker in {self.directory} cannot start again: another program took its port {taken[0]} of "
+                f"{HOST}; end that process"
             )
         if taken or set(names) != set(self._ports):
             self._ports = dict(zip(names, free_ports(len(names)), strict=True))
         if self._wanted_port is not None and self._ports["PLAINTEXT"] != self._wanted_port:
             if not is_free(self._wanted_port):
                 raise RuntimeUnavailableError(
-                    f"port {self._wanted_port} of {HOST} is taken: end who has it, or choose another port"
+                    f"port {self._wanted_port} of {HOST} is taken: end the program that has it, or choose another port"
                 )
             self._ports["PLAINTEXT"] = self._wanted_port
 
@@ -263,12 +264,13 @@ class KafkaBroker(Server):
         old = " It needs Java 17 or later: install one, or set JAVA_HOME to it." * ("UnsupportedClassVersion" in said)
         locked = " Another broker runs on it: stop that one." * ("Failed to acquire lock" in said)
         return RuntimeUnavailableError(
-            f"the Kafka broker in {self.directory} {what}.{old}{locked} The end of what it said:\n{said.strip()[-2000:]}"
+            f"the Kafka broker in {self.directory} {what}.{old}{locked} The end of what it "
+            f"said:\n{said.strip()[-2000:]}"
         )
 
 
 def temporary_directory() -> Path:
-    """Return a directory that is not there yet, and is made by who starts."""
+    """Return a directory that does not exist yet; `start` creates it."""
     return Path(tempfile.gettempdir()) / f"penstock-kafka-{secrets.token_hex(8)}"
 
 

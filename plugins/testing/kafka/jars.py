@@ -1,8 +1,7 @@
-"""The jars of a Kafka broker: fetched once, by Maven or by the Ivy that PySpark ships, and kept in a cache directory."""
+"""The jars of a Kafka broker: fetched once, by Maven or by PySpark's Ivy, and kept in a cache directory."""
 
 from __future__ import annotations
 
-import fcntl
 import importlib.util
 import os
 import shutil
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.errors import RuntimeUnavailableError
+from penstock.file_lock import lock_open_file
 from penstock.plugins.runtime.locations import user_cache
 
 KAFKA_VERSION = "4.4.0"
@@ -55,8 +55,8 @@ def broker_jars() -> Path:
 
 
 def fetched_jars(pom: Path, directory: Path, proof: str) -> Path:
-    """Return `directory`, filled with the jars of `pom` when it does not hold the one named `proof`; see `broker_jars`."""
-    # Only a whole set is ever moved into place, so one of them stands for all.
+    """Return `directory`, filled with the jars of `pom` if the one named `proof` is missing; see `broker_jars`."""
+    # Only a complete set is moved into place, so one jar is proof of all.
     if not (directory / proof).exists():
         with _locked(directory):
             if not (directory / proof).exists():
@@ -66,17 +66,18 @@ def fetched_jars(pom: Path, directory: Path, proof: str) -> Path:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Hold a lock beside `directory`, which the kernel gives back when this process dies."""
+    """Hold a lock beside `directory`, which the kernel releases when this process dies."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     with directory.with_name(directory.name + ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        lock_open_file(file.fileno(), wait=True)
         yield
 
 
 def _fetch(pom: Path, directory: Path, proof: str) -> None:
     if directory.exists() and any(directory.iterdir()):
         raise RuntimeUnavailableError(
-            f"{directory} has files, and {proof} is not among them: remove the directory, or set {JARS_VARIABLE} to another one"
+            f"{directory} has files, and {proof} is not among them: remove the directory, or set {JARS_VARIABLE} to "
+            "another one"
         )
     commands = _commands(pom)
     failures = []
@@ -101,8 +102,8 @@ def _fetch(pom: Path, directory: Path, proof: str) -> None:
             failures.append(f"{name}:\n{_end_of(done.stdout + done.stderr)}")
     raise RuntimeUnavailableError(
         f"the jars of {proof} could not be fetched. A network is needed once (behind a mirror: install Maven, and "
-        f"name the mirror in its settings.xml); or copy another machine's {directory}, and set {JARS_VARIABLE} to the copy.\n"
-        + "\n".join(failures)
+        f"name the mirror in its settings.xml); or copy another machine's {directory}, and set {JARS_VARIABLE} to the "
+        "copy.\n" + "\n".join(failures)
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import random
 import signal
 import socket
@@ -13,15 +12,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Self
 
+from penstock.file_lock import lock_open_file
+
 _WATCH = """
 exec 3<&0
 ( read -r line <&3 || { kill -KILL $$; test -z "$1" || rm -rf "$1"; } ) >/dev/null 2>&1 &
 shift
 exec "$@" </dev/null 3<&-
 """
-"""Become the program "$2"..., with a watcher beside it that kills it when standard input ends without a line: when who
-holds the other end is gone, by SIGKILL too. Then the directory "$1" goes as well. (PR_SET_PDEATHSIG would be sent when
-the *thread* that started the broker ends, and exists on Linux only.)"""
+"""Become the program "$2"..., with a watcher beside it that kills it when standard input ends without a line: when the
+process at the other end has ended, also by SIGKILL. Then the directory "$1" goes as well. (PR_SET_PDEATHSIG would be
+sent when the *thread* that started the broker ends, and exists on Linux only.)"""
 
 _random = random.SystemRandom()
 
@@ -56,7 +57,7 @@ class BrokerProcess:
         self._log = log
         with log.open("ab") as output:
             self._log_start = output.tell()
-            # In a session of its own: Ctrl-C is for who started the broker, which stops it in order.
+            # In a session of its own: Ctrl-C goes to the starting process, which stops the broker in order.
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", _WATCH, "sh", str(remove_if_orphaned or ""), *command],
                 stdin=subprocess.PIPE,
@@ -71,7 +72,7 @@ class BrokerProcess:
         return self._process.pid
 
     def is_running(self) -> bool:
-        """Whether the process is there, frozen or not."""
+        """Whether the process exists, frozen or not."""
         return self._process.poll() is None
 
     def send(self, number: signal.Signals) -> None:
@@ -90,7 +91,7 @@ class BrokerProcess:
         self.dismiss_watcher()
 
     def dismiss_watcher(self) -> None:
-        """Tell the watcher that there is nothing to watch any more."""
+        """End the watcher."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(b"\n")
@@ -106,23 +107,21 @@ class BrokerProcess:
 
 
 def locked(directory: Path) -> IO[str] | None:
-    """Return an open file that keeps others from locking a broker's directory; None if somebody has it.
+    """Return an open file that locks a broker's directory; None if another process has locked it.
 
     Kafka locks its data, too, but only when a second broker's controller has already written among the first one's.
     """
     file = (directory / "lock").open("w")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        return None
-    return file
+    if lock_open_file(file.fileno()):
+        return file
+    file.close()
+    return None
 
 
 def free_ports(number: int) -> list[int]:
-    """Return ports of 127.0.0.1 that nothing listens on, below those that the system gives to outgoing connections.
+    """Return free ports of 127.0.0.1, below the range that the system uses for outgoing connections.
 
-    One of those could be taken while a broker is down, by its own clients' attempts to reach it among others.
+    A port in that range could be taken while a broker is down, even by its own clients' connection attempts.
     """
     low, high = 15_000, min(_first_ephemeral(), 60_000)
     if high - low < 1000:
@@ -148,7 +147,7 @@ def is_free(port: int) -> bool:
 
 
 def brokers_known_at(port: int, timeout_seconds: float = 2.0) -> set[int]:
-    """Return the ids of the live brokers by the answer of the one at `port`; none, if it does not answer requests yet.
+    """Return the ids of the live brokers according to the one at `port`; none if it does not answer yet.
 
     A broker accepts connections some time before it answers, and answers some time before it takes part.
     """

@@ -22,10 +22,10 @@ _FOR_TESTS = {
     "group.consumer.min.session.timeout.ms": "500",
     "group.consumer.min.heartbeat.interval.ms": "100",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
-    # A killed broker is let in again only when its last session has ended.
+    # A killed broker can register again only after its last session has ended.
     "broker.heartbeat.interval.ms": "500",
     "broker.session.timeout.ms": "3000",
-    # Tests write records of long ago, which a topic of seven days would lose within a minute.
+    # Tests write records with old timestamps, which the default retention of seven days would delete at once.
     "log.retention.ms": "-1",
     "log.segment.delete.delay.ms": "1000",
     "num.network.threads": "2",
@@ -54,7 +54,7 @@ def broker_properties(node_id: int, ports: Mapping[str, int], voters: str | None
 
 
 def replicated(replicas: int) -> dict[str, str]:
-    """Return the settings that have each topic kept by so many brokers, those that Kafka makes for itself too."""
+    """Return the settings for so many replicas of each topic, Kafka's own included."""
     names = (
         "default.replication.factor",
         "offsets.topic.replication.factor",
@@ -76,7 +76,7 @@ def asking_for(user: str, password: str) -> dict[str, str]:
 
 
 def write_properties(file: Path, properties: Mapping[str, str]) -> None:
-    """Write settings as Java reads them, for nobody else to read: a password may be among them."""
+    """Write settings in Java's format, readable by this user only: a password may be among them."""
     file.touch(mode=0o600)
     file.write_text("".join(f"{name}={value.replace(chr(92), chr(92) * 2)}\n" for name, value in properties.items()))
 

@@ -1,0 +1,265 @@
+"""The part of `LogContract` about commits, positions, fences and notes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from penstock.clock import ManualClock
+from penstock.errors import (
+    FencedError,
+    LogError,
+    ProductionError,
+    UnknownTopicError,
+)
+from penstock.log import Commit, Log
+from penstock.record import OutputBatch, TopicPartition
+
+from .log_tests import APPLICATION, Found, LogTests, everything, output, settled_ends
+
+
+class CommitTests(LogTests):
+    """Commits: atomic, fenced, and given up."""
+
+    def test_a_commit_is_one_step(self, log: Log, tmp_path: Path, clock: ManualClock) -> None:
+        """Outputs to several topics, positions, version and engine state; another process reads all of it."""
+        log.create_topic("in", 2)
+        log.create_topic("out", 1)
+        log.create_topic("side", 2)
+        partitions = [TopicPartition("in", 0), TopicPartition("in", 1)]
+        log.append(output("in", 10))
+        committer = log.open_committer(APPLICATION, "0_0", partitions)
+        assert committer.committed is None
+        assert committer.is_current()
+        commit = Commit({partitions[0]: 2, partitions[1]: 3}, "v1", b"\x00engine")
+        committer.commit(commit, [output("out", 4), output("side", 5), output("out", 1)])
+        assert committer.committed == commit
+        assert committer.is_current()
+        log = self.reopen_log(log, tmp_path, clock)
+        assert log.committed(APPLICATION, partitions) == commit.positions
+        assert len(everything(log, "out")) == len(everything(log, "side")) == 5
+        assert log.open_committer(APPLICATION, "0_0", partitions).committed == commit
+        log.close()
+
+    def test_a_commit_takes_an_offset_for_each_record_and_its_markers(self, log: Log) -> None:
+        """As many as `commit_markers`: with fewer, a reader that counts offsets would skip records."""
+        log.create_topic("in", 1)
+        log.create_topic("out", 1)
+        log.create_topic("side", 1)
+        partition, out, side = (TopicPartition(topic, 0) for topic in ("in", "out", "side"))
+        committer = log.open_committer(APPLICATION, "0_0", [partition])
+        for number in range(5):
+            outputs = [output("out", 2), output("out", 1)] + [output("side", 1)] * (number == 2)
+            committer.commit(Commit({partition: 0}, f"v{number}"), outputs)
+        committer.close()
+        ends = settled_ends(log, [out, side])
+        assert ends == {out: 5 * (3 + log.commit_markers), side: 1 + log.commit_markers}
+
+    @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts descriptors where Linux lists them")
+    def test_tasks_need_the_open_files_that_it_says(self, log: Log) -> None:
+        """At least `open_files`: with fewer, a runner would refuse starts that work."""
+        log.create_topic("in", 4)
+        log.create_topic("out", 1)
+        partitions = [TopicPartition("in", number) for number in range(4)]
+        for partition in partitions:
+            log.append(replace(output("in", 1), partitions=[(partition.partition,)]))
+        before, committers = len(os.listdir("/proc/self/fd")), []
+        for partition in partitions:
+            committers.append(log.open_committer(APPLICATION, f"0_{partition.partition}", [partition]))
+            log.fetch(partition, 0, 1, 1000)
+            committers[-1].commit(Commit({partition: 1}, "v1"), [output("out", 1)])
+        needed = len(os.listdir("/proc/self/fd")) - before
+        for committer in committers:
+            committer.close()
+        assert log.open_files(0) <= log.open_files(4)
+        assert log.open_files(4) - log.open_files(0) <= needed
+
+    def test_nothing_is_committed_before_the_first_commit(self, log: Log) -> None:
+        """Opening only takes the fence."""
+        log.create_topic("in", 1)
+        partition = TopicPartition("in", 0)
+        for _ in range(3):
+            assert log.open_committer(APPLICATION, "0_0", [partition]).committed is None
+        assert log.committed(APPLICATION, [partition]) == {partition: None}
+
+    def test_whoever_was_replaced_is_fenced(self, log: Log) -> None:
+        """It commits nothing, and its successor has read its last commit."""
+        log.create_topic("in", 1)
+        log.create_topic("out", 1)
+        partition = TopicPartition("in", 0)
+        zombie = log.open_committer(APPLICATION, "0_0", [partition])
+        zombie.commit(Commit({partition: 0}, "v0"), [])
+        successor = log.open_committer(APPLICATION, "0_0", [partition])
+        assert successor.committed == Commit({partition: 0}, "v0")
+        assert not zombie.is_current() or not self.sees_successors
+        assert successor.is_current()
+        for _ in range(2):
+            with pytest.raises(FencedError, match="0_0"):
+                zombie.commit(Commit({partition: 9}, "v9", b"zombie"), [output("out", 1)])
+        assert everything(log, "out") == []
+        assert log.committed(APPLICATION, [partition]) == {partition: 0}
+        successor.commit(Commit({partition: 1}, "v1"), [output("out", 2)])
+        assert log.open_committer(APPLICATION, "0_0", [partition]).committed == Commit({partition: 1}, "v1")
+        assert len(everything(log, "out")) == 2
+
+    def test_what_is_sent_ahead_is_there_once(self, log: Log) -> None:
+        """In order, before the outputs of the commit; what was sent and not committed is given up, if it was hidden."""
+        log.create_topic("in", 1)
+        log.create_topic("out", 1)
+        partition = TopicPartition("in", 0)
+        committer = log.open_committer(APPLICATION, "0_0", [partition])
+        if not committer.streams_outputs:
+            pytest.skip("this log takes outputs with the commit")
+        values = [b"one", b"two", b"three"]
+        sent, more, last = [OutputBatch("out", [b"k"], [value], [1]) for value in values]
+        committer.send([sent])
+        committer.send([more])
+        committer.commit(Commit({partition: 1}, "v1"), [last])
+        assert [each.value for each in everything(log, "out")] == values
+        committer.send([sent])
+        committer.close()
+        with pytest.raises(LogError):
+            committer.send([sent])
+        successor = log.open_committer(APPLICATION, "0_0", [partition])
+        assert successor.committed == Commit({partition: 1}, "v1")
+        successor.commit(Commit({partition: 2}, "v2"), [more])
+        found = [each.value for each in everything(log, "out")]
+        assert found[:3] == values and found[-1] == b"two"
+        assert len(found) == 4 or not self.sent_is_hidden
+
+    def test_tasks_and_applications_do_not_fence_each_other(self, log: Log) -> None:
+        """And each application has its own positions."""
+        log.create_topic("in", 2)
+        partitions = [TopicPartition("in", 0), TopicPartition("in", 1)]
+        first = log.open_committer(APPLICATION, "0_0", partitions[:1])
+        second = log.open_committer(APPLICATION, "0_1", partitions[1:])
+        other = log.open_committer(f"{APPLICATION}-2", "0_0", partitions[:1])
+        first.commit(Commit({partitions[0]: 1}, "a"), [])
+        second.commit(Commit({partitions[1]: 2}, "b"), [])
+        other.commit(Commit({partitions[0]: 3}, "c"), [])
+        assert first.is_current() and second.is_current() and other.is_current()
+        assert log.committed(APPLICATION, partitions) == {partitions[0]: 1, partitions[1]: 2}
+        assert log.committed(f"{APPLICATION}-2", partitions) == {partitions[0]: 3, partitions[1]: None}
+
+    def test_an_output_without_a_topic_changes_nothing(self, log: Log) -> None:
+        """It is a production error, and names the topic."""
+        log.create_topic("in", 1)
+        partition = TopicPartition("in", 0)
+        committer = log.open_committer(APPLICATION, "0_0", [partition])
+        with pytest.raises(ProductionError, match="nowhere"):
+            committer.commit(Commit({partition: 1}, "v1"), [output("in", 1), output("nowhere", 1)])
+        assert everything(log, "in") == []
+        assert log.committed(APPLICATION, [partition]) == {partition: None}
+        committer.commit(Commit({partition: 1}, "v1"), [])
+
+    def test_a_closed_committer_commits_nothing(self, log: Log) -> None:
+        """`close` is idempotent."""
+        log.create_topic("in", 1)
+        partition = TopicPartition("in", 0)
+        committer = log.open_committer(APPLICATION, "0_0", [partition])
+        committer.close()
+        committer.close()
+        assert not committer.is_current()
+        with pytest.raises(LogError):
+            committer.commit(Commit({partition: 1}, "v1"), [])
+        assert log.committed(APPLICATION, [partition]) == {partition: None}
+
+    def test_forgetting_an_application(self, log: Log) -> None:
+        """Takes its positions, versions and notes, fences its tasks, and leaves other applications alone."""
+        log.create_topic("in", 1)
+        partition = TopicPartition("in", 0)
+        mine = log.open_committer(APPLICATION, "0_0", [partition])
+        other = log.open_committer(f"{APPLICATION}-2", "0_0", [partition])
+        mine.commit(Commit({partition: 1}, "v1"), [])
+        other.commit(Commit({partition: 2}, "v2"), [])
+        log.put_meta(APPLICATION, "note", b"mine")
+        log.put_meta(f"{APPLICATION}-2", "note", b"other")
+        log.delete_commits(APPLICATION)
+        assert not mine.is_current()
+        with pytest.raises(FencedError):
+            mine.commit(Commit({partition: 2}, "v2"), [])
+        assert log.committed(APPLICATION, [partition]) == {partition: None}
+        assert log.get_meta(APPLICATION, "note") is None
+        assert log.open_committer(APPLICATION, "0_0", [partition]).committed is None
+        assert not mine.is_current()
+        assert other.is_current()
+        assert log.committed(f"{APPLICATION}-2", [partition]) == {partition: 2}
+        assert log.get_meta(f"{APPLICATION}-2", "note") == b"other"
+
+    def test_an_application_is_told_where_to_begin(self, log: Log, tmp_path: Path, clock: ManualClock) -> None:
+        """In place of its commits; what is not named has no position, and other applications stay as they are."""
+        log.create_topic("in", 2)
+        log.append(output("in", 20))
+        partitions = [TopicPartition("in", 0), TopicPartition("in", 1)]
+        zombie = log.open_committer(APPLICATION, "0_0", partitions)
+        zombie.commit(Commit(dict.fromkeys(partitions, 4), "v1", b"engine"), [])
+        other = log.open_committer(f"{APPLICATION}-2", "0_0", partitions)
+        other.commit(Commit(dict.fromkeys(partitions, 3), "v1"), [])
+        log.put_meta(APPLICATION, "note", b"mine")
+        log.set_positions(APPLICATION, {partitions[0]: 2})
+        with pytest.raises(FencedError):
+            zombie.commit(Commit(dict.fromkeys(partitions, 5), "v2"), [])
+        log = self.reopen_log(log, tmp_path, clock)
+        assert log.committed(APPLICATION, partitions) == {partitions[0]: 2, partitions[1]: None}
+        assert log.committed(f"{APPLICATION}-2", partitions) == dict.fromkeys(partitions, 3)
+        assert log.get_meta(APPLICATION, "note") is None
+        committer = log.open_committer(APPLICATION, "0_0", partitions)
+        assert committer.committed is None
+        committer.commit(Commit({partitions[0]: 2, partitions[1]: 0}, "v0"), [])
+        found = log.open_committer(APPLICATION, "0_0", partitions).committed
+        assert found == Commit({partitions[0]: 2, partitions[1]: 0}, "v0")
+        log.close()
+
+    def test_positions_that_are_told_again_replace_the_first(self, log: Log) -> None:
+        """Also for an application that never ran."""
+        log.create_topic("in", 2)
+        partitions = [TopicPartition("in", 0), TopicPartition("in", 1)]
+        log.set_positions(APPLICATION, dict.fromkeys(partitions, 7))
+        log.set_positions(APPLICATION, {partitions[1]: 5})
+        assert log.committed(APPLICATION, partitions) == {partitions[0]: None, partitions[1]: 5}
+        with pytest.raises(UnknownTopicError):
+            log.set_positions(APPLICATION, {partitions[0]: 1, TopicPartition("nowhere", 0): 1})
+        assert log.committed(APPLICATION, partitions) == {partitions[0]: None, partitions[1]: 5}
+
+    def test_notes_of_an_application(self, log: Log, tmp_path: Path, clock: ManualClock) -> None:
+        """They are kept, and replaced."""
+        assert log.get_meta(APPLICATION, "a") is None
+        log.put_meta(APPLICATION, "a", b"1")
+        log.put_meta(APPLICATION, "b", b"")
+        log.put_meta(APPLICATION, "a", b"2")
+        log = self.reopen_log(log, tmp_path, clock)
+        assert log.get_meta(APPLICATION, "a") == b"2"
+        assert log.get_meta(APPLICATION, "b") == b""
+        assert log.get_meta(f"{APPLICATION}-2", "a") is None
+        log.close()
+
+    def test_threads_may_share_a_log(self, log: Log) -> None:
+        """Each with a task of its own: commits do not mix, and what is read is always whole."""
+        tasks, commits, each = 4, 8, 50
+        log.create_topic("in", tasks)
+        log.create_topic("out", 1)
+
+        def work(task: int) -> None:
+            partition = TopicPartition("in", task)
+            committer = log.open_committer(APPLICATION, f"0_{task}", [partition])
+            for number in range(1, commits + 1):
+                output = OutputBatch("out", [b"%d" % task] * each, [b"%d" % number] * each, [0] * each)
+                committer.commit(Commit({partition: number * each}, f"v{number}"), [output])
+                _check_blocks(everything(log, "out"), each)
+
+        with ThreadPoolExecutor(tasks) as threads:
+            list(threads.map(work, range(tasks)))
+        assert len(everything(log, "out")) == tasks * commits * each
+
+
+def _check_blocks(records: Sequence[Found], size: int) -> None:
+    """Check that commits of `size` records each are whole."""
+    blocks = [(each.key, each.value) for each in records]
+    assert len(blocks) % size == 0
+    for at in range(0, len(blocks), size):
+        assert len(set(blocks[at : at + size])) == 1, "half a commit"

@@ -1,0 +1,67 @@
+"""The part of `LogContract` about driver leases."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.clock import ManualClock
+from penstock.errors import (
+    FencedError,
+    LogError,
+)
+from penstock.log import Commit, Log
+from penstock.record import TopicPartition
+
+from .log_tests import APPLICATION, LogTests
+
+
+class LeaseTests(LogTests):
+    """Leases: one driver for each application."""
+
+    def test_a_lease_keeps_a_second_driver_out(self, log: Log, clock: ManualClock) -> None:
+        """Until it is released or has expired; the error names its holder."""
+        lease = log.lease(APPLICATION, "driver one", 10_000)
+        with pytest.raises(LogError, match="driver one"):
+            log.lease(APPLICATION, "driver two", 10_000)
+        log.lease(f"{APPLICATION}-2", "driver two", 10_000).release()
+        clock.advance("9s")
+        lease.renew()
+        clock.advance("9s")
+        with pytest.raises(LogError, match="driver one"):
+            log.lease(APPLICATION, "driver two", 10_000)
+        lease.release()
+        lease.release()
+        log.lease(APPLICATION, "driver two", 10_000).release()
+
+    def test_an_expired_lease_is_lost_to_the_next(self, log: Log, clock: ManualClock) -> None:
+        """Its old holder is refused when it renews, and cannot release the new holder's."""
+        lease = log.lease(APPLICATION, "driver one", 10_000)
+        clock.advance("11s")
+        lease.renew()  # nobody wanted it
+        clock.advance("11s")
+        successor = log.lease(APPLICATION, "driver two", 10_000)
+        with pytest.raises(FencedError, match="driver one"):
+            lease.renew()
+        lease.release()
+        successor.renew()
+        with pytest.raises(LogError, match="driver two"):
+            log.lease(APPLICATION, "driver three", 10_000)
+        successor.release()
+
+    def test_a_lease_outlives_what_was_committed(self, log: Log) -> None:
+        """A reset holds the lease until everything is deleted: no driver may start in between."""
+        log.create_topic("in", 1)
+        partition = TopicPartition("in", 0)
+        lease = log.lease(APPLICATION, "who resets", 10_000)
+        log.put_meta(APPLICATION, "note", b"mine")
+        log.open_committer(APPLICATION, "0_0", [partition]).commit(Commit({partition: 0}, "v0"), [])
+        for positions in ({partition: 0}, None):
+            if positions is not None:
+                log.set_positions(APPLICATION, positions)
+            else:
+                log.delete_commits(APPLICATION)
+            with pytest.raises(LogError, match="who resets"):
+                log.lease(APPLICATION, "driver", 10_000)
+            lease.renew()
+        lease.release()
+        log.lease(APPLICATION, "driver", 10_000).release()

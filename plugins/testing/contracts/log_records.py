@@ -1,0 +1,297 @@
+"""The part of `LogContract` about records: appended, fetched, purged, and kept as the topic's settings say."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.clock import ManualClock
+from penstock.errors import (
+    OffsetOutOfRangeError,
+    ProductionError,
+    RecordRefusedError,
+)
+from penstock.log import Commit, Log
+from penstock.record import Headers, OutputBatch, TopicPartition
+
+from .log_tests import APPLICATION, MUCH, Found, LogTests, everything, output, read
+
+
+class RecordTests(LogTests):
+    """Records: appended, fetched, refused, and deleted."""
+
+    def test_a_record_keeps_every_part(self, log: Log) -> None:
+        """Null and empty keys and values, headers in order with names repeated, any 64-bit timestamp."""
+        log.create_topic("t", 1)
+        headers: list[Headers] = [
+            (("a", b"1"), ("ü", None), ("a", b"")),
+            (),
+            (("", b"x"),),
+        ]
+        log.append(
+            OutputBatch(
+                "t",
+                [b"k", None, b""],
+                [None, b"", b"\xff" * 3],
+                [self.earliest_timestamp, self.latest_timestamp, 5],
+                headers,
+            )
+        )
+        log.append(OutputBatch("t", [b"l"], [b"v"], [7]))
+        partition = TopicPartition("t", 0)
+        found = read(log, partition)
+        assert [each.key for each in found] == [b"k", None, b"", b"l"]
+        assert [each.value for each in found] == [None, b"", b"\xff" * 3, b"v"]
+        assert [each.timestamp for each in found] == [self.earliest_timestamp, self.latest_timestamp, 5, 7]
+        assert [each.headers for each in found] == [*headers, ()]
+
+    def test_keys_go_where_kafkas_clients_send_them(self, log: Log) -> None:
+        """So that an application which moves to Kafka finds its keys where they were (Java's Utils.murmur2)."""
+        log.create_topic("t", 1000)
+        hashes = {
+            b"21": -973932308,
+            b"foobar": -790332482,
+            b"a-little-bit-long-string": -985981536,
+            b"a-little-bit-longer-string": -1486304829,
+            b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+            b"abc": 479470107,
+        }
+        log.append(OutputBatch("t", list(hashes), [b""] * len(hashes), [0] * len(hashes)))
+        found = {key: partition for partition, key in ((each.partition, each.key) for each in everything(log, "t"))}
+        assert found == {key: (value & 0x7FFFFFFF) % 1000 for key, value in hashes.items()}
+
+    def test_a_key_goes_to_one_partition_however_it_is_produced(self, log: Log) -> None:
+        """Alone, in a large batch, or among keys of other lengths."""
+        log.create_topic("t", 7)
+        keys = [b"%d" % (number * 37) * (number % 5) for number in range(2000)]
+        log.append(OutputBatch("t", list(keys), [b"many"] * len(keys), [0] * len(keys)))
+        for key in keys[:40]:
+            log.append(OutputBatch("t", [key], [b"one"], [0]))
+        where: dict[bytes | None, set[int]] = {}
+        for record in everything(log, "t"):
+            where.setdefault(record.key, set()).add(record.partition)
+        assert all(len(partitions) == 1 for partitions in where.values())
+
+    def test_records_without_a_key_are_spread(self, log: Log) -> None:
+        """Over all partitions, in few pieces each."""
+        log.create_topic("t", 4)
+        log.append(OutputBatch("t", [None] * 20_000, [b"v"] * 20_000, [0] * 20_000))
+        counts = [sum(1 for each in everything(log, "t") if each.partition == partition) for partition in range(4)]
+        assert sum(counts) == 20_000
+        assert min(counts) > 1000
+
+    def test_partitions_can_be_told(self, log: Log) -> None:
+        """One, several (each gets a copy), none (dropped), or by the key."""
+        log.create_topic("t", 3)
+        keys: list[bytes | None] = [b"one", b"all", b"none", b"foobar", None]
+        log.append(OutputBatch("t", keys, [b"v"] * 5, [0] * 5, None, [[2], [0, 1, 2], [], None, (1,)]))
+        found = {(each.partition, each.key) for each in everything(log, "t")}
+        by_key = (-790332482 & 0x7FFFFFFF) % 3
+        assert found == {(2, b"one"), (0, b"all"), (1, b"all"), (2, b"all"), (by_key, b"foobar"), (1, None)}
+
+    def test_order_is_kept_in_each_partition(self, log: Log) -> None:
+        """Over batches of any size."""
+        log.create_topic("t", 3)
+        count = 30_000
+        log.append(
+            OutputBatch("t", [b"%d" % (i % 91) for i in range(count)], [b"%d" % i for i in range(count)], [0] * count)
+        )
+        for partition in range(3):
+            values = [int(each.value or b"") for each in read(log, TopicPartition("t", partition))]
+            assert values == sorted(values) and values
+
+    def test_fetch_is_bounded_and_goes_on(self, log: Log) -> None:
+        """About `max_bytes` at once, at least one record, and each record once."""
+        log.create_topic("t", 1)
+        partition = TopicPartition("t", 0)
+        count = 40_000
+        log.append(OutputBatch("t", [b"k"] * count, [b"%099d" % i for i in range(count)], [0] * count))
+        end = log.end_offsets([partition])[partition]
+        for max_bytes, most in ((1, 1_100_000), (1_000_000, 2_200_000)):
+            offset, seen = log.start_offsets([partition])[partition], 0
+            while offset < end:
+                batches = log.fetch(partition, offset, end, max_bytes)
+                assert 1 <= sum(map(len, batches)) <= most / 100
+                for batch in batches:
+                    assert [int(value or b"") for value in batch.values] == list(range(seen, seen + len(batch)))
+                    seen += len(batch)
+                offset = batches[-1].next_offset
+            assert seen == count
+
+    def test_fetch_stops_before_the_end(self, log: Log) -> None:
+        """A batch plans what it reads: records at and after `end` are for later."""
+        log.create_topic("t", 1)
+        partition = TopicPartition("t", 0)
+        for _ in range(3):
+            log.append(output("t", 5))
+        everything = read(log, partition)
+        for first in (0, 3, 5, 9):
+            for stop in (first, first + 1, 8, 10, 14):
+                found = read(log, partition, everything[first].offset, everything[stop].offset)
+                assert found == everything[first:stop]
+
+    def test_an_offset_out_of_range_is_named_with_the_range(self, log: Log) -> None:
+        """So that the operator sees which offsets exist."""
+        log.create_topic("t", 1)
+        log.append(output("t", 5))
+        partition = TopicPartition("t", 0)
+        end = log.end_offsets([partition])[partition]
+        assert log.fetch(partition, end, end + 10, 1) == []
+        for offset in (-1, end + 1):
+            with pytest.raises(OffsetOutOfRangeError, match=rf"{offset}\D(.|\n)*t\D(.|\n)*0\D(.|\n)*{end}"):
+                log.fetch(partition, offset, end + 10, 1)
+
+    def test_the_offset_of_a_time(self, log: Log) -> None:
+        """The offset of the first record at or after it, by offset; the end offset when there is none."""
+        log.create_topic("t", 2)
+        partition, empty = TopicPartition("t", 0), TopicPartition("t", 1)
+        times = [10, 20, 20, 15, 40, 30, 40]
+        for part in (times[:3], times[3:4], times[4:]):
+            log.append(OutputBatch("t", [b"k"] * len(part), [b"v"] * len(part), part, None, [[0]] * len(part)))
+        offsets = [each.offset for each in read(log, partition)]
+        end = log.end_offsets([partition])[partition]
+        for time in (0, 10, 11, 20, 21, 40, 41):
+            expected = next((offset for offset, at in zip(offsets, times, strict=True) if at >= time), end)
+            found = log.offsets_for_time([partition, empty], time)
+            assert found == {partition: expected, empty: 0}, time
+
+    def test_the_offset_of_a_time_is_not_of_what_was_deleted(self, log: Log, clock: ManualClock) -> None:
+        """It must be readable."""
+        self.skip_unless_maintaining()
+        log.create_topic("t", 1)
+        partition = TopicPartition("t", 0)
+        log.append(OutputBatch("t", [b"k"] * 6, [b"v"] * 6, [10, 20, 30, 40, 50, 60]))
+        log.purge(partition, 3)
+        log.maintain(clock.now_ms())
+        assert log.offsets_for_time([partition], 20) == {partition: 3}
+        log.purge(partition, 6)
+        log.maintain(clock.now_ms())
+        assert log.offsets_for_time([partition], 20) == {partition: 6}
+
+    def test_a_record_that_is_too_large_changes_nothing(self, log: Log) -> None:
+        """Neither do the records beside it get in; the same committer goes on without it."""
+        log.create_topic("t", 1)
+        log.create_topic("small", 1, {"max.message.bytes": "1000"})
+        partition = TopicPartition("t", 0)
+        committer = log.open_committer(APPLICATION, "0_0", [partition])
+        committer.commit(Commit({partition: 0}, "v0"), [])
+        outputs = [output("t", 3), OutputBatch("small", [b"k"] * 3, [b"v", b"v" * 5000, b"v"], [0] * 3)]
+        with pytest.raises(RecordRefusedError, match="small") as refused:
+            committer.commit(Commit({partition: 1}, "v1"), outputs)
+        assert refused.value.topic == "small"
+        assert [refused.value.refuses(b"k", value) for value in outputs[1].values] == [False, True, False]
+        with pytest.raises(ProductionError, match="small"):
+            log.append(outputs[1])
+        assert everything(log, "t") == everything(log, "small") == []
+        assert committer.is_current()
+        committer.commit(Commit({partition: 1}, "v1"), outputs[:1])
+        assert len(everything(log, "t")) == 3
+
+    def test_a_partition_that_is_not_there_changes_nothing(self, log: Log) -> None:
+        """When a partitioner of the user's chose it."""
+        log.create_topic("t", 2)
+        for partition in (2, -1):
+            with pytest.raises(ProductionError, match="t"):
+                log.append(OutputBatch("t", [b"a", b"b"], [b"", b""], [0, 0], None, [None, [0, partition]]))
+        assert everything(log, "t") == []
+
+    def test_a_compacted_topic_takes_no_null_keys(self, log: Log) -> None:
+        """As Kafka does: there is no last value of no key."""
+        log.create_topic("t", 1, {"cleanup.policy": "compact"})
+        with pytest.raises(RecordRefusedError, match="t") as refused:
+            log.append(OutputBatch("t", [b"a", None], [b"", b""], [0, 0]))
+        assert refused.value.topic == "t"
+        assert refused.value.refuses(None, b"") and not refused.value.refuses(b"a", b"")
+        assert everything(log, "t") == []
+
+    # -- deletion
+
+    def test_purging_keeps_what_is_at_or_after_the_offset(self, log: Log, clock: ManualClock) -> None:
+        """A log may keep more, and may do it when it maintains itself."""
+        log.create_topic("t", 1)
+        partition = TopicPartition("t", 0)
+        log.append(output("t", 10))
+        log.append(output("t", 10))
+        offset = read(log, partition)[13].offset
+        log.purge(partition, offset)
+        log.purge(partition, 2)
+        log.maintain(clock.now_ms())
+        assert log.start_offsets([partition])[partition] <= offset
+        assert [each.value for each in read(log, partition, offset)] == [b"%d" % i for i in range(3, 10)]
+        if self.maintains:
+            assert log.start_offsets([partition])[partition] == offset
+            with pytest.raises(OffsetOutOfRangeError, match=str(offset)):
+                log.fetch(partition, offset - 1, MUCH, MUCH)
+        log.append(output("t", 2))
+        assert len(read(log, partition, offset)) == 9
+        end = log.end_offsets([partition])[partition]
+        log.purge(partition, end)
+        log.append(output("t", 3))
+        log.maintain(clock.now_ms())
+        assert len(read(log, partition, end)) == 3
+
+    def test_retention_by_time(self, log: Log, clock: ManualClock) -> None:
+        """Old records are deleted from the front, by their own timestamps; others stay."""
+        self.skip_unless_maintaining()
+        log.create_topic("short", 1, {"retention.ms": "1000"})
+        log.create_topic("kept", 1)
+        log.create_topic("mine", 1, {"retention.ms": "1000", "cleanup.policy": "compact"})
+        for topic in ("short", "kept", "mine"):
+            for age in (5000, 2000, 500, 3000, 0):
+                log.append(OutputBatch(topic, [b"%d" % age], [b"v"], [clock.now_ms() - age]))
+        log.maintain(clock.now_ms())
+        assert [each.key for each in everything(log, "short")] == [b"500", b"3000", b"0"]
+        assert len(everything(log, "kept")) == len(everything(log, "mine")) == 5
+        clock.advance("10s")
+        log.maintain(clock.now_ms())
+        partition = TopicPartition("short", 0)
+        assert everything(log, "short") == []
+        assert log.start_offsets([partition]) == log.end_offsets([partition]) == {partition: 5}
+
+    def test_retention_by_size(self, log: Log, clock: ManualClock) -> None:
+        """The newest `retention.bytes` of each partition stay."""
+        self.skip_unless_maintaining()
+        log.create_topic("t", 1, {"retention.bytes": "100000"})
+        for number in range(60):
+            log.append(OutputBatch("t", [b"%d" % number], [b"v" * 10_000], [clock.now_ms()]))
+        log.maintain(clock.now_ms())
+        kept = [int(each.key or b"") for each in everything(log, "t")]
+        assert kept == list(range(60 - len(kept), 60))
+        assert 10 <= len(kept) <= 12
+
+    def test_compaction_keeps_the_last_record_of_each_key(self, log: Log, clock: ManualClock) -> None:
+        """With its offset; a fetch passes the gaps."""
+        self.skip_unless_maintaining()
+        log.create_topic("t", 1, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
+        partition = TopicPartition("t", 0)
+        for round_ in range(3):
+            for number in range(40):
+                key, value = b"%d" % (number % (7 + round_)), b"%d-%d" % (round_, number)
+                headers: Headers = (("h", value),)
+                # Every fourth is a tombstone: an older one goes like any older record.
+                log.append(OutputBatch("t", [key], [value if number % 4 else None], [number], [headers]))
+            expected: dict[bytes | None, Found] = {}
+            for each in read(log, partition):
+                expected[each.key] = each
+            log.maintain(clock.now_ms())
+            kept = sorted(expected.values(), key=lambda each: each.offset)
+            assert read(log, partition) == kept
+            end = log.end_offsets([partition])[partition]
+            for offset in range(end + 1):
+                assert read(log, partition, offset) == [each for each in kept if each.offset >= offset]
+        assert log.start_offsets([partition]) == {partition: 0}
+
+    def test_tombstones_go_when_their_time_is_over(self, log: Log, clock: ManualClock) -> None:
+        """Counted from their append: until then, a reader that lags behind must find them."""
+        self.skip_unless_maintaining()
+        config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "delete.retention.ms": "60000"}
+        log.create_topic("t", 1, config)
+        log.append(OutputBatch("t", [b"a", b"b", b"a"], [b"1", b"2", None], [0, 0, 0]))
+        clock.advance("59s")
+        log.maintain(clock.now_ms())
+        assert [(each.key, each.value) for each in everything(log, "t")] == [(b"b", b"2"), (b"a", None)]
+        clock.advance("2s")
+        log.maintain(clock.now_ms())
+        assert [(each.key, each.value) for each in everything(log, "t")] == [(b"b", b"2")]
+        partition = TopicPartition("t", 0)
+        assert log.end_offsets([partition]) == {partition: 3}
+        assert log.fetch(partition, 2, 3, 100) == []

@@ -1,0 +1,116 @@
+"""The part of `LogContract` about topics."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import (
+    LogError,
+    UnknownTopicError,
+)
+from penstock.log import Commit, Log
+from penstock.record import TopicPartition
+
+from .log_tests import APPLICATION, LogTests, everything, output
+
+
+class TopicTests(LogTests):
+    """Topics: created, listed, deleted, and what is missing."""
+
+    def test_topics_are_listed_as_created(self, log: Log) -> None:
+        """With partitions, settings, and whether they are internal."""
+        assert log.topics() == {}
+        log.create_topic("plain", 3)
+        log.put_meta(APPLICATION, "note", b"")
+        own = f"{APPLICATION}-set-changelog"
+        log.create_topic(own, 1, {"cleanup.policy": "compact"}, internal=True)
+        found = log.topics()
+        assert set(found) == {"plain", own}
+        assert found["plain"].partitions == 3 and not found["plain"].internal
+        assert found[own].internal and found[own].config["cleanup.policy"] == "compact"
+
+    def test_one_topic_can_be_asked_for(self, log: Log) -> None:
+        """As `topics` describes it, and by an id that another topic of the same name does not have."""
+        log.put_meta(APPLICATION, "note", b"")
+        own = f"{APPLICATION}-set-changelog"
+        log.create_topic(own, 2, {"cleanup.policy": "compact"}, internal=True)
+        found = log.topic(own)
+        assert (found.name, found.partitions, found.internal) == (own, 2, True)
+        assert found.config["cleanup.policy"] == "compact"
+        assert log.topic(own).id == found.id
+        log.delete_topic(own)
+        with pytest.raises(UnknownTopicError, match=own):
+            log.topic(own)
+        log.create_topic(own, 3)
+        again = log.topic(own)
+        assert again.partitions == 3
+        assert again.id != found.id or not found.id
+
+    @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ü", "x" * 250])
+    def test_a_bad_topic_name_is_refused(self, log: Log, name: str) -> None:
+        """As Kafka does."""
+        with pytest.raises(LogError):
+            log.create_topic(name, 1)
+        assert log.topics() == {}
+
+    def test_a_topic_that_exists_is_refused(self, log: Log) -> None:
+        """And stays as it was."""
+        log.create_topic("t", 2)
+        with pytest.raises(LogError, match="t"):
+            log.create_topic("t", 3)
+        assert log.topics()["t"].partitions == 2
+
+    def test_an_unknown_setting_is_refused_with_near_names(self, log: Log) -> None:
+        """A setting that is misspelled and ignored is found when the disk is full."""
+        with pytest.raises(LogError, match=r"retention\.mss"):
+            log.create_topic("t", 1, {"retention.mss": "1"})
+        with pytest.raises(LogError, match=r"retention\.ms"):
+            log.create_topic("t", 1, {"retention.ms": "soon"})
+        assert log.topics() == {}
+
+    @pytest.mark.parametrize("partitions", [0, -1])
+    def test_a_topic_needs_a_partition(self, log: Log, partitions: int) -> None:
+        """At least one."""
+        with pytest.raises(LogError):
+            log.create_topic("t", partitions)
+
+    def test_a_missing_topic_is_named(self, log: Log) -> None:
+        """By every method that takes one."""
+        log.create_topic("invoices", 1)
+        missing = [TopicPartition("invoice", 0)]
+        for call in (
+            lambda: log.delete_topic("invoice"),
+            lambda: log.start_offsets(missing),
+            lambda: log.end_offsets(missing),
+            lambda: log.fetch(missing[0], 0, 1, 1),
+            lambda: log.append(output("invoice", 1)),
+            lambda: log.purge(missing[0], 0),
+            lambda: log.offsets_for_time(missing, 0),
+            lambda: log.committed(APPLICATION, missing),
+            lambda: log.set_positions(APPLICATION, {missing[0]: 0}),
+            lambda: log.open_committer(APPLICATION, "0_0", missing),
+        ):
+            with pytest.raises(UnknownTopicError, match="'?invoice'?"):
+                call()
+
+    def test_a_missing_partition_is_named(self, log: Log) -> None:
+        """Also a negative one, which is no way to count from the end."""
+        log.create_topic("t", 2)
+        for partition in (2, -1):
+            with pytest.raises(LogError, match=str(partition)):
+                log.end_offsets([TopicPartition("t", partition)])
+            with pytest.raises(LogError, match=str(partition)):
+                log.fetch(TopicPartition("t", partition), 0, 1, 1)
+
+    def test_a_topic_made_again_is_a_new_one(self, log: Log) -> None:
+        """It has no records and no positions of the deleted one."""
+        partition = TopicPartition("t", 0)
+        log.create_topic("t", 1)
+        log.append(output("t", 5))
+        log.open_committer(APPLICATION, "0_0", [partition]).commit(Commit({partition: 3}, "v1"), [])
+        log.delete_topic("t")
+        log.create_topic("t", 2)
+        assert log.end_offsets([partition]) == {partition: 0}
+        assert log.committed(APPLICATION, [partition]) == {partition: None}
+        log.append(output("t", 1))
+        assert len(everything(log, "t")) == 1
