@@ -15,15 +15,15 @@ from .world import Command
 
 @dataclass(frozen=True)
 class GoesOn:
-    """The version goes on from what is there; `empty` are stores that start empty. `text` is for the table."""
+    """The version continues from what is there; `empty` are stores that start empty. `text` is for the table."""
 
-    text: str = "goes on"
+    text: str = "continues"
     empty: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Refused:
-    """The start is refused with a message that matches `message`; nothing is changed, and the version before goes on."""
+    """The start is refused with a message that matches `message`; nothing is changed, and the version before still runs."""
 
     text: str
     message: str
@@ -91,7 +91,7 @@ TABLE = Table(store("table", value_serde="str"))
 OTHER_SERDE = Refused("old entries could not be found or read", "store 'counts' was written with")
 NOT_MISSED = GoesOn("comes back as it was")
 MISSED = Refused("it has missed updates; choose to have it stale or empty", "store 'counts'.*missed.*penstock stores")
-PARKED = GoesOn("goes on; what is not named any more is parked")
+PARKED = GoesOn("continues; the removed store is parked")
 NUMBERED = "sub-topologies are numbered in the order of their first nodes"
 EMPTY = GoesOn("starts empty", empty=("counts",))
 
@@ -131,8 +131,8 @@ CHANGES: dict[str, list[Change]] = {
         Change("`logged`", UNLOGGED, BASE, lost_there=EMPTY, lost_back=EMPTY),
     ],
     "Stores": [
-        Change("one more", BASE, stores(store(), store("more")), GoesOn("goes on; it starts empty"), PARKED),
-        Change("the first of a program", STATELESS, BASE, GoesOn("goes on; it starts empty"), PARKED),
+        Change("one more", BASE, stores(store(), store("more")), GoesOn("continues; it starts empty"), PARKED),
+        Change("the first of a program", STATELESS, BASE, GoesOn("continues; it starts empty"), PARKED),
         Change("one less", stores(store("more"), store()), stores(store("more")), PARKED, MISSED),
         Change(
             "one less, and nothing is processed meanwhile",
@@ -162,7 +162,7 @@ CHANGES: dict[str, list[Change]] = {
             "another name",
             BASE,
             stores(store("renamed")),
-            GoesOn("goes on; the new one starts empty, the old one is parked"),
+            GoesOn("continues; the new one starts empty, the old one is parked"),
             MISSED,
         ),
         Change(
@@ -183,22 +183,22 @@ CHANGES: dict[str, list[Change]] = {
             "a schedule more",
             BASE,
             with_flow(timers=("a",)),
-            GoesOn("goes on; it begins then"),
-            GoesOn("goes on; it ends"),
+            GoesOn("continues; it begins then"),
+            GoesOn("continues; it ends"),
         ),
         Change(
             "a schedule less",
             with_flow(timers=("a", "b")),
             with_flow(timers=("a",)),
-            GoesOn("goes on; it ends"),
-            GoesOn("goes on; it begins anew"),
+            GoesOn("continues; it ends"),
+            GoesOn("continues; it starts anew"),
         ),
         Change(
             "a schedule by another name",
             with_flow(timers=("a",)),
             with_flow(timers=("b",)),
-            GoesOn("goes on; one ends, one begins"),
-            GoesOn("goes on; one ends, one begins"),
+            GoesOn("continues; one ends, one begins"),
+            GoesOn("continues; one ends, one begins"),
         ),
         Change("schedules in another order", with_flow(timers=("a", "b")), with_flow(timers=("b", "a"))),
     ],
@@ -207,14 +207,14 @@ CHANGES: dict[str, list[Change]] = {
             "a topic more",
             BASE,
             with_flow(topics=("orders", "returns")),
-            GoesOn("goes on; the new one as `offset_reset` says"),
+            GoesOn("continues; the new one as `offset_reset` says"),
         ),
-        Change("a topic less", with_flow(topics=("orders", "returns")), BASE, GoesOn("goes on; its positions stay")),
+        Change("a topic less", with_flow(topics=("orders", "returns")), BASE, GoesOn("continues; its positions stay")),
         Change(
             "another topic, with the stores of before",
             BASE,
             with_flow(topics=("returns",)),
-            GoesOn("goes on; the new one as `offset_reset` says"),
+            GoesOn("continues; the new one as `offset_reset` says"),
         ),
         Change(
             "another topic, without stores",
@@ -228,7 +228,7 @@ CHANGES: dict[str, list[Change]] = {
             "a pattern in place of a topic",
             BASE,
             with_flow(topics=(), pattern="orders.*"),
-            GoesOn("goes on; what else matches as `offset_reset` says"),
+            GoesOn("continues; what else matches as `offset_reset` says"),
         ),
         Change("another name of the node", BASE, with_flow(source_name="incoming")),
         Change("another timestamp extractor", BASE, with_flow(source={"timestamp_extractor": wall_clock_timestamp})),
@@ -258,13 +258,13 @@ CHANGES: dict[str, list[Change]] = {
             "another name",
             BY_KEY,
             with_flow(repartition={"name": "keyed"}),
-            GoesOn("goes on"),
+            GoesOn("continues"),
         ),
         Change(
             "another value serde",
             BY_KEY,
             with_flow(repartition={"value_serde": "json"}),
-            GoesOn("goes on"),
+            GoesOn("continues"),
         ),
         Change(
             "another name, and records wait in it",
@@ -301,7 +301,7 @@ CHANGES: dict[str, list[Change]] = {
             "one more, behind",
             BASE,
             flows(Flow(), RETURNS),
-            GoesOn("goes on; the new one as `offset_reset` says"),
+            GoesOn("continues; the new one as `offset_reset` says"),
             PARKED,
         ),
         Change(
@@ -310,13 +310,13 @@ CHANGES: dict[str, list[Change]] = {
             flows(RETURNS, Flow()),
             Refused("the others get other numbers", f"'orders' was in sub-topology 0.*{NUMBERED}"),
         ),
-        Change("the last one less", flows(Flow(), RETURNS), BASE, PARKED, GoesOn("goes on where it was")),
+        Change("the last one less", flows(Flow(), RETURNS), BASE, PARKED, GoesOn("continues where it was")),
         Change(
             "the last one less, without stores",
             flows(Flow(), STATELESS_RETURNS),
             BASE,
-            GoesOn("goes on; its positions stay"),
-            GoesOn("goes on where it was"),
+            GoesOn("continues; its positions stay"),
+            GoesOn("continues where it was"),
         ),
         Change(
             "the first one less",
@@ -338,13 +338,15 @@ CHANGES: dict[str, list[Change]] = {
             "another topic",
             replace(BASE, tables=(TABLE,)),
             replace(BASE, tables=(replace(TABLE, topic="prices"),)),
-            Refused("it would hold both", "global store 'table' was filled from topic 'rates'.*give it another name"),
+            Refused(
+                "it would contain both", "global store 'table' was filled from topic 'rates'.*give it another name"
+            ),
         ),
         Change(
             "another serde",
             replace(BASE, tables=(TABLE,)),
             replace(BASE, tables=(Table(store("table", value_serde="json")),)),
-            GoesOn("goes on; it is filled anew"),
+            GoesOn("continues; it is filled again"),
         ),
     ],
     "Settings": [
@@ -380,7 +382,7 @@ CHANGES: dict[str, list[Change]] = {
         Change("`processing_guarantee`", BASE, setting(processing_guarantee="at_least_once")),
         Change("`offset_reset`", BASE, setting(offset_reset="latest")),
         Change("handlers", BASE, setting(deserialization_handler=skip, processing_handler=DeadLetter("dead"))),
-        Change("`state_dir`", BASE, setting(state_dir="elsewhere/state"), GoesOn("goes on; the state is restored")),
+        Change("`state_dir`", BASE, setting(state_dir="elsewhere/state"), GoesOn("continues; the state is restored")),
         Change(
             "`data_dir`, and the changelog is in it",
             BASE,
@@ -392,24 +394,24 @@ CHANGES: dict[str, list[Change]] = {
             "`data_dir`, and the changelog is elsewhere",
             setting(changelog="directory:HERE/shared"),
             setting(changelog="directory:HERE/shared", data_dir="HERE/moved"),
-            GoesOn("goes on; the state is restored"),
-            GoesOn("goes on; the state is restored"),
+            GoesOn("continues; the state is restored"),
+            GoesOn("continues; the state is restored"),
             changelogs=("directory",),
         ),
         Change(
             "`data_dir`",
             BASE,
             setting(data_dir="HERE/moved"),
-            GoesOn("goes on; the state is restored"),
-            GoesOn("goes on; the state is restored"),
+            GoesOn("continues; the state is restored"),
+            GoesOn("continues; the state is restored"),
             changelogs=("topic",),
         ),
         Change(
             "the application's id",
             BASE,
             Version(application="other"),
-            GoesOn("starts afresh"),
-            GoesOn("goes on where it was"),
+            GoesOn("starts from the beginning"),
+            GoesOn("continues where it was"),
         ),
     ],
 }

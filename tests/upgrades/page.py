@@ -11,12 +11,13 @@ _HEAD = """\
 
 <!-- Made by `python -m tests.upgrades` from tests/upgrades/changes.py. -->
 
-What comes of each kind of change between two starts of an application, and of going back to the version before. A test makes every one of them, with records before,
-between and after; with this host's copy of the state and after it was lost; and with the changelogs `directory:` and `topic:`. It compares stores and outputs with a plain account
-of the records. [](upgrading.md) has the rules.
+This table shows what happens at each kind of change between two starts of an application, and when it is rolled back. A
+test makes every change, with records before, between and after; with this host's copy of the state and after it was
+lost; and with the changelogs `directory:` and `topic:`. It compares stores and outputs with a plain computation from
+the records. [](upgrading.md) has the rules.
 
-"Goes on": positions and state are those of before, and nothing is lost or counted twice. "Refused": the start fails with an error that says what has changed and what to do. It
-changes nothing, and the version of before goes on.
+"Continues": positions and state are kept, and nothing is lost or counted twice. "Refused": the start fails with an
+error that says what has changed and what to do. It changes nothing, and the version before the change still runs.
 """
 
 
