@@ -10,7 +10,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from penstock.errors import ConfigError, OffsetOutOfRangeError
+from penstock.errors import ConfigError
+from penstock.plugins.runtime.reading import read_up_to
 from penstock.record import RecordBatch, TopicPartition
 
 from .command import Command, separator_option, verbose_option
@@ -21,7 +22,6 @@ from .output import note, reader_may_leave
 if TYPE_CHECKING:
     from penstock.log import Log
 
-FETCH_BYTES = 1024 * 1024
 POLL_SECONDS = 0.1
 """How often --follow looks for new records: a log has no way to call us."""
 
@@ -137,18 +137,11 @@ def _batches(log: Log, positions: dict[TopicPartition, int], follow: bool, outpu
 def _up_to(
     log: Log, positions: dict[TopicPartition, int], partition: TopicPartition, end: int
 ) -> Iterator[RecordBatch]:
-    while positions[partition] < end:
-        try:
-            batches = log.fetch(partition, positions[partition], end, FETCH_BYTES)
-        except OffsetOutOfRangeError:
-            first = log.start_offsets([partition])[partition]
-            if first <= positions[partition]:
-                raise
-            note(f"{partition}: offsets {positions[partition]} to {first - 1} were deleted before they were read")
-            positions[partition] = first
-            continue
-        for batch in batches:
-            positions[partition] = batch.next_offset
-            yield batch
-        if not batches:
-            positions[partition] = end
+    def on_deleted(first: int, next_offset: int) -> None:
+        note(f"{partition}: offsets {first} to {next_offset - 1} were deleted before they were read")
+        positions[partition] = next_offset
+
+    for batch in read_up_to(log, partition, positions[partition], end, on_deleted):
+        positions[partition] = batch.next_offset
+        yield batch
+    positions[partition] = max(positions[partition], end)

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from penstock.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicError
+from penstock.errors import ConfigError, UnknownTopicError
 from penstock.log import Log
+from penstock.plugins.runtime.reading import read_up_to
 from penstock.record import Headers, RecordBatch, TopicPartition
 from penstock.task.dead_letter import FailureNote, split_headers
-
-_FETCH_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -107,21 +106,9 @@ def partitions_of(log: Log, topic: str, selection: Selection) -> list[TopicParti
 
 
 def batches_from(log: Log, partition: TopicPartition, start: int) -> Iterator[RecordBatch]:
-    """Yield what a partition has from `start` on, up to where it ends now."""
+    """Return the batches of a partition from `start` on, up to its present end."""
     end = log.end_offsets([partition])[partition]
-    at = max(start, log.start_offsets([partition])[partition])
-    while at < end:
-        try:
-            batches = log.fetch(partition, at, end, _FETCH_BYTES)
-        except OffsetOutOfRangeError:
-            # What was deleted meanwhile, by retention, is passed over.
-            first = log.start_offsets([partition])[partition]
-            if first <= at:
-                raise
-            at = first
-            continue
-        yield from batches
-        at = batches[-1].next_offset if batches else end
+    return read_up_to(log, partition, max(start, log.start_offsets([partition])[partition]), end)
 
 
 def letters_in(batch: RecordBatch) -> Iterator[Letter]:

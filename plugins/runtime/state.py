@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,12 @@ from penstock.changelog import TaskChangelog, version_counter
 from penstock.errors import StaleStoreError
 from penstock.log import Commit
 from penstock.program.layouts import Layouts
-from penstock.program.nodes import ProcessorNode, Subtopology
+from penstock.program.nodes import ProcessorNode, TaskId
 from penstock.program.serdes import resolve_serde
 from penstock.record import OutputBatch
 from penstock.serde import Serde
-from penstock.settings.settings import Settings
-from penstock.store import Changes, StateStore, StoreBuilder
+from penstock.settings.application import Application
+from penstock.store import Changes, StateStore
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.stores.layers.ttl import TtlStore
 from penstock.task.task import Task
@@ -43,23 +43,22 @@ class TaskState:
 
     def __init__(
         self,
-        builders: Sequence[StoreBuilder],
+        application: Application,
+        task_id: TaskId,
         directory: Path,
         changelog: TaskChangelog | None,
-        settings: Settings,
-        application_id: str,
-        task_id: str,
         layouts: Layouts | None = None,
     ) -> None:
-        self._settings = settings
+        self._settings = application.settings
         self._changelog = changelog
-        self.application_id = application_id
-        self.task_id = task_id
-        self._layouts = layouts or Layouts.of_program(builders, settings.store_backend)
-        self._builders = builders
+        self._subtopology = application.program.subtopology(task_id.subtopology)
+        self._builders = self._subtopology.stores
+        self.application_id = application.id
+        self.task_id = str(task_id)
+        self._layouts = layouts or Layouts.of_program(self._builders, self._settings.store_backend)
         self._logged = frozenset(store for store, kept in self._layouts.now.items() if kept.logged)
-        where = f"application {application_id!r}, task {task_id}"
-        self._backends = Backends(directory, self._layouts, changelog, where, task_id)
+        where = f"application {application.id!r}, task {task_id}"
+        self._backends = Backends(directory, self._layouts, changelog, where, self.task_id)
         self._coverage = Coverage(Layouts(self._layouts.now), "")
         self._buffers: dict[str, CommitBuffer] = {}
         self.stores: dict[str, StateStore] = {}
@@ -122,12 +121,12 @@ class TaskState:
         self._backends.end_transition(gone, version)
         return commit
 
-    def serve(self, task: Task, subtopology: Subtopology) -> None:
-        """Have the stores know the task's stream time, and the task's nodes what the stores drop."""
-        # A store does not know who called it; what it drops counts for the first node that is connected to it.
+    def connect(self, task: Task) -> None:
+        """Give the stores the task's stream time; what they drop is counted by the task's nodes from now on."""
+        # A store cannot see which node called it: what it drops counts for the first node that is connected to it.
         owners = {
             store: node.name
-            for node in reversed(subtopology.nodes)
+            for node in reversed(self._subtopology.nodes)
             if isinstance(node, ProcessorNode)
             for store in node.stores
         }

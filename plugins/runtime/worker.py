@@ -200,20 +200,14 @@ class TaskWorker:
         # The fence first: whatever is read after it cannot be changed by a predecessor any more.
         committer = self._committer = self._log.open_committer(self._application.id, str(self.id), self.partitions)
         self._last_commit.check(committer.committed, known)
-        builders = self._subtopology.stores
-        layouts = self._subtopology.layouts or Layouts.of_program(builders, self._settings.store_backend)
+        layouts = self._subtopology.layouts or Layouts.of_program(
+            self._subtopology.stores, self._settings.store_backend
+        )
         changelog = None
         if layouts.now:
             changelog = open_changelog(self._settings, self._application.id, str(self.id), self._log, layouts.now)
-        state = self._state = TaskState(
-            builders,
-            self._host.task_directory(self._application, str(self.id)),
-            changelog,
-            self._settings,
-            self._application.id,
-            str(self.id),
-            layouts,
-        )
+        directory = self._host.task_directory(self._application, str(self.id))
+        state = self._state = TaskState(self._application, self.id, directory, changelog, layouts)
         commit = self._last_commit.of(committer, state)
         state.open(commit.version)
         self._commit = commit = state.settle(commit, committer.commit)
@@ -233,7 +227,7 @@ class TaskWorker:
             refusals=self._refusals,
             stopwatch=perf_counter,
         )
-        state.serve(task, self._subtopology)
+        state.connect(task)
         self._counts = NodeCounts()
 
     # ------------------------------------------------------------------ committing

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.clock import Clock, SystemClock, duration_ms
 from penstock.errors import ConfigError, RuntimeUnavailableError
 from penstock.log import Log
+from penstock.plugins.runtime.application.lag import PartitionLag, find_lag
 from penstock.plugins.runtime.application.lease import LeaseKeeper
 from penstock.plugins.runtime.application.open_files import check_open_files
 from penstock.plugins.runtime.application.preparation import Prepared, prepare, resolve
@@ -251,23 +252,20 @@ class _Run:
         self._next_lag = time.monotonic() + _LAG_SECONDS
         if self._on_progress is None:
             return
-        positions, ends, lag = self._lag()
+        lag = self._lag()
+        positions = {TopicPartition(each.topic, each.partition): each.next_offset for each in lag}
+        ends = {TopicPartition(each.topic, each.partition): each.end for each in lag}
         summary = self._summary
         self._on_progress(
             RunProgress(
                 summary.batches, summary.records_in, summary.records_out, summary.dropped,
-                self._rate, lag, positions, ends, reports, seconds,
+                self._rate, sum(each.lag for each in lag), positions, ends, reports, seconds,
             )
         )  # fmt: skip
 
-    def _lag(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int], int]:
-        partitions, log = self._running.prepared.partitions, self._running.log
-        ends = dict(log.end_offsets(partitions))
-        committed = log.committed(self._running.application.id, partitions)
-        unread = [each for each, position in committed.items() if position is None]
-        starts = log.start_offsets(unread) if unread else {}
-        positions = {each: starts[each] if (at := committed[each]) is None else at for each in partitions}
-        return positions, ends, sum(max(0, ends[each] - positions[each]) for each in partitions)
+    def _lag(self) -> list[PartitionLag]:
+        prepared = self._running.prepared
+        return find_lag(prepared.application, prepared.assignment, self._running.log)
 
     def _now_and_then(self) -> None:
         now = time.monotonic()
@@ -322,7 +320,7 @@ class _Run:
         summary = self._summary
         summary.seconds = time.monotonic() - self._began
         summary.tasks = len(self._running.prepared.assignment.tasks)
-        summary.lag = self._lag()[2]
+        summary.lag = sum(each.lag for each in self._lag())
         return summary
 
 

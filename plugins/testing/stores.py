@@ -17,11 +17,8 @@ class MemoryState:
     """The state of one task, in memory and without a changelog."""
 
     def __init__(self, application: Application, task_id: TaskId) -> None:
-        subtopology = application.program.subtopology(task_id.subtopology)
         self._directory = TemporaryDirectory("test")
-        self._state = TaskState(
-            subtopology.stores, self._directory.path, None, application.settings, application.id, str(task_id)
-        )
+        self._state = TaskState(application, task_id, self._directory.path, None)
         self._state.open_fresh(self._state.new_version(None))
         self.stores = self._state.stores
 

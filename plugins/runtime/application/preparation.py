@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.errors import IncompatibleStateError, TopologyError
@@ -75,6 +75,7 @@ def prepare(application: Application, log: Log) -> Prepared:
     committed.check(application, assignment)
     _check_repartition_topics(assignment, log)
     make_repartition_topics(assignment, log)
+    assignment = replace(assignment, missing={})
     check_location(application, assignment, log, now["identity"])
     _make_changelog_topics(application, assignment, log, before)
     if now != before:

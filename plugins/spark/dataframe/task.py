@@ -187,9 +187,7 @@ class StreamTask:
             layouts = Layouts(before).followed_by(layouts.now)
         changelog = open_changelog(self._settings, self._application.id, self._directory_name) if builders else None
         directory = self._host.task_directory(self._application, self._directory_name)
-        state = self._state = TaskState(
-            builders, directory, changelog, self._settings, self._application.id, str(self.id), layouts
-        )
+        state = self._state = TaskState(self._application, self.id, directory, changelog, layouts)
         if known is None:
             known = StreamCommit("", state.new_version(None))
             state.append_delta({}, known.version)
@@ -211,7 +209,7 @@ class StreamTask:
             attempt=self._retries.attempt,
             takes_whole_batches=True,
         )
-        state.serve(task, self._subtopology)
+        state.connect(task)
 
     def _check_compatible(self, before: Mapping[str, Any]) -> None:
         reasons = [*check_compatible(before, self._fingerprint), *self._changes_of_history(before)]
