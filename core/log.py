@@ -105,27 +105,8 @@ class Lease(ABC):
         """Give it up; idempotent."""
 
 
-class Log(ABC):
-    """Topics with partitions, and commits. One object per process and location; thread-safe.
-
-    Every log fences: a committer that was replaced is refused, whatever the guarantee for outputs. A log that cannot do
-    that cannot be used: a late commit would take the state back while the records that follow on it are deleted already.
-
-    Every method that names a topic raises UnknownTopicError when it does not exist, and LogError
-    naming the location when the log cannot be reached.
-    """
-
-    commit_markers: ClassVar[int] = 0
-    """How many offsets a task's commit takes in each partition that it writes to, beside those of its records."""
-
-    def open_files(self, tasks: int) -> int:
-        """Return how many file descriptors this process needs at least for this log when it keeps `tasks` tasks open.
-
-        A runner refuses to start where the limit is lower, so a log rather says too little. 0: this log needs next to none.
-        """
-        return 0
-
-    # -- topics
+class LogTopics(ABC):
+    """The part of a log that creates, lists and deletes topics."""
 
     @abstractmethod
     def topics(self) -> Mapping[str, TopicInfo]:
@@ -151,6 +132,13 @@ class Log(ABC):
     def delete_topic(self, name: str) -> None:
         """Delete a topic, its records and every position in it."""
 
+
+class LogRecords(ABC):
+    """The part of a log that has records: offsets, and reading, producing and deleting outside of any commit."""
+
+    commit_markers: ClassVar[int] = 0
+    """How many offsets a task's commit takes in each partition that it writes to, beside those of its records."""
+
     @abstractmethod
     def start_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the first offset that can still be read, for each."""
@@ -169,8 +157,6 @@ class Log(ABC):
         First by offset: timestamps need not be in order. The end offset where there is no such record.
         """
 
-    # -- records
-
     @abstractmethod
     def fetch(self, partition: TopicPartition, offset: int, end: int, max_bytes: int) -> list[RecordBatch]:
         """Return records from `offset` up to, not including, `end`: at least one if there is any, about `max_bytes` at most.
@@ -188,7 +174,9 @@ class Log(ABC):
     def purge(self, partition: TopicPartition, before: int) -> None:
         """Delete records below offset `before`; a log may do it later, or keep more."""
 
-    # -- commits
+
+class LogCommits(ABC):
+    """The part of a log that keeps an application's commits and positions, and a few bytes beside them."""
 
     @abstractmethod
     def committed(
@@ -224,6 +212,10 @@ class Log(ABC):
     def put_meta(self, application_id: str, key: str, value: bytes) -> None:
         """Keep a few bytes for an application beside its commits, e.g. what its partition counts were; durable when it returns."""
 
+
+class LogLeases(ABC):
+    """The part of a log by which only one driver of an application runs."""
+
     @abstractmethod
     def lease(self, application_id: str, owner: str, ttl_ms: int) -> Lease:
         """Take the application's driver lease.
@@ -232,8 +224,26 @@ class Log(ABC):
         that owner's process still runs.
         """
 
-    def maintain(self, now_ms: int) -> None:  # noqa: B027 (a broker does it by itself)
-        """Apply the topics' retention and compaction as of `now_ms`; a runner calls it now and then."""
+
+class Log(LogTopics, LogRecords, LogCommits, LogLeases):
+    """Topics with partitions, and commits. One object per process and location; thread-safe.
+
+    Every log fences: a committer that was replaced is refused, whatever the guarantee for outputs. A log that cannot do
+    that cannot be used: a late commit would take the state back while the records that follow on it are deleted already.
+
+    Every method that names a topic raises UnknownTopicError when it does not exist, and LogError
+    naming the location when the log cannot be reached.
+    """
+
+    def open_files(self, tasks: int) -> int:
+        """Return how many file descriptors this process needs at least for this log when it keeps `tasks` tasks open.
+
+        A runner refuses to start where the limit is lower, so a log rather says too little. 0: this log needs next to none.
+        """
+        return 0
+
+    def maintain(self, now_ms: int) -> None:
+        """Apply the topics' retention and compaction as of `now_ms`; a runner calls it now and then, and a broker needs no call."""
 
     @abstractmethod
     def close(self) -> None:

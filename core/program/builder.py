@@ -42,17 +42,12 @@ class Topology:
     Streams' Topology.
 
     >>> class Count(Processor):
-    ...     def init(self, context):
-    ...         super().init(context)
-    ...         self.counts = context.get_store("counts")
-    ...
     ...     def process(self, record):
-    ...         count = (self.counts.get(record.key) or 0) + 1
-    ...         self.counts.put(record.key, count)
+    ...         counts = self.context.get_store("counts")
+    ...         counts.put(record.key, count := (counts.get(record.key) or 0) + 1)
     ...         self.context.forward(record.with_value(count))
     >>> from penstock import key_value_store
-    >>> topology = Topology()
-    >>> topology = topology.add_source("words", "words")
+    >>> topology = Topology().add_source("words", "words")
     >>> topology = topology.add_processor("count", Count, "words", stores=[key_value_store("counts")])
     >>> topology = topology.add_sink("out", "counts", "count", value_serde="int")
     >>> print(topology.build().describe().rstrip())

@@ -16,13 +16,12 @@ from penstock.errors import StoreLockedError
 from penstock.file_lock import FileLock
 from penstock.hooks import registry
 from penstock.program.nodes import GlobalStore
-from penstock.program.serdes import resolve_serde
-from penstock.serde import Serde
 from penstock.settings.application import Application
 from penstock.store import StateStore, StoreBackend
 from penstock.stores.layers.commit_buffer import CommitBuffer
 
 from .locations import making_state_directory
+from .store_context import TaskStoreContext
 
 _LOOK_SECONDS = 1.0
 """How often a process that waits for the lock looks whether the holder makes progress."""
@@ -61,7 +60,10 @@ class Copy:
         self.name = spec.store.name
         self.backend = backend
         self.buffer = CommitBuffer(backend, self.name)
-        self.store: StateStore = spec.store.build(self.buffer, _Context(application))
+        context = TaskStoreContext(
+            application.id, "global", application.settings.state_serde, lambda: -1, lambda reason, count: None
+        )
+        self.store: StateStore = spec.store.build(self.buffer, context)
         self._version: str | None = None
         self._position = Position()
 
@@ -244,22 +246,3 @@ class Copies:
 
     def _path_of_lock(self) -> Path:
         return self._directory / "lock"
-
-
-class _Context:
-    """What a global store is told (penstock.store.StoreContext)."""
-
-    task_id = "global"
-
-    def __init__(self, application: Application) -> None:
-        self._settings = application.settings
-        self.application_id = application.id
-
-    def serde(self, given: str | Serde[object] | None, store: str) -> Serde[object]:
-        return resolve_serde(given, self._settings.state_serde, f"store {store!r}")
-
-    def stream_time(self) -> int:
-        return -1
-
-    def dropped(self, reason: str, count: int = 1) -> None:
-        return None

@@ -7,24 +7,22 @@ import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from penstock.changelog import TaskChangelog, version_counter
 from penstock.errors import StaleStoreError
 from penstock.log import Commit
 from penstock.program.layouts import Layouts
 from penstock.program.nodes import ProcessorNode, TaskId
-from penstock.program.serdes import resolve_serde
 from penstock.record import OutputBatch
-from penstock.serde import Serde
 from penstock.settings.application import Application
-from penstock.store import Changes, StateStore
+from penstock.store import Changes, StateStore, StoreContext
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.stores.layers.ttl import TtlStore
 from penstock.task.task import Task
 
 from .backends import Backends
 from .coverage import Coverage
+from .store_context import TaskStoreContext
 
 _log = logging.getLogger("penstock.state")
 
@@ -82,12 +80,21 @@ class TaskState:
     def _build(self, version: str) -> None:
         self.version = version
         for builder in self._builders:
-            kept, context = self._layouts.now[builder.name], _Context(self, builder.name)
+            kept, context = self._layouts.now[builder.name], self._context(builder.name)
             buffer = self._buffers[builder.name] = CommitBuffer(self._backends.of(builder.name), builder.name)
             # What had a TTL in an earlier program still expires; a store that has one of its own sees to that itself.
             hides = kept.expires and getattr(builder, "ttl_ms", None) is None
             below = TtlStore(buffer, None, context.stream_time) if hides else buffer
             self.stores[builder.name] = builder.build(below, context)
+
+    def _context(self, store: str) -> StoreContext:
+        return TaskStoreContext(
+            self.application_id,
+            self.task_id,
+            self._settings.state_serde,
+            lambda: self.stream_time(),
+            lambda reason, count: self.dropped(store, reason, count),
+        )
 
     # ------------------------------------------------------------------ another layout
 
@@ -249,22 +256,3 @@ class TaskState:
         if self._changelog is not None:
             self._changelog.close()
         self._backends.end_use()
-
-
-class _Context:
-    """What a store is told about its task (penstock.store.StoreContext)."""
-
-    def __init__(self, state: TaskState, store: str) -> None:
-        self._state = state
-        self._store = store
-        self.application_id = state.application_id
-        self.task_id = state.task_id
-
-    def serde(self, given: str | Serde[Any] | None, store: str) -> Serde[Any]:
-        return resolve_serde(given, self._state._settings.state_serde, f"store {store!r}")
-
-    def stream_time(self) -> int:
-        return self._state.stream_time()
-
-    def dropped(self, reason: str, count: int = 1) -> None:
-        self._state.dropped(self._store, reason, count)

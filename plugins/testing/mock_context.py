@@ -12,11 +12,11 @@ from penstock.clock import Duration
 from penstock.errors import ConfigError, TopologyError
 from penstock.log import ENGINE_STATE_BYTES
 from penstock.metrics import NodeMetrics
+from penstock.plugins.runtime.store_context import TaskStoreContext
 from penstock.processor import Processor, ValueTransformer
-from penstock.program.serdes import resolve_serde
+from penstock.program.serdes import DEFAULTS
 from penstock.punctuation import PunctuationType, Punctuator
 from penstock.record import Record, RecordMetadata
-from penstock.serde import Serde
 from penstock.store import StateStore, StoreBuilder
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
@@ -98,7 +98,10 @@ class MockProcessorContext:
     def _build(self, builder: StoreBuilder) -> StateStore:
         backend = MemoryBackend(Path(f"mock-{uuid.uuid4().hex}"), [builder.name])
         weakref.finalize(self, backend.destroy)
-        return builder.build(CommitBuffer(backend, builder.name), _StoreContext(self))
+        context = TaskStoreContext(
+            self.application_id, self.task_id, DEFAULTS.state_serde, lambda: self.stream_time, self.metrics.drop
+        )
+        return builder.build(CommitBuffer(backend, builder.name), context)
 
     def start(self, processor: Any) -> Any:
         """Call `init` and return the processor."""
@@ -165,19 +168,3 @@ class MockProcessorContext:
     def values(self) -> list[Any]:
         """Return the values of what was forwarded."""
         return [each.record.value for each in self.forwarded]
-
-
-class _StoreContext:
-    def __init__(self, context: MockProcessorContext) -> None:
-        self._context = context
-        self.application_id = context.application_id
-        self.task_id = context.task_id
-
-    def serde(self, given: str | Serde[Any] | None, store: str) -> Serde[Any]:
-        return resolve_serde(given, "msgpack", f"store {store!r}")
-
-    def stream_time(self) -> int:
-        return self._context.stream_time
-
-    def dropped(self, reason: str, count: int = 1) -> None:
-        self._context.metrics.drop(reason, count)

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock import Application, Processor, Record, Topology
+from penstock.plugins.runtime.store_context import TaskStoreContext
 from penstock.program.nodes import TaskId
-from penstock.program.serdes import resolve_serde
 from penstock.record import Headers, OutputBatch, RecordBatch, TopicPartition
-from penstock.serde import Serde
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
 from penstock.task.failures import FailureKey
@@ -55,7 +54,9 @@ def open_task(
         for partition in (partitions or {}).get(topic, [0])
     ]
     backend = MemoryBackend.ephemeral([store.name for store in subtopology.stores])
-    context = StoreContextForTests(application)
+    context = TaskStoreContext(
+        application.id, "0_0", application.settings.state_serde, lambda: -1, lambda reason, count: None
+    )
     return Task(
         TaskId(subtopology.id, 0),
         subtopology,
@@ -69,23 +70,6 @@ def open_task(
         attempt=attempt,
         partition_count=partition_count,
     )
-
-
-class StoreContextForTests:
-    task_id = "0_0"
-
-    def __init__(self, application: Application) -> None:
-        self.application_id = application.id
-        self._default = application.settings.state_serde
-
-    def serde(self, given: str | Serde[Any] | None, store: str) -> Serde[Any]:
-        return resolve_serde(given, self._default, f"store {store!r}")
-
-    def stream_time(self) -> int:
-        return -1
-
-    def dropped(self, reason: str, count: int = 1) -> None:
-        pass
 
 
 def batch(topic: str, *records: Given, partition: int = 0, offset: int = 0) -> RecordBatch:

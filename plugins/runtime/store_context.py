@@ -1,0 +1,32 @@
+"""What a store may ask of the task it is built for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.program.serdes import SerdeLike, resolve_serde
+from penstock.serde import Serde
+
+
+@dataclass
+class TaskStoreContext:
+    """A `penstock.StoreContext` of an application whose default state serde is `state_serde`.
+
+    `stream_time` returns the task's stream time in ms; `count_dropped` is given the reason and the number of dropped records.
+    """
+
+    application_id: str
+    task_id: str
+    state_serde: SerdeLike
+    stream_time: Callable[[], int]
+    count_dropped: Callable[[str, int], None]
+
+    def serde(self, given: SerdeLike, store: str) -> Serde[Any]:
+        """Return the serde that `given` names (None: the default state serde)."""
+        return resolve_serde(given, self.state_serde, f"store {store!r}")
+
+    def dropped(self, reason: str, count: int = 1) -> None:
+        """Count records that the store dropped."""
+        self.count_dropped(reason, count)
