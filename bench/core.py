@@ -6,7 +6,7 @@ import resource
 import time
 
 from penstock import Application
-from penstock.plugins.runtime.host import tune_garbage_collector
+from penstock.plugins.runtime.process_resources import tune_garbage_collector
 from penstock.plugins.testing.stores import task_with_memory_stores
 from penstock.program.nodes import TaskId
 from penstock.record import RecordBatch, TopicPartition

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from penstock import Application, Log
 from penstock.plugins.runtime.application.preparation import prepare
-from penstock.plugins.runtime.host import Host
+from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
 
 ROOT = Path(__file__).parents[1]
@@ -50,10 +50,10 @@ def opened_workers(application: Application, log: Log) -> Iterator[list[TaskWork
     """Start all of an application's tasks as a runner would, and close them at the end. Retries do not wait."""
     with ExitStack() as stack:
         prepared = prepare(application, log)
-        host = Host(wait=lambda seconds: None)
-        stack.callback(host.close)
+        resources = ProcessResources(wait=lambda seconds: None)
+        stack.callback(resources.close)
         workers = [
-            TaskWorker(prepared.application, task, inputs, log, host=host)
+            TaskWorker(prepared.application, task, inputs, log, resources=resources)
             for task, inputs in prepared.assignment.tasks.items()
         ]
         for worker in workers:

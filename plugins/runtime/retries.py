@@ -8,7 +8,7 @@ from typing import Protocol
 from penstock.program.nodes import TaskId
 from penstock.task.failures import FailureKey, RetryRequested
 
-from .host import Host
+from .process_resources import ProcessResources
 
 _log = logging.getLogger("penstock.worker")
 
@@ -16,9 +16,9 @@ _log = logging.getLogger("penstock.worker")
 class Retries:
     """The failed attempts of a task's records since its last good batch, and the waits between them."""
 
-    def __init__(self, task_id: TaskId, host: Host) -> None:
+    def __init__(self, task_id: TaskId, resources: ProcessResources) -> None:
         self._task_id = task_id
-        self._host = host
+        self._resources = resources
         self._attempts: dict[FailureKey, int] = {}
 
     def attempt(self, failed: FailureKey) -> int:
@@ -34,7 +34,7 @@ class Retries:
             self._task_id, failure.node, failure.attempt, failure.topic, failure.partition, failure.offset,
             type(failure.error).__name__, failure.error, retry.delay_ms,
         )  # fmt: skip
-        self._host.wait_ms(retry.delay_ms)
+        self._resources.wait_ms(retry.delay_ms)
 
     def clear(self) -> None:
         """Forget them: the batch is done."""

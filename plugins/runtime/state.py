@@ -204,7 +204,7 @@ class TaskState:
 
     # ------------------------------------------------------------------ upkeep
 
-    def tend_changelog(self, grace_ms: int, now_ms: int, commit: Commit, is_current: Callable[[], bool]) -> bool:
+    def maintain_changelog(self, grace_ms: int, now_ms: int, commit: Commit, is_current: Callable[[], bool]) -> bool:
         """Write a snapshot when one is due, and delete what it made needless; both only while `is_current` returns True.
 
         `commit` is the last one. Return whether a snapshot was written.

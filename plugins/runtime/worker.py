@@ -22,10 +22,10 @@ from penstock.task.failures import RetryRequested
 from penstock.task.input_queue import TaskInput
 from penstock.task.task import Task
 
-from .host import Host
 from .locations import open_changelog
 from .opening import KnownCommit, LastCommit
 from .positions import InputPartitions
+from .process_resources import ProcessResources
 from .report import NodeCounts, Phases, TaskReport
 from .retries import Retries, close_parts
 from .state import TaskState
@@ -48,13 +48,19 @@ class TaskWorker:
     """
 
     def __init__(
-        self, application: Application, task_id: TaskId, partitions: Sequence[TopicPartition], log: Log, *, host: Host
+        self,
+        application: Application,
+        task_id: TaskId,
+        partitions: Sequence[TopicPartition],
+        log: Log,
+        *,
+        resources: ProcessResources,
     ) -> None:
         self.id = task_id
         self._application = application
         self._settings = application.settings
         self._log = log
-        self._host = host
+        self._resources = resources
         self._subtopology = application.program.subtopology(task_id.subtopology)
         self._inputs = InputPartitions(application, task_id, partitions, log)
         self._last_commit = LastCommit(application, task_id, self._inputs, log)
@@ -64,7 +70,7 @@ class TaskWorker:
         self.task: Task | None = None
         self._commit: Commit | None = None
         self._proven: Mapping[TopicPartition, int] | None = None
-        self._retries = Retries(task_id, host)
+        self._retries = Retries(task_id, resources)
         self._refusals: dict[str, RecordRefusedError] = {}
         self._commit_interval = duration_ms(self._settings.commit_interval) / 1000
         self._grace = duration_ms(self._settings.changelog_grace)
@@ -121,7 +127,7 @@ class TaskWorker:
         phases = Phases()
         began = perf_counter()
         # Before the task is opened: its processors may look into them in `init`.
-        self._host.update_globals(self._application, self._log, ends, wall_clock_ms, topic_ids)
+        self._resources.update_globals(self._application, self._log, ends, wall_clock_ms, topic_ids)
         is_new = self._ensure_open(wall_clock_ms, known)
         since = phases.add("restore", began)
         task, committer, commit = self.task, self._committer, self._commit
@@ -167,11 +173,11 @@ class TaskWorker:
         phases.move("process", "decode", task.decode_seconds() - decoded_before)
         since = perf_counter()
         assert self._state is not None and self._commit is not None
-        if self._state.tend_changelog(self._grace, self._host.now_ms(), self._commit, committer.is_current):
+        if self._state.maintain_changelog(self._grace, self._resources.now_ms(), self._commit, committer.is_current):
             self._proven = self._commit.positions
         phases.add("snapshot", since)
         self._state.release()
-        self._host.clean_up(self._application)
+        self._resources.clean_up(self._application)
         self._retries.clear()
         return self._report(phases, task.records_in - records_before, produced)
 
@@ -206,7 +212,7 @@ class TaskWorker:
         changelog = None
         if layouts.now:
             changelog = open_changelog(self._settings, self._application.id, str(self.id), self._log, layouts.now)
-        directory = self._host.task_directory(self._application, str(self.id))
+        directory = self._resources.task_directory(self._application, str(self.id))
         state = self._state = TaskState(self._application, self.id, directory, changelog, layouts)
         commit = self._last_commit.of(committer, state)
         state.open(commit.version)
@@ -218,7 +224,7 @@ class TaskWorker:
             self._settings,
             [TaskInput(partition, source, commit.positions[partition]) for partition, source in self._inputs.sources],
             state.stores,
-            self._host.global_stores(self._application),
+            self._resources.global_stores(self._application),
             topic_name=self._topic_name,
             partition_count=self._partition_count,
             saved=commit.engine_state,

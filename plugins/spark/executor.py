@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.plugins.runtime.host import tune_garbage_collector
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.opening import KnownCommit
+from penstock.plugins.runtime.process_resources import tune_garbage_collector
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
@@ -104,7 +104,9 @@ class _OpenApplication(Opened[str, TaskWorker]):
         self.log = open_log(self.application.settings)
 
     def open_task(self, name: str) -> TaskWorker:
-        return TaskWorker(self.application, TaskId.parse(name), self.cargo.tasks[name], self.log, host=self.host)
+        return TaskWorker(
+            self.application, TaskId.parse(name), self.cargo.tasks[name], self.log, resources=self.resources
+        )
 
     def close(self) -> None:
         super().close()

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
-from penstock.plugins.runtime.host import Host
+from penstock.plugins.runtime.process_resources import ProcessResources
 
 IDLE_SECONDS = 30.0
 """How long a task stays open unused. Less than Spark's minute for idle workers, whom it ends without a word."""
@@ -33,10 +33,10 @@ OpenTask = TypeVar("OpenTask", bound=Closeable)
 
 
 class Opened(ABC, Generic[Name, OpenTask]):
-    """What one program has open in this process: a host, and tasks from their first use until they are idle."""
+    """What one program has open in this process: shared resources, and tasks from their first use until they are idle."""
 
     def __init__(self) -> None:
-        self.host = Host()
+        self.resources = ProcessResources()
         self._tasks: dict[Name, OpenTask] = {}
         self._last_used: dict[Name, float] = {}
 
@@ -66,7 +66,7 @@ class Opened(ABC, Generic[Name, OpenTask]):
             task.close()
         self._tasks.clear()
         self._last_used.clear()
-        self.host.close()
+        self.resources.close()
 
 
 Held = TypeVar("Held", bound=Opened[Any, Any])

@@ -11,7 +11,7 @@ from penstock.errors import ConfigError, UnknownTopicError
 from penstock.metrics import NodeMetrics
 from penstock.plugins.changelogs.memory import MemoryChangelog
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.host import Host
+from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.plugins.runtime.worker import TaskWorker
@@ -77,7 +77,7 @@ class TopologyTestDriver:
         self._may_wait = duration_ms(application.settings.max_task_idle or "0ms") > 0
         self._clock = ManualClock(initial_wall_clock_ms)
         self.log = _AutoCreatingLog(self._count, self._clock)
-        self._host = Host(self._clock, wait=lambda seconds: None)
+        self._resources = ProcessResources(self._clock, wait=lambda seconds: None)
         self._outputs: dict[tuple[str, int], int] = {}
         self._metrics: dict[str, NodeMetrics] = {}
         self._workers: dict[TaskId, TaskWorker] = {}
@@ -101,7 +101,7 @@ class TopologyTestDriver:
         for topic, count in assignment.missing.items():
             self.log.create_topic(topic, count, internal=True)
         for task_id, inputs in sorted(assignment.tasks.items()):
-            self._workers[task_id] = TaskWorker(self.application, task_id, inputs, self.log, host=self._host)
+            self._workers[task_id] = TaskWorker(self.application, task_id, inputs, self.log, resources=self._resources)
         for worker in self._workers.values():
             self._run(worker, {})
         self._drain()
@@ -240,7 +240,7 @@ class TopologyTestDriver:
 
     def store(self, name: str, partition: int = 0) -> Any:
         """Return a state store, as the task of `partition` sees it, or a global store."""
-        globals_ = self._host.global_stores(self.application)
+        globals_ = self._resources.global_stores(self.application)
         if name in globals_:
             return globals_[name]
         for task_id, worker in self._workers.items():
@@ -272,7 +272,7 @@ class TopologyTestDriver:
 
     def _drain(self) -> None:
         """Run until every record is processed that no task waits with, one at a time, the oldest head first."""
-        self._host.update_globals(self.application, self.log, {}, self.wall_clock_ms)
+        self._resources.update_globals(self.application, self.log, {}, self.wall_clock_ms)
         waiting: set[TaskId] = set()
         while True:
             heads: list[tuple[int, int, TaskWorker, TopicPartition, int]] = []
@@ -335,7 +335,9 @@ class TopologyTestDriver:
             if worker is None or worker.partitions != tuple(inputs):
                 if worker is not None:
                     worker.close()
-                self._workers[task_id] = TaskWorker(self.application, task_id, inputs, self.log, host=self._host)
+                self._workers[task_id] = TaskWorker(
+                    self.application, task_id, inputs, self.log, resources=self._resources
+                )
                 self._run(self._workers[task_id], {})
 
     def close(self) -> None:
@@ -345,7 +347,7 @@ class TopologyTestDriver:
         self._closed = True
         for worker in self._workers.values():
             worker.destroy()
-        self._host.close()
+        self._resources.close()
         MemoryChangelog.forget(self._changelog)
         self._directory.close()
 

@@ -17,7 +17,7 @@ from penstock.plugins.changelogs.topic import changelog_topic
 from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.application.preparation import prepare
-from penstock.plugins.runtime.host import Host
+from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.testing.contracts.log_tests import read
 from penstock.program.nodes import TaskId
@@ -70,7 +70,7 @@ def feed(log: Log, rows: list[tuple[str, str]], start: int = 1) -> None:
 
 
 def worker(application: Application, log: Log) -> TaskWorker:
-    return TaskWorker(application, TaskId(0, 0), [INPUT], log, host=Host())
+    return TaskWorker(application, TaskId(0, 0), [INPUT], log, resources=ProcessResources())
 
 
 def contents(task: TaskWorker) -> dict[str, dict[str, Any]]:

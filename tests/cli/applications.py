@@ -6,8 +6,8 @@ from typing import Any
 
 from penstock.plugins.cli.target import load
 from penstock.plugins.runtime.application.preparation import prepare
-from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.spark.runner import RunningApplication
 from penstock.settings.application import Application
@@ -54,12 +54,12 @@ def counting(console: Console) -> None:
 def run(target: str = TARGET, *, subtopologies: int = 2, **settings: Any) -> None:
     """Run the application's tasks until nothing is left, in this process and without Spark; the first sub-topologies only if told."""
     application: Application = load(target).with_settings(**settings)
-    log, host = open_log(application.settings), Host()
+    log, resources = open_log(application.settings), ProcessResources()
     try:
         prepared = prepare(application, log)
         running = RunningApplication(prepared, log, None, None)  # type: ignore[arg-type]
         workers = [
-            TaskWorker(prepared.application, task, partitions, log, host=host)
+            TaskWorker(prepared.application, task, partitions, log, resources=resources)
             for task, partitions in prepared.assignment.tasks.items()
             if task.subtopology < subtopologies
         ]
@@ -67,5 +67,5 @@ def run(target: str = TARGET, *, subtopologies: int = 2, **settings: Any) -> Non
             running.take([worker.run_batch(log.end_offsets(worker.partitions), 0)])
             worker.close()
     finally:
-        host.close()
+        resources.close()
         log.close()

@@ -9,8 +9,8 @@ from typing import Any
 
 from penstock import Application, Record
 from penstock.log import Log
-from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.spark.session import make_session
 from penstock.plugins.spark.stepping import SteppingDriver
@@ -96,14 +96,14 @@ class SparkCaseDriver:
                         yield output_of(topic, record)
 
     def store(self, name: str) -> StateStore:
-        host = Host()
-        self._stack.callback(host.close)
+        resources = ProcessResources()
+        self._stack.callback(resources.close)
         for task_id, inputs in self._driver.prepared.assignment.tasks.items():
-            worker = TaskWorker(self._application, TaskId(*task_id), inputs, self._log, host=host)
+            worker = TaskWorker(self._application, TaskId(*task_id), inputs, self._log, resources=resources)
             self._stack.callback(worker.close)
             worker.run_batch({}, 0)
             assert worker.task is not None
-            found = worker.task.stores.get(name) or host.global_stores(self._application).get(name)
+            found = worker.task.stores.get(name) or resources.global_stores(self._application).get(name)
             if found is not None:
                 return found
         raise KeyError(name)

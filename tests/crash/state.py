@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from penstock import Application
-from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
 
 from .app import application
@@ -19,9 +19,9 @@ def content(app: Application) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {store: {} for store in ("balances", "tokens", "sales", "progress", "products")}
     try:
         assignment = app.program.resolve({name: info.partitions for name, info in log.topics().items()}, app.id)
-        host = Host()
+        resources = ProcessResources()
         for task_id, inputs in assignment.tasks.items():
-            worker = TaskWorker(app, task_id, inputs, log, host=host)
+            worker = TaskWorker(app, task_id, inputs, log, resources=resources)
             worker.run_batch({}, 0)
             assert worker.task is not None
             for name, store in {**worker.task.stores, **worker.task.global_stores}.items():
@@ -29,7 +29,7 @@ def content(app: Application) -> dict[str, dict[str, Any]]:
                     for key, value in entries:
                         found[name][f"{task_id}/{key}" if key in ("ticks", "done") else key] = value
             worker.close()
-        host.close()
+        resources.close()
     finally:
         log.close()
     return found

@@ -13,7 +13,7 @@ from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.errors import IncompatibleStateError, LogError, TopologyError
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.runtime.application.preparation import prepare
-from penstock.plugins.runtime.host import Host
+from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.spark.runner import RunningApplication
 from penstock.plugins.testing.kafka_broker import KafkaBroker
@@ -103,14 +103,15 @@ def test_more_replicas_than_brokers(broker: KafkaBroker, tmp_path: Path) -> None
 def test_any_time_goes_through_and_what_is_read_is_given_up(broker: KafkaBroker, tmp_path: Path) -> None:
     application = make(broker, tmp_path)
     partition = TopicPartition(f"{application.id}-by-key-repartition", 0)
-    log, host = KafkaLog(broker.bootstrap), Host(wait=lambda seconds: None)
+    log, resources = KafkaLog(broker.bootstrap), ProcessResources(wait=lambda seconds: None)
     log.create_topic(f"{application.id}.in", 1, {"message.timestamp.after.max.ms": str(2**63 - 1)})
     now = time.time_ns() // 1_000_000
     times = [1, now - 400 * TOMORROW, now + 30 * TOMORROW]
     log.append(OutputBatch(f"{application.id}.in", [b"1", b"2", b"3"], [b"v"] * 3, times))
     prepared = prepare(application, log)
     workers = [
-        TaskWorker(application, task, inputs, log, host=host) for task, inputs in prepared.assignment.tasks.items()
+        TaskWorker(application, task, inputs, log, resources=resources)
+        for task, inputs in prepared.assignment.tasks.items()
     ]
     running = RunningApplication(prepared, log, None, None)  # type: ignore[arg-type]
     deadline = time.monotonic() + 30
@@ -129,5 +130,5 @@ def test_any_time_goes_through_and_what_is_read_is_given_up(broker: KafkaBroker,
     assert sorted(key for key, _ in task.stores["last"].all()) == ["1", "2", "3"]  # type: ignore[attr-defined]
     for worker in workers:
         worker.close()
-    host.close()
+    resources.close()
     log.close()

@@ -14,8 +14,8 @@ from penstock.errors import FencedError
 from penstock.plugins.changelogs.topic import changelog_topic
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.runtime.application.preparation import prepare
-from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.testing.contracts.log_tests import settled_ends
 from penstock.plugins.testing.kafka_broker import KafkaBroker
@@ -62,7 +62,7 @@ def run_everywhere(application: Application, log: KafkaLog, source: str) -> dict
     found: dict[str, int] = {}
     for number in range(PARTITIONS):
         partition = TopicPartition(source, number)
-        task = TaskWorker(application, TaskId(0, number), [partition], log, host=Host())
+        task = TaskWorker(application, TaskId(0, number), [partition], log, resources=ProcessResources())
         task.run_batch(log.end_offsets([partition]), 0)
         assert task.task is not None
         with task.task.stores["counts"].all() as entries:  # type: ignore[attr-defined]
@@ -137,7 +137,7 @@ def test_catching_up_reads_what_was_missed(broker: KafkaBroker, tmp_path: Path, 
 
     def worker(host: str) -> TaskWorker:
         application = make(broker, name, tmp_path / host, guarantee)
-        return TaskWorker(application, TaskId(0, 0), [source], log, host=Host())
+        return TaskWorker(application, TaskId(0, 0), [source], log, resources=ProcessResources())
 
     def run(task: TaskWorker) -> tuple[int, int]:
         """Make a commit of one entry; return where its version says that it begins, and where it does."""

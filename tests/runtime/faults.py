@@ -13,7 +13,7 @@ from penstock.hooks import Component
 from penstock.log import Commit, Log, TaskCommitter
 from penstock.plugins.changelogs.memory import MemoryChangelog
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.host import Host
+from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, TopicPartition
@@ -173,7 +173,7 @@ def new_log(log: Log | None = None) -> Log:
 
 def new_worker(of: Application, log: Log) -> TaskWorker:
     """What another process makes: nothing is shared but what the log, the changelog and the disk hold."""
-    return TaskWorker(of, TaskId(0, 0), INPUTS, log, host=Host(wait=lambda seconds: None))
+    return TaskWorker(of, TaskId(0, 0), INPUTS, log, resources=ProcessResources(wait=lambda seconds: None))
 
 
 def produce(log: Log, topic: str, records: Iterable[tuple[str, str, int]]) -> None:

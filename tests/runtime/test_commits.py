@@ -16,9 +16,9 @@ from penstock.changelog import version_counter
 from penstock.handlers import DeadLetter
 from penstock.log import Commit, Log
 from penstock.plugins.changelogs.memory import MemoryChangelog
-from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.locations import open_log, resolve
 from penstock.plugins.runtime.opening import KnownCommit
+from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.program.nodes import TaskId
@@ -292,7 +292,7 @@ def test_an_input_that_was_added_is_read_from_its_start(directory: Path) -> None
         TaskId(0, 0),
         [*INPUTS, added],
         log,
-        host=Host(),
+        resources=ProcessResources(),
     ).run_batch({}, 0)
     assert log.committed("app", [added]) == {added: 0}
 

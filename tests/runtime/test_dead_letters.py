@@ -12,7 +12,7 @@ from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.handlers import DeadLetter, Retry
 from penstock.log import Commit, TaskCommitter
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.host import Host
+from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.program.nodes import TaskId
 from penstock.record import Headers, OutputBatch, TopicPartition
@@ -67,7 +67,7 @@ def test_dead_letters_outputs_and_position_are_one_commit(tmp_path: Path, stage:
     handler = Retry(2, "1s", DeadLetter("dead")) if retrying else DeadLetter("dead")
     settings: dict[str, Any] = {f"{stage}_handler": handler, "changelog": f"memory:{tmp_path}"}
     application = Application("app", topology, log="memory:", data_dir=str(tmp_path), **settings)
-    worker = TaskWorker(application, TaskId(0, 0), [INPUT], log, host=Host(wait=lambda seconds: None))
+    worker = TaskWorker(application, TaskId(0, 0), [INPUT], log, resources=ProcessResources(wait=lambda seconds: None))
     values = [b"a", POISON[stage], b"b"]
     log.append(OutputBatch("in", [None, b"\x00key", b"k"], list(values), [1, 2, 3], [(), HEADERS, ()]))
     worker.run_batch({}, 0)

@@ -14,8 +14,8 @@ import pytest
 from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.clock import ManualClock
 from penstock.plugins.runtime.directories import DirectoryUse, remove_unused
-from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
@@ -84,20 +84,21 @@ def test_a_worker_removes_what_moved_away_and_a_task_that_comes_back_is_restored
     log = open_log(application.settings)
     log.create_topic("in", 2)
     clock = ManualClock(0)
-    host = Host(clock)
+    resources = ProcessResources(clock)
     moving, staying = (
-        TaskWorker(application, TaskId(0, each), [TopicPartition("in", each)], log, host=host) for each in (0, 1)
+        TaskWorker(application, TaskId(0, each), [TopicPartition("in", each)], log, resources=resources)
+        for each in (0, 1)
     )
     moving.run_batch({}, 0)
     staying.run_batch({}, 0)
     moving.close()
-    directory = host.task_directory(application, "0_0")
+    directory = resources.task_directory(application, "0_0")
     assert directory.is_dir()
     used = os.stat(f"{directory}.lock").st_mtime
     clock.advance(f"{int(used * 1000) + 61_000}ms")
     staying.run_batch({}, 0)
     assert not directory.exists()
-    assert host.task_directory(application, "0_1").is_dir()
+    assert resources.task_directory(application, "0_1").is_dir()
     moving.run_batch({}, 0)
     assert directory.is_dir()
     for worker in (moving, staying):

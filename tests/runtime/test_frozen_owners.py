@@ -12,8 +12,8 @@ from penstock import Application
 from penstock.clock import Clock, SystemClock
 from penstock.log import Log, TaskCommitter
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.locations import open_changelog
+from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
@@ -39,7 +39,7 @@ class _Later(Clock):
 
 
 def _worker(of: Application, log: Log, clock: Clock) -> TaskWorker:
-    return TaskWorker(of, TaskId(0, 0), INPUTS, log, host=Host(clock, lambda seconds: None))
+    return TaskWorker(of, TaskId(0, 0), INPUTS, log, resources=ProcessResources(clock, lambda seconds: None))
 
 
 class _BlindCommitter(FaultyCommitter):

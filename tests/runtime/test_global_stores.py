@@ -14,7 +14,7 @@ from penstock import Application, Processor, Record, StoreError, Topology, Unkno
 from penstock.handlers import DeadLetter, Retry, skip
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.global_stores import GlobalStores
-from penstock.plugins.runtime.host import Host
+from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.record import OutputBatch, TopicPartition
@@ -159,14 +159,14 @@ def test_it_is_there_when_processors_are_made(tmp_path: Path, log: MemoryLog) ->
     fill(log, ("a", "1"))
     app = Application("app", topology(Early), log="memory:", data_dir=str(tmp_path), store_backend="memory")
     log.append(OutputBatch("in", [b"k"], [b"v"], [0]))
-    host = Host()
+    resources = ProcessResources()
     source = TopicPartition("in", 0)
     (task_id,) = app.program.resolve({"table": 3, "in": 1, "out": 1}, "app").tasks
-    worker = TaskWorker(app, task_id, [source], log, host=host)
+    worker = TaskWorker(app, task_id, [source], log, resources=resources)
     worker.run_batch({source: 1}, 0)
     assert produced(log) == [("k", "1", 0)]
     worker.close()
-    host.close()
+    resources.close()
 
 
 def test_its_topic_must_be_there(tmp_path: Path) -> None:
@@ -204,10 +204,10 @@ def test_skipping_drops_the_record_only(tmp_path: Path, log: MemoryLog) -> None:
 def test_retries_end_and_dead_letters_are_sent(tmp_path: Path, log: MemoryLog) -> None:
     app = application(tmp_path, "memory", processing_handler=Retry(2, "20ms", DeadLetter("dead")))
     waits: list[float] = []
-    host = Host(wait=waits.append)
+    resources = ProcessResources(wait=waits.append)
     fill(log, ("a", "1"), ("a", "raise"), ("a", "3"))
-    host.update_globals(app, log, {}, 0)
-    assert dict(host.global_stores(app)["table"].all()) == {"a": "3"}  # type: ignore[attr-defined]
+    resources.update_globals(app, log, {}, 0)
+    assert dict(resources.global_stores(app)["table"].all()) == {"a": "3"}  # type: ignore[attr-defined]
     assert waits == [0.02, 0.02]
     assert produced(log, "dead") == [("a", "raise", 0)]
-    host.close()
+    resources.close()

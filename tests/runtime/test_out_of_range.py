@@ -15,7 +15,7 @@ from penstock.log import Commit, Log
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.host import Host
+from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.testing.contracts.log_tests import read
@@ -74,13 +74,13 @@ class World:
         application = Application(
             self.id, topology, log="memory:", data_dir=str(self.directory), offset_out_of_range=policy
         )
-        host = Host()
-        worker = TaskWorker(application, TaskId(0, 0), [self.partition], self.log, host=host)
+        resources = ProcessResources()
+        worker = TaskWorker(application, TaskId(0, 0), [self.partition], self.log, resources=resources)
         try:
             return worker.run_batch(self.log.end_offsets([self.partition]), 0)
         finally:
             worker.close()
-            host.close()
+            resources.close()
 
     def position(self) -> int | None:
         return self.log.committed(self.id, [self.partition])[self.partition]

@@ -12,7 +12,7 @@ from penstock import Application, Processor, ProductionError, Record, Topology, 
 from penstock.errors import RecordRefusedError
 from penstock.handlers import DeadLetter, Handler, Retry, skip
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.host import Host
+from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, RecordMetadata, TopicPartition
@@ -64,7 +64,7 @@ def world(tmp_path: Path, sink: str, config: dict[str, str], handler: Handler | 
     application = Application(
         "app", SINKS[sink](topology), log="memory:", data_dir=str(tmp_path), changelog=f"memory:{tmp_path}", **settings
     )
-    worker = TaskWorker(application, TaskId(0, 0), [INPUT], log, host=Host(wait=lambda seconds: None))
+    worker = TaskWorker(application, TaskId(0, 0), [INPUT], log, resources=ProcessResources(wait=lambda seconds: None))
     values = [b"a", LARGE, b"b", KEYLESS, LARGE[:150], b"c"]
     headers = [((str(number), None),) for number in range(len(values))]
     log.append(OutputBatch("in", [b"k"] * len(values), list(values), list(range(len(values))), list(headers)))

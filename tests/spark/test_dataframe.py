@@ -14,7 +14,7 @@ import pytest
 
 from penstock import Application, DeadLetter, Processor, Record, TaskId, Topology, key_value_store
 from penstock.errors import ConfigError, TopologyError
-from penstock.plugins.runtime.host import Host
+from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.spark import Records, transform
 from penstock.plugins.spark.dataframe.commit import StreamCommit
 from penstock.plugins.spark.dataframe.task import StreamTask
@@ -73,7 +73,7 @@ def state(session: Any, directory: Path, tasks: int = 3) -> dict[str, Any]:
     for partition in range(tasks):
         commit = StreamCommit.from_state(tuple(commits[group_key(TaskId(0, partition), 480)])[:2])
         task = StreamTask(
-            app, TaskId(0, partition), [TopicPartition("in", partition)], fingerprint, Host(), stream=query, kept=9, has_timeouts=False
+            app, TaskId(0, partition), [TopicPartition("in", partition)], fingerprint, ProcessResources(), stream=query, kept=9, has_timeouts=False
         )  # fmt: skip
         task.run({}, 0, commit)
         assert task._state is not None

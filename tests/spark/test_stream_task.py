@@ -32,7 +32,7 @@ from penstock import (
 from penstock.errors import ConfigError, IncompatibleStateError, ProcessingError
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.logs.partitioner import partition_for_key
-from penstock.plugins.runtime.host import Host
+from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.spark.dataframe.commit import StreamCommit, next_anchors, oldest_needed
 from penstock.plugins.spark.dataframe.packing import Packer, Rows
 from penstock.plugins.spark.dataframe.task import Outcome, StreamTask
@@ -129,7 +129,7 @@ class Operator:
             TaskId(0, 0),
             partitions,
             program.fingerprint(assignment, application.settings),
-            Host(wait=lambda seconds: None),
+            ProcessResources(wait=lambda seconds: None),
             stream="query",
             **self.options,
         )

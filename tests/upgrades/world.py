@@ -17,7 +17,7 @@ from penstock.plugins.logs.local.catalogue import Topic
 from penstock.plugins.runtime.application.changelog_move import move_changelog
 from penstock.plugins.runtime.application.preparation import check_program, prepare
 from penstock.plugins.runtime.application.saved_stores import accept_stores, drop_stores
-from penstock.plugins.runtime.host import Host
+from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.testing.contracts.log_tests import read
 from penstock.record import OutputBatch, TopicPartition
@@ -82,13 +82,13 @@ class World:
             prepared = prepare(application, self.log)
             application = prepared.application
             application = prepared.application
-            host = Host(wait=lambda seconds: None)
-            stack.callback(host.close)
+            resources = ProcessResources(wait=lambda seconds: None)
+            stack.callback(resources.close)
             workers = []
             for task, inputs in prepared.assignment.tasks.items():
                 if not until_done and any(each.topic in prepared.assignment.internal for each in inputs):
                     continue
-                worker = TaskWorker(application, task, inputs, self.log, host=host)
+                worker = TaskWorker(application, task, inputs, self.log, resources=resources)
                 stack.callback(worker.close)
                 workers.append(worker)
             processed = True
@@ -104,7 +104,7 @@ class World:
                 prepared.committed.add(worker.partitions)
             contents: dict[str, dict[str, Any]] = {}
             found = [(name, each) for worker in workers if worker.task for name, each in worker.task.stores.items()]
-            for name, content in [*found, *host.global_stores(application).items()]:
+            for name, content in [*found, *resources.global_stores(application).items()]:
                 so_far = contents.setdefault(name, {})
                 for key, value in content.all():  # type: ignore[attr-defined]
                     value = value.value if isinstance(value, ValueAndTimestamp) else value

@@ -11,8 +11,8 @@ from typing import Any
 
 from penstock.clock import duration_ms
 from penstock.errors import ConfigError, IncompatibleStateError, StaleStoreError
-from penstock.plugins.runtime.host import Host
 from penstock.plugins.runtime.locations import open_changelog
+from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.retries import Retries, close_parts
 from penstock.plugins.runtime.state import TaskState
 from penstock.program.compatibility import check_compatible
@@ -57,7 +57,7 @@ class StreamTask:
         task_id: TaskId,
         partitions: Sequence[TopicPartition],
         fingerprint: Mapping[str, Any],
-        host: Host,
+        resources: ProcessResources,
         *,
         stream: str,
         kept: int,
@@ -70,7 +70,7 @@ class StreamTask:
         sources = {topic: source for source in self._subtopology.sources for topic in source.topics}
         self._inputs: list[tuple[TopicPartition, SourceNode]] = [(each, sources[each.topic]) for each in partitions]
         self._fingerprint = fingerprint
-        self._host = host
+        self._resources = resources
         self._directory_name = f"{task_id}.{stream}"
         self._kept = kept
         self._has_timeouts = has_timeouts
@@ -78,7 +78,7 @@ class StreamTask:
         self._task: Task | None = None
         self._commit: StreamCommit | None = None
         self._pending: Mapping[str, Any] = {}
-        self._retries = Retries(task_id, host)
+        self._retries = Retries(task_id, resources)
 
     def run(self, chunks: Mapping[str, Sequence[bytes]], clock_ms: int, known: StreamCommit | None) -> Outcome:
         """Process a batch: packed rows by topic, after `known`, which is what Spark's checkpoint says (None: a new task).
@@ -113,11 +113,11 @@ class StreamTask:
         state.flush()
         self._pending = state.changes()
         # Of the changes nothing is written here yet: what a snapshot shows is the state that Spark handed in, which counts.
-        self._tend(state, last)
+        self._maintain_changelog(state, last)
         if known is None or self._pending or made.outputs or made.has_changed or read != last.read:
             self._commit = self._append(state, replace(last, read=read, engine_state=made.engine_state.decode()))
         state.release()
-        self._host.clean_up(self._application)
+        self._resources.clean_up(self._application)
         return Outcome(self._commit or last, made.outputs, next_tick)
 
     def _process(self, task: Task, rows: Sequence[Rows], clock_ms: int) -> None:
@@ -139,7 +139,7 @@ class StreamTask:
         state.append_delta(self._pending, version)
         return replace(commit, version=version, anchors=next_anchors(commit.anchors, version, self._kept))
 
-    def _tend(self, state: TaskState, last: StreamCommit) -> None:
+    def _maintain_changelog(self, state: TaskState, last: StreamCommit) -> None:
         """Keep the changelog short; what leads to any state that Spark may go back to stays, however old it is."""
         # Spark has no fence to ask. A later attempt on this host shows in the store; on another host, nothing shows it,
         # and what keeps its files is that their counters are not below that of `oldest`.
@@ -147,7 +147,7 @@ class StreamTask:
         if state.snapshot_when_due(is_current):
             oldest = oldest_needed(last.anchors, last.version, self._kept)
             if oldest is not None:
-                grace_ms, now_ms = duration_ms(self._settings.changelog_grace), self._host.now_ms()
+                grace_ms, now_ms = duration_ms(self._settings.changelog_grace), self._resources.now_ms()
                 state.clean_changelog(oldest, grace_ms, now_ms, is_current)
 
     def _next_tick(self, task: Task) -> int | None:
@@ -186,7 +186,7 @@ class StreamTask:
         if before is not None:
             layouts = Layouts(before).followed_by(layouts.now)
         changelog = open_changelog(self._settings, self._application.id, self._directory_name) if builders else None
-        directory = self._host.task_directory(self._application, self._directory_name)
+        directory = self._resources.task_directory(self._application, self._directory_name)
         state = self._state = TaskState(self._application, self.id, directory, changelog, layouts)
         if known is None:
             known = StreamCommit("", state.new_version(None))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError
-from penstock.plugins.runtime.host import Host, tune_garbage_collector
+from penstock.plugins.runtime.process_resources import ProcessResources, tune_garbage_collector
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, TopicPartition
@@ -92,7 +92,14 @@ def _run_once(packed: bytes, clock_ms: int, group: int, frame: pandas.DataFrame)
             data_dir=str(directory), state_dir="state", changelog="directory:changelog"
         )
         task = StreamTask(
-            application, task_id, partitions, cargo.fingerprint, Host(), stream="once", kept=1, has_timeouts=True
+            application,
+            task_id,
+            partitions,
+            cargo.fingerprint,
+            ProcessResources(),
+            stream="once",
+            kept=1,
+            has_timeouts=True,
         )
         try:
             outputs = task.run(chunks, clock_ms, None).outputs
@@ -161,7 +168,7 @@ class _OpenOperator(Opened[int, StreamTask]):
             task_id,
             partitions,
             cargo.fingerprint,
-            self.host,
+            self.resources,
             stream=self._stream,
             kept=cargo.kept,
             has_timeouts=cargo.has_timeouts,

@@ -37,7 +37,7 @@ def tune_garbage_collector() -> None:
     gc.set_threshold(200_000, 20, 50)
 
 
-class Host:
+class ProcessResources:
     """One per process. `clock` serves upkeep only: what tasks see is the batch's clock. `wait` sleeps for seconds."""
 
     def __init__(self, clock: Clock | None = None, wait: Callable[[float], None] = time.sleep) -> None:
