@@ -45,8 +45,8 @@ def changelog() -> None:
 def move(target: str, source: str, as_json: bool, **where: Any) -> None:
     """Copy the state of every task of MODULE:ATTR from another place to where the setting `changelog` says.
 
-    A run is refused while the committed state of a task is not there. It is refused while the application runs, and can be repeated
-    after it was killed. What is in the other place stays.
+    A run is refused while the committed state of a task is not there. It is refused while the application runs, and can
+    be repeated after it was killed. What is in the other place stays.
     """
     from penstock.plugins.runtime.application.changelog_move import move_changelog
     from penstock.plugins.runtime.application.lease import LeaseKeeper

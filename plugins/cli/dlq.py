@@ -92,7 +92,8 @@ def list_letters(target: str, topics: Sequence[str], as_json: bool, **where: Any
     names = topics or application_topics(application.settings)
     if not names:
         raise ConfigError(
-            f"no handler of {application.id!r} names a dead-letter topic (DeadLetter, or Retry with one behind it): say which with --topic"
+            f"no handler of {application.id!r} names a dead-letter topic (DeadLetter, or Retry with one behind it): "
+            "say which with --topic"
         )
     rows: list[dict[str, Any]] = []
     with open_log(application.settings) as log:
@@ -172,9 +173,9 @@ def replay(
 ) -> None:
     """Send the dead letters of TOPIC back to the topics and partitions where they were read.
 
-    They are sent as they were read: key, value, timestamp and headers. Each is sent once: the log remembers, in the commit
-    that sends them, what was replayed, and the next replay goes on behind it. Letters that are named by --offsets or --since are sent
-    whether they were replayed or not, and that is not remembered.
+    They are sent as they were read: key, value, timestamp and headers. Each is sent once: the log remembers, in the
+    commit that sends them, what was replayed, and the next replay goes on behind it. Letters that are named by
+    --offsets or --since are sent whether they were replayed or not, and that is not remembered.
     """
     from penstock.plugins.dead_letters.replay import replay as run_replay
 

@@ -55,8 +55,8 @@ def lag(
 ) -> None:
     """Show how many records wait for the application MODULE:ATTR.
 
-    For each partition that a task reads: the next offset to read (- before the first commit), the end of the log, and what
-    lies between. It is read from the log: Spark is not needed, and the application may run or not.
+    For each partition that a task reads: the next offset to read (- before the first commit), the end of the log, and
+    what lies between. It is read from the log: Spark is not needed, and the application may run or not.
     """
     pause_seconds = duration_ms(interval, "--interval") / 1000
     application = find_application(target, **where)

@@ -84,7 +84,8 @@ class LineReader:
         unknown = set(record) - {"key", "value", "timestamp", "headers", "partition", "topic", "offset"}
         if unknown:
             raise ValueError(
-                f"unknown name {', '.join(map(repr, sorted(unknown)))}; expected key, value, timestamp, headers, partition"
+                f"unknown name {', '.join(map(repr, sorted(unknown)))}; expected key, value, timestamp, headers, "
+                "partition"
             )
         key, value = record.get("key"), record["value"]
         timestamp = record.get("timestamp", now)

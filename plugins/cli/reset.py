@@ -64,7 +64,8 @@ _OFFSET = re.compile(r"(?P<topic>[^:=,\s]+)\s*[:,]\s*(?P<partition>\d+)\s*[=,]\s
     "--from-state",
     is_flag=True,
     help="After the log lost the application's commits: go on with the state that the changelog proves, from the positions it belongs to. "
-    "With --to-...: that is where lost positions start that nothing proves; with --topic, those in the topic in any case.",
+    "With --to-...: that is where lost positions start that nothing proves; with --topic, those in the topic in any "
+    "case.",
 )
 @click.option("--dry-run", "-n", is_flag=True, help="Show what would be done, and do nothing. No lease is taken.")
 @click.option("--yes", "-y", is_flag=True, help="Don't ask; needed where stdin is no terminal.")
@@ -88,11 +89,11 @@ def reset(
     """Let the application MODULE:ATTR start again from where it is told, with empty state.
 
     Its positions in source topics move; its internal topics, the state of its stores and Spark's checkpoint are
-    deleted, always: state is of what was read before the old positions, and would be wrong at any others. What it wrote to
-    other topics stays. It is refused while the application runs. What will be done is shown first.
+    deleted, always: state is of what was read before the old positions, and would be wrong at any others. What it wrote
+    to other topics stays. It is refused while the application runs. What will be done is shown first.
 
-    With --from-state nothing is deleted but Spark's checkpoint: it is for an application whose commits the log has lost, because the
-    group's offsets have expired or were deleted, or a topic was.
+    With --from-state nothing is deleted but Spark's checkpoint: it is for an application whose commits the log has
+    lost, because the group's offsets have expired or were deleted, or a topic was.
     """
     from penstock.plugins.runtime.application import from_state as state
     from penstock.plugins.runtime.application import reset as everything
@@ -175,7 +176,8 @@ def parse_time(option: str, text: str, clock: Clock | None = None) -> int:
         return (clock or SystemClock()).now_ms() - duration_ms(text)
     except ConfigError:
         raise ConfigError(
-            f"{option} {text!r}: expected ms since the epoch, a time like 2026-01-01T00:00:00Z, or how long ago, like 90m or 7d"
+            f"{option} {text!r}: expected ms since the epoch, a time like 2026-01-01T00:00:00Z, or how long ago, like "
+            "90m or 7d"
         ) from None
 
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 def stores() -> None:
     """List, drop and take back the stores of an application.
 
-    A store that the program does not name any more is parked: its content stays. It comes back by itself when its tasks have processed
-    nothing since.
+    A store that the program does not name any more is parked: its content stays. It comes back by itself when its tasks
+    have processed nothing since.
     """
 
 
@@ -82,8 +82,8 @@ def _state(parked: bool, missed: Sequence[str], accepted: bool) -> str:
 def drop(target: str, names: Sequence[str], yes: bool, **where: Any) -> None:
     """Give up the content of stores of the application MODULE:ATTR, parked ones or such that are in use.
 
-    A store of that name starts empty from the next run on. Positions and other stores stay as they are. It is refused while the
-    application runs.
+    A store of that name starts empty from the next run on. Positions and other stores stay as they are. It is refused
+    while the application runs.
     """
     from penstock.plugins.runtime.application.saved_stores import drop_stores
 

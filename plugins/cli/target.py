@@ -31,8 +31,8 @@ def load_application(
 ) -> Application:
     """Return the application that `target` ("MODULE:ATTR" or "FILE.py:ATTR") names, with `settings` over its own.
 
-    `application_id` names a Topology, which has no id of its own, or renames an Application; a layer may do so, too. Raises
-    ApplicationError, and what the program itself raises on purpose (TopologyError, ConfigError).
+    `application_id` names a Topology, which has no id of its own, or renames an Application; a layer may do so, too.
+    Raises ApplicationError, and what the program itself raises on purpose (TopologyError, ConfigError).
     """
     from penstock.settings.application import Application
     from penstock.settings.settings import Settings
@@ -131,7 +131,8 @@ def _import_file(path: Path) -> ModuleType:
     module = _import_name(name, str(path))
     if module.__file__ is None or Path(module.__file__).resolve() != path:
         raise ApplicationError(
-            f"{str(path)!r} cannot be imported: its name {name!r} is taken by {module.__file__ or 'a built-in module'}; rename the file"
+            f"{str(path)!r} cannot be imported: its name {name!r} is taken by "
+            f"{module.__file__ or 'a built-in module'}; rename the file"
         )
     return module
 
@@ -204,7 +205,8 @@ def _call(function: Any, target: str) -> Any:
     ]
     if needed:
         raise ApplicationError(
-            f"{target} needs arguments ({', '.join(needed)}); expected {EXPECTED}. Give them defaults, or wrap it in a function"
+            f"{target} needs arguments ({', '.join(needed)}); expected {EXPECTED}. Give them defaults, or wrap it in a "
+            "function"
         )
     try:
         return function()

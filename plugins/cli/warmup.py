@@ -14,8 +14,9 @@ from .output import note
 def warmup(if_missing: bool) -> None:
     """Have Spark start in a third less time on this host from now on.
 
-    Runs a small application, and keeps what the JVM made of Spark's classes in the user's cache directory (170 MB, Java's class data sharing).
-    It takes about a minute, and is used by every `penstock run` on local cores. It is never needed.
+    Runs a small application, and keeps what the JVM made of Spark's classes in the user's cache directory (170 MB,
+    Java's class data sharing). It takes about a minute, and is used by every `penstock run` on local cores. It is never
+    needed.
     """
     from penstock.plugins.spark.launching import class_archive, make_class_archive
     from penstock.plugins.spark.session import check_java

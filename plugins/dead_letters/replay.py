@@ -44,7 +44,8 @@ class Replayed:
         data = json.dumps(self.kinds, separators=(",", ":")).encode()
         if len(data) > _STATE_BYTES:
             raise ConfigError(
-                f"letters of {len(self.kinds)} kinds (exception and source topic) were replayed one kind after the other, and no more can be "
+                f"letters of {len(self.kinds)} kinds (exception and source topic) were replayed one kind after the "
+                "other, and no more can be "
                 "remembered: replay all kinds at once, or by --offsets, which remembers nothing"
             )
         return data
@@ -96,9 +97,10 @@ def replay(
 ) -> Replay:
     """Send selected letters, as their source records were, to `to` or back to where each was read.
 
-    Back means into the partition that it was read from. Letters that were replayed before are left out, except with `again` or where the
-    selection goes by place or time, which is not remembered. What is sent and what is remembered are one commit of the log: a replay that is
-    killed is taken up where it was. At most `limit` are sent. Raises UnknownTopicError when a topic to send to is not there.
+    Back means into the partition that it was read from. Letters that were replayed before are left out, except with
+    `again` or where the selection goes by place or time, which is not remembered. What is sent and what is remembered
+    are one commit of the log: a replay that is killed is taken up where it was. At most `limit` are sent. Raises
+    UnknownTopicError when a topic to send to is not there.
     """
     total: list[Sent] = []
     left_out = 0
@@ -192,7 +194,8 @@ class _PartitionReplay:
         to = self._to or letter.source
         if to not in self._counts:
             raise UnknownTopicError(
-                f"topic {letter.topic!r} partition {letter.partition} offset {letter.offset} cannot be replayed: there is no topic "
+                f"topic {letter.topic!r} partition {letter.partition} offset {letter.offset} cannot be replayed: there "
+                "is no topic "
                 f"{to!r}, where it was read. Make it, or send it elsewhere (--to TOPIC)"
                 if self._to is None
                 else f"there is no topic {to!r} to replay to"

@@ -23,8 +23,8 @@ _REMOVED = ".removed"
 class DirectoryUse:
     """Holds a directory as used, from now until `close`, against `remove_unused` of any process on the host.
 
-    A lock file beside the directory is locked (shared) while it is in use; its time says when it last was. Beside and not inside: the file
-    must outlive the directory, or one process could lock a file that another has just deleted.
+    A lock file beside the directory is locked (shared) while it is in use; its time says when it last was. Beside and
+    not inside: the file must outlive the directory, or one process could lock a file that another has just deleted.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -63,7 +63,8 @@ def remove_all(root: Path) -> tuple[list[str], list[str]]:
             removed.append(directory.name)
         except OSError as error:
             raise StoreError(
-                f"state directory {directory}: cannot be removed: {error.strerror or error}; {what_to_do(error, 'remove it') or 'remove it'}"
+                f"state directory {directory}: cannot be removed: {error.strerror or error}; "
+                f"{what_to_do(error, 'remove it') or 'remove it'}"
             ) from error
         finally:
             if file is not None:
@@ -74,8 +75,8 @@ def remove_all(root: Path) -> tuple[list[str], list[str]]:
 def remove_unused(root: Path, delay_ms: int, now_ms: int) -> list[str]:
     """Delete the directories under `root` that nobody has used for `delay_ms`; return their names. What is in use stays.
 
-    A directory is renamed under its lock and deleted without it: a process that is frozen while it deletes keeps no other
-    from opening the task. What a killed process has renamed, the next call deletes.
+    A directory is renamed under its lock and deleted without it: a process that is frozen while it deletes keeps no
+    other from opening the task. What a killed process has renamed, the next call deletes.
     """
     removed = []
     with making_state_directory(root):

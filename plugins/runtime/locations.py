@@ -66,7 +66,8 @@ def open_changelog(
         changelog = factory(resolve(settings, location), application_id, task_id)
     elif log is None:
         raise ConfigError(
-            f"setting 'changelog': {settings.changelog!r} keeps the state's history in the log, and there is none here: "
+            f"setting 'changelog': {settings.changelog!r} keeps the state's history in the log, and there is none "
+            "here: "
             "use `directory:PATH-OR-URL`"
         )
     else:

@@ -16,11 +16,13 @@ def ways_on(settings: Settings, *, partly: bool = False) -> str:
     """Return what to do about a commit that is gone; `partly`: only some of its positions are."""
     if in_log(settings) and not partly:
         return (
-            "To start now would process everything again. `penstock reset` starts the application afresh, from where it says; its state "
+            "To start now would process everything again. `penstock reset` starts the application afresh, from where "
+            "it says; its state "
             f"cannot be kept, for {KEEPS_NO_POSITIONS}"
         )
     return (
-        "To start now would process everything again. `penstock reset --from-state --dry-run` shows from where the application can go on "
+        "To start now would process everything again. `penstock reset --from-state --dry-run` shows from where the "
+        "application can go on "
         "with its state, and `penstock reset` starts it afresh"
     )
 

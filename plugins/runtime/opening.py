@@ -69,7 +69,8 @@ class LastCommit:
         ]
         if version_counter(commit.version) < version_counter(known.version) or behind:
             raise IncompatibleStateError(
-                f"{self._where}: the log's commit (version {commit.version}{'; ' + ', '.join(behind) if behind else ''}) "
+                f"{self._where}: the log's commit (version "
+                f"{commit.version}{'; ' + ', '.join(behind) if behind else ''}) "
                 "is older than one that was made before "
                 f"(version {known.version}): the log lost data or is another one. {ways_on(self._settings)}"
             )
@@ -79,7 +80,8 @@ class LastCommit:
 
         Raises IncompatibleStateError when the changelog proves that it had one.
         """
-        # `penstock reset` commits positions without a task's commit. If it was killed, it has not cleared the changelog.
+        # `penstock reset` commits positions without a task's commit. If it was killed, it has not cleared the
+        # changelog.
         given = self._log.committed(self._application.id, self._partitions)
         if all(position is None for position in given.values()) and (proven := state.proven()):
             raise IncompatibleStateError(

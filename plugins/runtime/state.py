@@ -35,8 +35,8 @@ def first_version() -> str:
 class TaskState:
     """All stores of one task. One backend per backend name, each in a directory of its own under `directory`.
 
-    `layouts` has how stores are kept, those included that the program does not name any more (None: as the program says). Nothing here is ahead of the log's commit:
-    `apply` is called after it. Called from one thread.
+    `layouts` has how stores are kept, those included that the program does not name any more (None: as the program
+    says). Nothing here is ahead of the log's commit: `apply` is called after it. Called from one thread.
     """
 
     def __init__(
@@ -106,8 +106,9 @@ class TaskState:
     def settle(self, last: Commit, make: Callable[[Commit, list[OutputBatch]], None]) -> Commit:
         """Commit a version of the present layout, where that of `last`, at which the state is, is of an earlier one; return the last commit then.
 
-        Call it before the stores are used. `make` is called with the commit and records to produce, once the changelog has what leads
-        there: where a store has come into it or has left it, a snapshot, so that nothing of the history before counts.
+        Call it before the stores are used. `make` is called with the commit and records to produce, once the changelog
+        has what leads there: where a store has come into it or has left it, a snapshot, so that nothing of the history
+        before counts.
         """
         if self._coverage.is_settled:
             return last
@@ -235,7 +236,8 @@ class TaskState:
         for store in sorted(self._logged):
             for key, value in self._backends.of(store).range(store):
                 yield store, key, value
-        # Another process may have taken the store on while this one stood still: then these are not the rows of the version.
+        # Another process may have taken the store on while this one stood still: then these are not the rows of the
+        # version.
         if self.version is None or not self.is_at(self.version):
             raise StaleStoreError(f"the store is no longer at version {self.version}")
 

@@ -14,7 +14,8 @@ from penstock.serde import Serde
 class TaskStoreContext:
     """A `penstock.StoreContext` of an application whose default state serde is `state_serde`.
 
-    `stream_time` returns the task's stream time in ms; `count_dropped` is given the reason and the number of dropped records.
+    `stream_time` returns the task's stream time in ms; `count_dropped` is given the reason and the number of dropped
+    records.
     """
 
     application_id: str

@@ -23,8 +23,8 @@ _swept: set[str] = set()
 class TemporaryDirectory:
     """A directory under the system's temporary one; removed by `close`, at the end of a `with` block, with this object or this process, or by a later process.
 
-    A file beside it is locked for as long as the process lives: the kernel ends the lock, however the process ends. The first directory
-    that a process makes removes those whose lock nobody holds.
+    A file beside it is locked for as long as the process lives: the kernel ends the lock, however the process ends. The
+    first directory that a process makes removes those whose lock nobody holds.
     """
 
     def __init__(self, purpose: str) -> None:

@@ -1,7 +1,7 @@
 """TaskWorker: runs one task against its log: open, restore, fetch, process, commit. Every driver uses it.
 
-Comes in: for each batch the end offsets to read to, and the time. Goes out: commits in the log (outputs, positions and state in one
-step), and a `TaskReport`.
+Comes in: for each batch the end offsets to read to, and the time. Goes out: commits in the log (outputs, positions and
+state in one step), and a `TaskReport`.
 """
 
 from __future__ import annotations

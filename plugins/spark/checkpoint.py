@@ -65,9 +65,12 @@ class Checkpoint:
         self.is_new = found is None
         if found is not None and found.identity != identity:
             raise IncompatibleStateError(
-                f"application {application_id!r}: Spark's checkpoint in {self._path.parent} was made with another log, or this one was replaced: "
-                f"the log {hide('log', settings.log)!r} does not know the commits that it remembers. Is it the right log? If the application was "
-                f"reset with `penstock reset` on another host, delete {self._path.parent}. Otherwise bring that log back: with this one everything is processed again"
+                f"application {application_id!r}: Spark's checkpoint in {self._path.parent} was made with another log, "
+                "or this one was replaced: "
+                f"the log {hide('log', settings.log)!r} does not know the commits that it remembers. Is it the right "
+                "log? If the application was "
+                f"reset with `penstock reset` on another host, delete {self._path.parent}. Otherwise bring that log "
+                "back: with this one everything is processed again"
             )
         if found is not None and (found.parallelism, found.spark) == (parallelism, spark):
             self.directory = found.directory

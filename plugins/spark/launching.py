@@ -65,12 +65,14 @@ def archive_options(java: str) -> str:
 def make_class_archive(java: str) -> Path:
     """Run a small application in a JVM that archives the classes it has loaded, at its end; return the archive.
 
-    That takes about a minute. Raises ConfigError or RuntimeUnavailableError when there can be no archive, with the reason.
+    That takes about a minute. Raises ConfigError or RuntimeUnavailableError when there can be no archive, with the
+    reason.
     """
     archive = class_archive(java)
     if archive is None:
         raise ConfigError(
-            "there is nowhere to start Spark from but SPARK_HOME itself: unset SPARK_HOME, use the pyspark that pip installs, and let "
+            "there is nowhere to start Spark from but SPARK_HOME itself: unset SPARK_HOME, use the pyspark that pip "
+            "installs, and let "
             "the user's cache directory (XDG_CACHE_HOME, ~/.cache) be writable"
         )
     with TemporaryDirectory("warmup") as directory:
@@ -88,7 +90,8 @@ def make_class_archive(java: str) -> Path:
             if done.returncode != 0 or not made.exists():
                 said = "\n".join(line for line in done.stdout.splitlines() if "[cds" not in line)
                 raise RuntimeUnavailableError(
-                    f"{java} made no archive of Spark's classes; everything works without one. The end of what it said:\n{said.strip()[-1500:]}"
+                    f"{java} made no archive of Spark's classes; everything works without one. The end of what it "
+                    f"said:\n{said.strip()[-1500:]}"
                 )
             os.replace(made, archive)
         finally:

@@ -22,7 +22,8 @@ from .placement import group_key
 
 Offset = dict[str, Any]
 """What Spark logs for a batch: `seq` counts batches, `clock_ms` is their wall clock, `step` the test's step, and `ends`
-has for each topic and partition the offset that the batch may read up to. `topics` has the ids of topics that fill global stores."""
+has for each topic and partition the offset that the batch may read up to. `topics` has the ids of topics that fill
+global stores."""
 
 Row = tuple[int, str, str, int, int, int, str]
 """(group, task, topic, partition, end, clock_ms, topic_id): what a task gets for one of its partitions; the id of a global topic only."""

@@ -29,14 +29,15 @@ from .topics import InputTopic, OutputTopic
 class TopologyTestDriver:
     """Runs `program` (a Topology or an Application) in this process, to test it.
 
-    The same Task, commits, changelog and restore as on Spark, with a log and stores in memory; stores that name a backend
-    use it. Each piped record is processed and committed, then every record that it caused in
-    repartition topics, the oldest first. Every topic has `partitions` partitions, or what a mapping says (others: 1). The wall clock starts at
-    `initial_wall_clock_ms` and moves only by `advance_wall_clock`. With `reopen_tasks`, every task is closed
-    and opened again from what is committed after each step, as Spark may do: a processor that keeps state in attributes shows it.
-    `settings` override the application's (for a bare Topology, the defaults).
+    The same Task, commits, changelog and restore as on Spark, with a log and stores in memory; stores that name a
+    backend use it. Each piped record is processed and committed, then every record that it caused in repartition
+    topics, the oldest first. Every topic has `partitions` partitions, or what a mapping says (others: 1). The wall
+    clock starts at `initial_wall_clock_ms` and moves only by `advance_wall_clock`. With `reopen_tasks`, every task is
+    closed and opened again from what is committed after each step, as Spark may do: a processor that keeps state in
+    attributes shows it. `settings` override the application's (for a bare Topology, the defaults).
 
-    Semantics: Kafka Streams' TopologyTestDriver; there the whole topology is one task, here it is one for each sub-topology and partition.
+    Semantics: Kafka Streams' TopologyTestDriver; there the whole topology is one task, here it is one for each
+    sub-topology and partition.
 
     >>> from penstock import Processor, Topology
     >>> class Upper(Processor):
@@ -125,8 +126,9 @@ class TopologyTestDriver:
     ) -> None:
         """Send one record to a source topic and run everything it causes.
 
-        Key and value are serialized as the source that reads `topic` will read them. `timestamp` is in ms (None: the wall clock);
-        `partition` None: by key. Raises UnknownTopicError when no source reads the topic, and whatever the program raises.
+        Key and value are serialized as the source that reads `topic` will read them. `timestamp` is in ms (None: the
+        wall clock); `partition` None: by key. Raises UnknownTopicError when no source reads the topic, and whatever the
+        program raises.
         """
         source = self._source(topic)
         settings = self.application.settings

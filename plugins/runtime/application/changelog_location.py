@@ -27,7 +27,8 @@ _THREADS = 8
 def check_location(application: Application, assignment: Assignment, log: Log, identity: str) -> None:
     """Note where the changelog is. Raises IncompatibleStateError when that has changed and a task's state cannot be reached there.
 
-    Whoever calls holds the application's lease: to learn which versions are committed, it takes the fences of all tasks.
+    Whoever calls holds the application's lease: to learn which versions are committed, it takes the fences of all
+    tasks.
     """
     stateful = stateful_tasks(application, assignment)
     if not stateful or in_log(application.settings):
@@ -42,8 +43,10 @@ def check_location(application: Application, assignment: Assignment, log: Log, i
         if missing:
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             raise IncompatibleStateError(
-                f"application {application.id!r} keeps its state's history in {before!r}, and its setting 'changelog' means {now!r} now, where the "
-                f"state of {', '.join(missing[:3])}{more} is not: go back to the other place (a relative one is under `data_dir`), or copy it with "
+                f"application {application.id!r} keeps its state's history in {before!r}, and its setting 'changelog' "
+                f"means {now!r} now, where the "
+                f"state of {', '.join(missing[:3])}{more} is not: go back to the other place (a relative one is under "
+                "`data_dir`), or copy it with "
                 f"`penstock changelog move MODULE:ATTR --from {quote(before)}`"
             )
     note_location(application, log, identity)

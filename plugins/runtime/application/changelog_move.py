@@ -39,8 +39,8 @@ def move_changelog(
 
     The caller holds the application's lease. A task's state appears as a whole, and a state that is in the new place is
     not copied again, so a move that was killed can be repeated. Nothing is deleted. `on_task` is called with each task
-    that was copied. Raises ConfigError when `source` is not a changelog of the same kind, ChangelogError when it lacks a
-    state, too, and IncompatibleStateError when there are `gone_stores`, which would stay behind.
+    that was copied. Raises ConfigError when `source` is not a changelog of the same kind, ChangelogError when it lacks
+    a state, too, and IncompatibleStateError when there are `gone_stores`, which would stay behind.
     """
     application, assignment = prepared.application, prepared.assignment
     name = application.settings.changelog.partition(":")[0]
@@ -48,12 +48,15 @@ def move_changelog(
     if source.partition(":")[0] != name or in_log(application.settings):
         raise ConfigError(
             f"--from {hide('changelog', source)!r}: expected another location of the changelog in force, which is "
-            f"{hide('changelog', application.settings.changelog)!r}; state moves between places of one kind, and one that lives in the log stays there"
+            f"{hide('changelog', application.settings.changelog)!r}; state moves between places of one kind, and one "
+            "that lives in the log stays there"
         )
     if prepared.gone_stores:
         raise IncompatibleStateError(
-            f"application {application.id!r} has parked stores in sub-topologies that the program does not have: {', '.join(prepared.gone_stores)}. No task "
-            "would copy them: move with the program that names them, or give up their content first (`penstock stores drop`)"
+            f"application {application.id!r} has parked stores in sub-topologies that the program does not have: "
+            f"{', '.join(prepared.gone_stores)}. No task "
+            "would copy them: move with the program that names them, or give up their content first (`penstock stores "
+            "drop`)"
         )
     copied, there = [], []
     for task in stateful_tasks(application, assignment):

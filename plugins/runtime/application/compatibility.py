@@ -25,8 +25,8 @@ _EARLIER = 100
 def check_saved(application: Application, assignment: Assignment, before: Note, log: Log) -> tuple[Note, Application]:
     """Compare the program with the note `before` of the one that ran last, empty if none did.
 
-    Return the note that this one leaves, and the application, whose tasks know the layouts of their state. Raises IncompatibleStateError with
-    the reasons when the program does not fit.
+    Return the note that this one leaves, and the application, whose tasks know the layouts of their state. Raises
+    IncompatibleStateError with the reasons when the program does not fit.
     """
     now = application.program.fingerprint(assignment, application.settings)
     note: Note = {
@@ -57,8 +57,10 @@ def check_saved(application: Application, assignment: Assignment, before: Note, 
         }
     if reasons:
         raise IncompatibleStateError(
-            f"application {application.id!r} does not fit what it saved: {'; '.join(reasons)}. Undo the change, or run it under another "
-            "application id, which starts afresh, or `penstock reset` it; to give up the content of single stores, `penstock stores drop`"
+            f"application {application.id!r} does not fit what it saved: {'; '.join(reasons)}. Undo the change, or run "
+            "it under another "
+            "application id, which starts afresh, or `penstock reset` it; to give up the content of single stores, "
+            "`penstock stores drop`"
         )
     layouts = _layouts(application, before, note)
     note["layouts"] = {
@@ -79,8 +81,10 @@ def _check_changelog(application: Application, before: Mapping[str, Any]) -> Non
     has_state = any(store.logged for each in application.program.subtopologies for store in each.stores)
     if has_state and before.get("changelog", changelog) != changelog:
         raise IncompatibleStateError(
-            f"application {application.id!r} keeps its state's history in the changelog {before['changelog']!r}, and setting 'changelog' is "
-            f"{application.settings.changelog!r} now, where there is none of it: go back to the other one, or `penstock reset` it"
+            f"application {application.id!r} keeps its state's history in the changelog {before['changelog']!r}, and "
+            "setting 'changelog' is "
+            f"{application.settings.changelog!r} now, where there is none of it: go back to the other one, or "
+            "`penstock reset` it"
         )
 
 
@@ -110,7 +114,8 @@ def _late(application_id: str, before: Note, back: Mapping[str, Any], log: Log) 
     for name, each in back.items():
         if not each.get("accepted") and (moved := missed(application_id, before, each, log)):
             yield (
-                f"store {name!r} was parked while the program did not name it, and it has missed what was processed since ({', '.join(moved)}): "
+                f"store {name!r} was parked while the program did not name it, and it has missed what was processed "
+                f"since ({', '.join(moved)}): "
                 "`penstock stores accept` takes it back as it was then, `penstock stores drop` lets it start empty"
             )
 

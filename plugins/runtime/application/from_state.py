@@ -34,10 +34,11 @@ _THREADS = 8
 class Recovery:
     """How a task goes on whose commit, or a position of it, is gone.
 
-    `now`: the positions that it still has. `then`: where it starts to read. `commit` is the one that the changelog proves, with the state
-    that the task goes on with. Without it the task goes on with the state of its own commit if it has positions `now`, else with
-    empty state. `lost`: the partitions without a position; `open`: those of which the user has to say where they start, and `refused`
-    why, "" when there are none; `chosen`: those of which the user said it. `outputs` names the topics in which records may repeat.
+    `now`: the positions that it still has. `then`: where it starts to read. `commit` is the one that the changelog
+    proves, with the state that the task goes on with. Without it the task goes on with the state of its own commit if
+    it has positions `now`, else with empty state. `lost`: the partitions without a position; `open`: those of which the
+    user has to say where they start, and `refused` why, "" when there are none; `chosen`: those of which the user said
+    it. `outputs` names the topics in which records may repeat.
     """
 
     task: TaskId
@@ -76,9 +77,12 @@ class FromStatePlan:
         refused = [f"task {each.task}: {each.refused}" for each in self.recoveries if each.refused]
         if refused:
             raise IncompatibleStateError(
-                f"application {application_id!r} cannot go on from its state alone: {'; '.join(refused)}. Nothing was changed. Add where "
-                "the lost positions of these tasks start (--to-earliest, --to-latest, --to-time, --to-offsets); a task that has lost all of them, and whose "
-                "changelog keeps none that is proven, then starts with empty state. `penstock reset` without --from-state starts all tasks afresh"
+                f"application {application_id!r} cannot go on from its state alone: {'; '.join(refused)}. Nothing was "
+                "changed. Add where "
+                "the lost positions of these tasks start (--to-earliest, --to-latest, --to-time, --to-offsets); a task "
+                "that has lost all of them, and whose "
+                "changelog keeps none that is proven, then starts with empty state. `penstock reset` without "
+                "--from-state starts all tasks afresh"
             )
 
 
@@ -87,9 +91,9 @@ def plan_from_state(
 ) -> FromStatePlan:
     """Return how each task goes on whose committed positions are gone; changes nothing.
 
-    `destination` says where the lost positions start of tasks whose changelog does not prove them; with `topics`, the lost
-    positions in these topics, proven or not. Raises IncompatibleStateError when the program does not fit what is saved, ConfigError
-    for a topic in which no position is lost.
+    `destination` says where the lost positions start of tasks whose changelog does not prove them; with `topics`, the
+    lost positions in these topics, proven or not. Raises IncompatibleStateError when the program does not fit what is
+    saved, ConfigError for a topic in which no position is lost.
     """
     prepared = check_program(application, log)
     application, assignment = prepared.application, prepared.assignment
@@ -112,8 +116,8 @@ def plan_from_state(
 def go_on(application: Application, log: Log, plan: FromStatePlan, check_lease: Callable[[], None]) -> list[str]:
     """Carry a plan out, and return remarks about what is left where. Whoever calls holds the application's lease.
 
-    Each task is one commit. Killed in between, the tasks that have theirs are left alone when it is done again, and a run is refused
-    until all have. Spark's checkpoint goes first: it may know later commits.
+    Each task is one commit. Killed in between, the tasks that have theirs are left alone when it is done again, and a
+    run is refused until all have. Spark's checkpoint goes first: it may know later commits.
     """
     plan.check(application.id)
     check_lease()
@@ -131,8 +135,10 @@ def _commit(application: Application, log: Log, partitions: Sequence[TopicPartit
         if own is not None:
             if not recovery.now and set(recovery.chosen) != set(recovery.then):
                 raise IncompatibleStateError(
-                    f"application {application.id!r}, task {recovery.task}: the log has its commit (state version {own.version}) and not its "
-                    f"positions: {_names(each for each in partitions if each not in recovery.chosen)} were deleted and made again. Say where "
+                    f"application {application.id!r}, task {recovery.task}: the log has its commit (state version "
+                    f"{own.version}) and not its "
+                    f"positions: {_names(each for each in partitions if each not in recovery.chosen)} were deleted and "
+                    "made again. Say where "
                     "they start: --topic with --to-earliest, --to-latest, --to-time or --to-offsets"
                 )
             if commit is None or version_counter(commit.version) < version_counter(own.version):

@@ -19,9 +19,9 @@ _LOCK = 1
 def check_open_files(prepared: Prepared, log: Log, cores: int | None) -> None:
     """Raise RuntimeUnavailableError when workers on this host cannot keep open what their tasks need, with the figures.
 
-    `cores`: how many worker processes share the tasks; None where they run on other hosts, whose limits nobody knows here.
-    It counts the least, for tasks that are spread evenly: what is only tight may start, and a task that meets the limit ends the run
-    with the same advice.
+    `cores`: how many worker processes share the tasks; None where they run on other hosts, whose limits nobody knows
+    here. It counts the least, for tasks that are spread evenly: what is only tight may start, and a task that meets the
+    limit ends the run with the same advice.
     """
     limit, _ = open_files_limit()
     tasks = len(prepared.assignment.tasks)
@@ -32,7 +32,8 @@ def check_open_files(prepared: Prepared, log: Log, cores: int | None) -> None:
     needed = open_files(prepared.application, log, each)
     if needed > limit:
         raise RuntimeUnavailableError(
-            f"application {prepared.application.id!r}: {tasks} tasks in {processes} worker process(es), up to {each} in each, need at least "
+            f"application {prepared.application.id!r}: {tasks} tasks in {processes} worker process(es), up to {each} "
+            "in each, need at least "
             f"{needed} open files in each: {open_files_advice()}"
         )
 

@@ -34,8 +34,8 @@ _REPARTITION_CONFIG: Mapping[str, str] = {
 class Prepared:
     """An application ready to run.
 
-    `identity` names this life of it in the log, until its commits are deleted. `gone_stores`: parked stores of sub-topologies that the
-    program does not have, so that none of its tasks keeps them.
+    `identity` names this life of it in the log, until its commits are deleted. `gone_stores`: parked stores of
+    sub-topologies that the program does not have, so that none of its tasks keeps them.
     """
 
     application: Application
@@ -104,7 +104,8 @@ def _check_repartition_topics(assignment: Assignment, log: Log) -> None:
         policy = topics[topic].config.get("cleanup.policy", "delete") if topic in topics else "delete"
         if policy != "delete":
             raise IncompatibleStateError(
-                f"internal topic {topic!r} is compacted (cleanup.policy={policy}), so it would lose records that are not processed yet: "
+                f"internal topic {topic!r} is compacted (cleanup.policy={policy}), so it would lose records that are "
+                "not processed yet: "
                 "set its cleanup.policy to delete"
             )
 
@@ -126,8 +127,10 @@ def _make_changelog_topics(
             name = changelog.topic_of(application.id, store_name)
             if kept.logged and store_name in known and name not in topics:
                 raise IncompatibleStateError(
-                    f"changelog topic {name!r} is gone, and the state of store {store_name!r} with it: was it deleted, or is this another "
-                    f"cluster? `penstock stores drop MODULE:ATTR {store_name}` gives up the content of that store alone, `penstock reset` "
+                    f"changelog topic {name!r} is gone, and the state of store {store_name!r} with it: was it deleted, "
+                    "or is this another "
+                    f"cluster? `penstock stores drop MODULE:ATTR {store_name}` gives up the content of that store "
+                    "alone, `penstock reset` "
                     "starts the application afresh"
                 )
         for store in subtopology.stores:
@@ -140,13 +143,16 @@ def _make_changelog_topics(
             found = topics[name]
             if found.partitions != tasks:
                 raise IncompatibleStateError(
-                    f"changelog topic {name!r} has {found.partitions} partitions, and sub-topology {subtopology.id}, whose store "
-                    f"{store.name!r} it keeps, has {tasks} tasks: go back to as many partitions of its input topics, or reset the "
+                    f"changelog topic {name!r} has {found.partitions} partitions, and sub-topology {subtopology.id}, "
+                    "whose store "
+                    f"{store.name!r} it keeps, has {tasks} tasks: go back to as many partitions of its input topics, "
+                    "or reset the "
                     "application (`penstock reset`)"
                 )
             if found.config.get("cleanup.policy", "delete") != "compact":
                 raise IncompatibleStateError(
-                    f"changelog topic {name!r} is not compacted alone (cleanup.policy={found.config.get('cleanup.policy', 'delete')}), so it "
+                    f"changelog topic {name!r} is not compacted alone "
+                    f"(cleanup.policy={found.config.get('cleanup.policy', 'delete')}), so it "
                     "would lose state as records age: set its cleanup.policy to compact"
                 )
 

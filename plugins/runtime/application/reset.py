@@ -44,8 +44,9 @@ class Move:
 class ResetPlan:
     """What a reset does.
 
-    `topics`: internal topics to delete, each with the number of records that wait there and are dropped. `left_alone`: internal topics
-    that may be of the application, or of another one whose id begins like its. `tasks` are those that have a changelog.
+    `topics`: internal topics to delete, each with the number of records that wait there and are dropped. `left_alone`:
+    internal topics that may be of the application, or of another one whose id begins like its. `tasks` are those that
+    have a changelog.
     """
 
     moves: tuple[Move, ...]
@@ -159,19 +160,20 @@ def plan_reset(
 def reset(application: Application, log: Log, plan: ResetPlan, check_lease: Callable[[], None]) -> list[str]:
     """Carry a plan out, and return remarks about what is left where. Whoever calls holds the application's lease.
 
-    `check_lease` raises when it was lost. It is called before each step: who was frozen, and overtaken by a driver, must not delete
-    what that has begun.
+    `check_lease` raises when it was lost. It is called before each step: who was frozen, and overtaken by a driver,
+    must not delete what that has begun.
 
-    One step, the log's `set_positions`, is the reset: killed before it, a run goes on from where the application was; killed after it,
-    a run starts from where it was to go, without state. Everything else may be half done:
+    One step, the log's `set_positions`, is the reset: killed before it, a run goes on from where the application was;
+    killed after it, a run starts from where it was to go, without state. Everything else may be half done:
 
-    - Before it goes Spark's checkpoint, which only remembers what is in the log too. After it, a checkpoint would name commits
-      that the log does not know, and a run would be refused.
+    - Before it goes Spark's checkpoint, which only remembers what is in the log too. After it, a checkpoint would name
+      commits that the log does not know, and a run would be refused.
     - State cannot go before it, for the commits name its versions. After it no commit names them, and new versions have
-      names of their own: what is left in the changelog or on this or another host is recognised as of no use. The changelog goes
-      first, while all partitions have positions: a task without positions that has one is taken for a task whose commit was lost.
-    - Internal topics cannot go before it, for they hold what one task has committed and the next has not read. In the same step their
-      positions move to their ends, so what is left in one that was not deleted is not read.
+      names of their own: what is left in the changelog or on this or another host is recognised as of no use. The
+      changelog goes first, while all partitions have positions: a task without positions that has one is taken for a
+      task whose commit was lost.
+    - Internal topics cannot go before it, for they hold what one task has committed and the next has not read. In the
+      same step their positions move to their ends, so what is left in one that was not deleted is not read.
     """
     remarks = []
     check_lease()
@@ -199,7 +201,8 @@ def reset(application: Application, log: Log, plan: ResetPlan, check_lease: Call
     _, used = remove_all(plan.state)
     if used:
         remarks.append(
-            f"local state of {', '.join(used)} in {plan.state} is in use by another process and stays; the next run does not take it"
+            f"local state of {', '.join(used)} in {plan.state} is in use by another process and stays; the next run "
+            "does not take it"
         )
     return remarks
 

@@ -13,8 +13,9 @@ _META = "program"
 
 Note = dict[str, Any]
 """What the log keeps for an application of the program that ran last: `identity`, a word for this life of the application; `fingerprint`;
-`changelog`; `reads`, the topics of each sub-topology by their names in the log; `layouts` by sub-topology; `parked` stores;
-`gone`, the sub-topologies of the program before that only parked stores are left of; `lives` of stores that were dropped."""
+`changelog`; `reads`, the topics of each sub-topology by their names in the log; `layouts` by sub-topology; `parked`
+stores; `gone`, the sub-topologies of the program before that only parked stores are left of; `lives` of stores that
+were dropped."""
 
 
 def saved_fingerprint(application_id: str, log: Log) -> Mapping[str, Any] | None:

@@ -19,8 +19,8 @@ from .saved_program import Note, read_note, saved_subtopologies, write_note
 class SavedStore:
     """A store that an application saved. `backend` and `logged` are None where the release that saved it did not say.
 
-    `parked`: the program that ran last did not name it. `missed` says, in words, what its tasks processed since. `accepted`: it
-    may come back all the same.
+    `parked`: the program that ran last did not name it. `missed` says, in words, what its tasks processed since.
+    `accepted`: it may come back all the same.
     """
 
     name: str
@@ -71,8 +71,9 @@ def accept_stores(application_id: str, log: Log, names: Sequence[str]) -> None:
 def drop_stores(application: Application, log: Log, names: Sequence[str], check_lease: Callable[[], None]) -> None:
     """Give up the content of stores: one of that name starts empty from now on, on every host.
 
-    One write to the log does it. The tasks delete what they have when they are opened next. Raises ConfigError for a store that the
-    application did not save. Whoever calls holds the application's lease; `check_lease` raises when it was lost.
+    One write to the log does it. The tasks delete what they have when they are opened next. Raises ConfigError for a
+    store that the application did not save. Whoever calls holds the application's lease; `check_lease` raises when it
+    was lost.
     """
     note = read_note(application.id, log)
     known = (
@@ -83,7 +84,8 @@ def drop_stores(application: Application, log: Log, names: Sequence[str], check_
         _drop(note, known[name], name)
     check_lease()
     write_note(application.id, log, note)
-    # Their records are of no use to anybody now: a topic that is left, because this was killed, is emptied by the tasks.
+    # Their records are of no use to anybody now: a topic that is left, because this was killed, is emptied by the
+    # tasks.
     topics = log.topics()
     for topic in (changelog_topic(application.id, name) for name in names):
         if topic in topics and topics[topic].internal:

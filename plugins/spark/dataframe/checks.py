@@ -25,7 +25,8 @@ def check_application(application: Any) -> None:
     name = application.settings.changelog.partition(":")[0]
     if name in _UNSUITED_CHANGELOGS:
         raise ConfigError(
-            f"application {application.id!r}, setting 'changelog': a changelog of the kind {name!r} does not do for an operator of a "
+            f"application {application.id!r}, setting 'changelog': a changelog of the kind {name!r} does not do for an "
+            "operator of a "
             f"Spark pipeline, because {_UNSUITED_CHANGELOGS[name]}; name a place that all workers reach, "
             "for instance changelog='directory:s3://bucket/folder'"
         )
@@ -38,30 +39,35 @@ def _problems(application: Application) -> Iterable[str]:
         writers = [node.name for node in nodes if isinstance(node, SinkNode) and node.topic == topic]
         readers = [node.name for node in nodes if isinstance(node, SourceNode) and topic in node.topics]
         yield (
-            f"sink {', '.join(map(repr, writers))} and source {', '.join(map(repr, readers))} exchange records through the repartition topic "
+            f"sink {', '.join(map(repr, writers))} and source {', '.join(map(repr, readers))} exchange records through "
+            "the repartition topic "
             f"{topic!r}, which needs a log. Give rows their final key before: the key column of a source's "
             "DataFrame decides which task gets them; or run the application on a log (penstock run)"
         )
     for each in program.global_stores:
         yield (
-            f"global store {each.store.name!r} reads all of topic {each.source.topics[0]!r} from a log. Join the DataFrame with "
+            f"global store {each.store.name!r} reads all of topic {each.source.topics[0]!r} from a log. Join the "
+            "DataFrame with "
             "that table before, in Spark; or run the application on a log (penstock run)"
         )
     for node in nodes:
         if isinstance(node, SourceNode) and node.pattern is not None:
             yield (
-                f"source {node.name!r} reads topics by the pattern {node.pattern.pattern!r}, and there is no log to look in. Name its "
+                f"source {node.name!r} reads topics by the pattern {node.pattern.pattern!r}, and there is no log to "
+                "look in. Name its "
                 "topics: each has a DataFrame"
             )
         if isinstance(node, SinkNode) and node.partitioner is not None:
             yield (
-                f"sink {node.name!r} has a partitioner, and rows have no partitions. Leave it out, and partition what comes out "
+                f"sink {node.name!r} has a partitioner, and rows have no partitions. Leave it out, and partition what "
+                "comes out "
                 "where it is written"
             )
     for store in program.stores.values():
         if not store.logged:
             yield (
-                f"store {store.name!r} is not logged, and a batch may be repeated on any host: its changelog is the only way "
+                f"store {store.name!r} is not logged, and a batch may be repeated on any host: its changelog is the "
+                "only way "
                 "there. Declare it with logged=True"
             )
 
@@ -74,15 +80,18 @@ def check_sources(application: Application, sources: Any) -> None:
     for topic in sources:
         if topic not in topics:
             raise ConfigError(
-                f"application {application.id!r}: no source reads topic {topic!r}, for which there is a DataFrame{near(topic, topics)}"
+                f"application {application.id!r}: no source reads topic {topic!r}, for which there is a "
+                f"DataFrame{near(topic, topics)}"
             )
     for node in application.program.nodes.values():
         if isinstance(node, SourceNode):
             for topic in node.topics:
                 if topic not in sources:
                     raise ConfigError(
-                        f"application {application.id!r}: source {node.name!r} reads topic {topic!r}, for which there is no DataFrame; "
-                        f"there is: {', '.join(map(repr, sources)) or 'none'}. Pass one: transform(application, {{{topic!r}: frame}})"
+                        f"application {application.id!r}: source {node.name!r} reads topic {topic!r}, for which there "
+                        "is no DataFrame; "
+                        f"there is: {', '.join(map(repr, sources)) or 'none'}. Pass one: transform(application, "
+                        f"{{{topic!r}: frame}})"
                     )
 
 

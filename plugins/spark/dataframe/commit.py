@@ -19,8 +19,8 @@ class StreamCommit:
     """A task after a batch, as the group's state in Spark's checkpoint.
 
     `attempt` is new with every attempt at a batch, so that an open task can tell whether the one that counts was its
-    own. `read` says how many records of each topic were processed so far. `anchors` are versions on the way here, about as
-    far apart as Spark keeps batches: see `oldest_needed`.
+    own. `read` says how many records of each topic were processed so far. `anchors` are versions on the way here, about
+    as far apart as Spark keeps batches: see `oldest_needed`.
     """
 
     attempt: str
@@ -40,7 +40,8 @@ class StreamCommit:
         data = json.loads(state[1])
         if data.pop("format") != _FORMAT:
             raise IncompatibleStateError(
-                "Spark's checkpoint was written by another release of penstock, in a form that this one does not know: run that "
+                "Spark's checkpoint was written by another release of penstock, in a form that this one does not know: "
+                "run that "
                 "release, or start with a new checkpoint"
             )
         return cls(**{**data, "anchors": tuple(data["anchors"])})
@@ -49,8 +50,8 @@ class StreamCommit:
 def next_anchors(anchors: tuple[str, ...], version: str, kept: int) -> tuple[str, ...]:
     """Return the anchors of a commit at `version`: three at most, of which the first is given up once the second will do.
 
-    A batch makes at most one version. So what Spark may go back to, the state of any of its last `kept` batches, is among
-    the last `kept` versions.
+    A batch makes at most one version. So what Spark may go back to, the state of any of its last `kept` batches, is
+    among the last `kept` versions.
     """
     newest = version_counter(version)
     if not anchors or newest - version_counter(anchors[-1]) >= kept:

@@ -19,9 +19,10 @@ CHUNK_SCHEMA = "group long, topic string, chunk binary"
 class Packer:
     """The function for mapInArrow: rows of one topic in, chunks out, one for each task that gets some of a batch of rows.
 
-    Rows have the columns of `records.normalized`. `groups` are the group keys of the tasks by partition. A row goes to the partition
-    that Kafka's clients would choose for its key; one without a key to that of its value, so that it goes to the same
-    one when Spark repeats the batch. The first packer of a batch also sends an empty row to each of `everyone`, so that every task runs.
+    Rows have the columns of `records.normalized`. `groups` are the group keys of the tasks by partition. A row goes to
+    the partition that Kafka's clients would choose for its key; one without a key to that of its value, so that it goes
+    to the same one when Spark repeats the batch. The first packer of a batch also sends an empty row to each of
+    `everyone`, so that every task runs.
     """
 
     def __init__(self, topic: str, groups: tuple[int, ...], everyone: tuple[int, ...]) -> None:

@@ -21,11 +21,11 @@ _UNORDERED = ("array", "map", "struct", "variant", "calendarinterval", "void", "
 class Records:
     """A DataFrame's rows as the records of a topic. A column is a name or an expression over `frame`.
 
-    `key` and `value` are binary or string, in the form that the source's serdes read (a string counts as its UTF-8 bytes). None stands for the
-    column `key`, and for none at all where there is no such column. `timestamp` is a timestamp or a number of milliseconds; a null
-    counts as -1, which the timestamp extractor deals with. `headers` is an array of (key string, value binary) structs as in
-    Spark's Kafka source; None: the column `headers` if there is one. `order_by` are columns that order records of
-    equal timestamps; None: what `transform` says.
+    `key` and `value` are binary or string, in the form that the source's serdes read (a string counts as its UTF-8
+    bytes). None stands for the column `key`, and for none at all where there is no such column. `timestamp` is a
+    timestamp or a number of milliseconds; a null counts as -1, which the timestamp extractor deals with. `headers` is
+    an array of (key string, value binary) structs as in Spark's Kafka source; None: the column `headers` if there is
+    one. `order_by` are columns that order records of equal timestamps; None: what `transform` says.
     """
 
     frame: DataFrame
@@ -130,7 +130,8 @@ def _headers(where: str, frame: DataFrame, given: ColumnLike | None) -> Column:
             f"{where}: its headers are of type {kind}, expected {_HEADERS}; without headers, drop the column "
             "or name another: Records(frame, headers=...)"
         )
-    # As arrays of structs, null ones even, they would cost Spark ten times what all else in a row does on its way to Python.
+    # As arrays of structs, null ones even, they would cost Spark ten times what all else in a row does on its way to
+    # Python.
     return functions.when(functions.size(column) > 0, functions.to_json(column))
 
 

@@ -45,10 +45,11 @@ class Outcome:
 class StreamTask:
     """One task, called from one thread; any process may make one for any task at any time.
 
-    Spark's checkpoint is the commit point. A batch appends its delta to the changelog, and its version is part of the group's state,
-    which Spark keeps or, when the batch fails, does not. The local store gets the batch's changes only when the next batch is handed
-    that version: until then they wait in the commit buffers, and whatever else Spark hands in, this store or a copy made from the changelog can
-    go on from. `stream` tells queries apart; `kept` is how many batches Spark may go back.
+    Spark's checkpoint is the commit point. A batch appends its delta to the changelog, and its version is part of the
+    group's state, which Spark keeps or, when the batch fails, does not. The local store gets the batch's changes only
+    when the next batch is handed that version: until then they wait in the commit buffers, and whatever else Spark
+    hands in, this store or a copy made from the changelog can go on from. `stream` tells queries apart; `kept` is how
+    many batches Spark may go back.
     """
 
     def __init__(
@@ -83,8 +84,9 @@ class StreamTask:
     def run(self, chunks: Mapping[str, Sequence[bytes]], clock_ms: int, known: StreamCommit | None) -> Outcome:
         """Process a batch: packed rows by topic, after `known`, which is what Spark's checkpoint says (None: a new task).
 
-        The same batch after the same commit gives the same outputs. Raises the handlers' errors, IncompatibleStateError when the
-        program no longer fits what is saved, and what changelog and stores raise; then the next call starts from what it is handed.
+        The same batch after the same commit gives the same outputs. Raises the handlers' errors, IncompatibleStateError
+        when the program no longer fits what is saved, and what changelog and stores raise; then the next call starts
+        from what it is handed.
         """
         while True:
             try:
@@ -112,7 +114,8 @@ class StreamTask:
         read = {each.partition.topic: each.next_offset for each in rows}
         state.flush()
         self._pending = state.changes()
-        # Of the changes nothing is written here yet: what a snapshot shows is the state that Spark handed in, which counts.
+        # Of the changes nothing is written here yet: what a snapshot shows is the state that Spark handed in, which
+        # counts.
         self._maintain_changelog(state, last)
         if known is None or self._pending or made.outputs or made.has_changed or read != last.read:
             self._commit = self._append(state, replace(last, read=read, engine_state=made.engine_state.decode()))
@@ -154,7 +157,8 @@ class StreamTask:
         tick = task.next_wall_clock_punctuation()
         if tick is not None and not self._has_timeouts:
             raise ConfigError(
-                f"application {self._application.id!r}, task {self.id}: node {', '.join(map(repr, task.wall_clock_nodes()))} schedules by the wall clock, "
+                f"application {self._application.id!r}, task {self.id}: node "
+                f"{', '.join(map(repr, task.wall_clock_nodes()))} schedules by the wall clock, "
                 "which in a Spark pipeline needs Spark's timeouts: transform(..., wall_clock=True). With it the "
                 'query runs batches without data too, and never ends under "availableNow"; or schedule by stream time'
             )
@@ -215,8 +219,10 @@ class StreamTask:
         reasons = [*check_compatible(before, self._fingerprint), *self._changes_of_history(before)]
         if reasons:
             raise IncompatibleStateError(
-                f"application {self._application.id!r}, task {self.id}: it does not fit what Spark's checkpoint has of it: {'; '.join(reasons)}. Undo "
-                "the change (the number of tasks is what transform(..., partitions=...) says), or start with a new checkpoint"
+                f"application {self._application.id!r}, task {self.id}: it does not fit what Spark's checkpoint has of "
+                f"it: {'; '.join(reasons)}. Undo "
+                "the change (the number of tasks is what transform(..., partitions=...) says), or start with a new "
+                "checkpoint"
             )
 
     def _stores_in(self, fingerprint: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
@@ -232,11 +238,20 @@ class StreamTask:
         for name, new in now.items():
             old = was.get(name, {})
             if old.get("logged", new["logged"]) != new["logged"]:
-                yield f"store {name!r} was {'' if old['logged'] else 'not '}in the changelog (logged) and now is{' not' if old['logged'] else ''}"
+                yield (
+                    f"store {name!r} was {'' if old['logged'] else 'not '}in the changelog (logged) and now "
+                    f"is{' not' if old['logged'] else ''}"
+                )
             if not new["logged"] and old.get("backend", new["backend"]) != new["backend"]:
-                yield f"store {name!r}, which is not logged, was on the backend {old['backend']!r} and now is on {new['backend']!r}"
+                yield (
+                    f"store {name!r}, which is not logged, was on the backend {old['backend']!r} and now is on "
+                    f"{new['backend']!r}"
+                )
             if old.get("ttl_ms") is not None and new["ttl_ms"] is None:
-                yield f"store {name!r} had a TTL and now has none, which would bring back what has expired: give it a long one"
+                yield (
+                    f"store {name!r} had a TTL and now has none, which would bring back what has expired: give it a "
+                    "long one"
+                )
 
     # ------------------------------------------------------------------ closing
 

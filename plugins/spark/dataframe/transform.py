@@ -41,16 +41,18 @@ def transform(
 ) -> DataFrame:
     """Return what the application's sinks write, as a DataFrame; it is one stateful operator of the pipeline it stands in.
 
-    `sources` has a DataFrame for each topic that a source reads, with columns as `Records` describes. Rows go to one of `partitions` tasks
-    by their key; the number is part of the checkpoint. In a task, a batch's rows are processed by timestamp, those of equal timestamps
-    by the columns that `order_by` names (and by content where these are equal too). With `wall_clock` punctuators of the wall clock are fired by Spark's
-    timeouts, for which Spark runs batches without data.
+    `sources` has a DataFrame for each topic that a source reads, with columns as `Records` describes. Rows go to one of
+    `partitions` tasks by their key; the number is part of the checkpoint. In a task, a batch's rows are processed by
+    timestamp, those of equal timestamps by the columns that `order_by` names (and by content where these are equal
+    too). With `wall_clock` punctuators of the wall clock are fired by Spark's timeouts, for which Spark runs batches
+    without data.
 
-    The rows that come out have the columns topic, key, value (binary, by the sinks' serdes), timestamp and headers. Dead letters are among them.
+    The rows that come out have the columns topic, key, value (binary, by the sinks' serdes), timestamp and headers.
+    Dead letters are among them.
 
     The commit is Spark's checkpoint: with a replayable source and an idempotent or transactional sink, results are
-    exactly once. The state lies in the application's stores and changelog, by the id of the query. DataFrames that are no streams are processed as
-    one batch, and no state is kept.
+    exactly once. The state lies in the application's stores and changelog, by the id of the query. DataFrames that are
+    no streams are processed as one batch, and no state is kept.
 
     Raises TopologyError and ConfigError for what cannot run so, naming node, topic or column and what to do.
     """
@@ -69,8 +71,8 @@ def transform(
     assignment = program.resolve(dict.fromkeys(program.topics(), partitions), application.id)
     groups = {task: group_key(task, _SPREAD) for task in assignment.tasks}
     cargo = Cargo(
-        # Workers have working directories of their own, and no client of a log: what may be secret stays here. All rows of a batch
-        # are at hand, so the oldest of all topics comes first whatever the application says about waiting.
+        # Workers have working directories of their own, and no client of a log: what may be secret stays here. All rows
+        # of a batch are at hand, so the oldest of all topics comes first whatever the application says about waiting.
         application.with_settings(
             data_dir=str(Path(application.settings.data_dir).expanduser().absolute()), clients={}, max_task_idle="0ms"
         ),
@@ -111,7 +113,8 @@ def _is_streaming(records: Mapping[str, Records]) -> bool:
     if len(set(streaming.values())) > 1:
         static = [topic for topic, yes in streaming.items() if not yes]
         raise ConfigError(
-            f"the DataFrame{'s' if len(static) > 1 else ''} of topic {', '.join(map(repr, static))} {'are' if len(static) > 1 else 'is'} no stream, and "
+            f"the DataFrame{'s' if len(static) > 1 else ''} of topic {', '.join(map(repr, static))} "
+            f"{'are' if len(static) > 1 else 'is'} no stream, and "
             "the others are: read it with spark.readStream, or join it to a stream before"
         )
     return next(iter(streaming.values()))
@@ -120,7 +123,8 @@ def _is_streaming(records: Mapping[str, Records]) -> bool:
 def _advise(application: Application, shuffle_partitions: int, tasks: int) -> None:
     if shuffle_partitions > tasks:
         _log.warning(
-            "application %r has %d tasks, and each batch will start %d Spark tasks for them: set spark.sql.shuffle.partitions to %d "
+            "application %r has %d tasks, and each batch will start %d Spark tasks for them: set "
+            "spark.sql.shuffle.partitions to %d "
             "or to a divisor of it before the query's first start",
             application.id, tasks, shuffle_partitions, tasks,
         )  # fmt: skip
