@@ -158,16 +158,17 @@ class Driver:
 
     def daemons(self) -> list[psutil.Process]:
         """Return what Python workers are forked from: a child of the JVM."""
-        jvms = {each.pid for each in self.jvm()}
-        return [each for each in self._of_tasks() if _parent(each) in jvms]
+        return self._of_tasks(forked_by_jvm=True)
 
     def workers(self) -> list[psutil.Process]:
         """Return the Python workers in which tasks run; they outlive their daemon."""
-        jvms = {each.pid for each in self.jvm()}
-        return [each for each in self._of_tasks() if _parent(each) not in jvms]
+        return self._of_tasks(forked_by_jvm=False)
 
-    def _of_tasks(self) -> list[psutil.Process]:
-        return [each for each in self.processes() if _command(each).endswith("pyspark.daemon pyspark.worker")]
+    def _of_tasks(self, forked_by_jvm: bool) -> list[psutil.Process]:
+        processes = self.processes()
+        jvms = {each.pid for each in processes if _name(each).startswith("java")}
+        pythons = [each for each in processes if _command(each).endswith("pyspark.daemon pyspark.worker")]
+        return [each for each in pythons if (_parent(each) in jvms) == forked_by_jvm]
 
     def left_behind(self, before: Iterable[str] = ()) -> list[str]:
         """Return the names of temporary files and directories that were not there before."""
