@@ -49,9 +49,8 @@ def what_to_do(error: BaseException | str, elsewhere: str, place: str | None = N
     `elsewhere` tells how to choose another place, such as "set `state_dir` to another directory". `place` is as in
     `error_number`.
 
-    >>> what_to_do(OSError(28, "No space left on device"), "set `state_dir` to another directory")
-    'the disk is full, or a quota or file size limit is reached: make room there, or set `state_dir` to another
-    directory'
+    >>> what_to_do(OSError(28, "No space left on device"), "move `state_dir`")
+    'the disk is full, or a quota or file size limit is reached: make room there, or move `state_dir`'
     """
     number = error_number(error, place)
     if number == errno.EMFILE:

@@ -82,8 +82,6 @@ def test_no_circle_of_files() -> None:
 MOST_LINES = {"core/": 300, "plugins/testing/contracts/": 600, "": 400}
 """By the beginning of a file's name; the first that fits counts."""
 STILL_LARGER: Mapping[str, int] = {
-    "core/program/builder.py": 428,
-    "core/serde.py": 311,
     "plugins/testing/contracts/log.py": 775,
 }
 """Files that are still to be divided, with their present sizes: this only shrinks."""
