@@ -1,4 +1,4 @@
-"""Dead letters read again: what is in a dead-letter topic, and which of it is meant."""
+"""Reading dead letters: the records of a dead-letter topic, and selecting some of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.task.dead_letter import FailureNote, split_headers
 
 @dataclass(frozen=True)
 class Letter:
-    """A record of a dead-letter topic: what it is, and what is said about its failure (None: it is no dead letter).
+    """A record of a dead-letter topic, and the note about its failure (None: the record is no dead letter).
 
     `key`, `value`, `timestamp` and `headers` are the source record's.
     """
@@ -47,10 +47,10 @@ class Letter:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which letters are meant: those that fit in every point; None or empty: any.
+    """Which letters to take: those that match every criterion; None or empty matches all.
 
     `exceptions` are names of types, with their modules or without. `first` and `last` are offsets, both included.
-    `since_ms` is about timestamps, which are the source records'.
+    `since_ms` compares timestamps, which are the source records'.
     """
 
     exceptions: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class Selection:
     since_ms: int | None = None
 
     def has(self, letter: Letter) -> bool:
-        """Return whether a letter is meant."""
+        """Return whether a letter matches."""
         exception = letter.exception or ""
         return (
             (not self.exceptions or exception in self.exceptions or exception.rpartition(".")[2] in self.exceptions)
@@ -73,12 +73,12 @@ class Selection:
 
     @property
     def by_kind(self) -> bool:
-        """Whether it leaves out some kinds of letters."""
+        """Whether it selects some kinds of letters only."""
         return bool(self.exceptions or self.sources)
 
     @property
     def by_place(self) -> bool:
-        """Whether it leaves out letters of a kind, so that what it meant cannot be told by a position."""
+        """Whether it selects some letters of a kind only, so that a position cannot say which were taken."""
         return self.first is not None or self.last is not None or self.since_ms is not None
 
 
@@ -91,7 +91,10 @@ def read_letters(log: Log, topic: str, selection: Selection | None = None) -> It
 
 
 def partitions_of(log: Log, topic: str, selection: Selection) -> list[TopicPartition]:
-    """Return the partitions in which selected letters can be. Raises UnknownTopicError, or ConfigError for one that is not there."""
+    """Return the partitions that can have selected letters.
+
+    Raises UnknownTopicError, or ConfigError for a partition that does not exist.
+    """
     try:
         info = log.topic(topic)
     except UnknownTopicError as error:

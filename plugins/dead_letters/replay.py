@@ -1,4 +1,4 @@
-"""Replaying dead letters: they are sent back to where they came from, each once."""
+"""Replaying dead letters: each is sent once to the topic that it came from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _META = "replayed"
 
 @dataclass
 class Replayed:
-    """What was replayed before, in one partition: everything below `base`, and of some kinds everything below another offset."""
+    """What was replayed of one partition.
+
+    That is everything below offset `base`, and of some kinds of letters everything below a higher offset.
+    """
 
     base: int = 0
     kinds: dict[str, int] = field(default_factory=dict)
@@ -30,7 +33,7 @@ class Replayed:
         return letter.offset < max(self.base, self.kinds.get(letter.kind, 0))
 
     def note(self, selection: Selection, seen: set[str], position: int) -> None:
-        """Note that everything selected below `position` was replayed, of which there were the kinds `seen`."""
+        """Note that the selected letters below `position` were replayed; `seen` are their kinds."""
         if selection.by_place:
             return
         if not selection.by_kind:
@@ -64,19 +67,19 @@ class Sent:
 
 @dataclass(frozen=True)
 class Replay:
-    """What a replay did. `left_out`: letters that have no source record, and records that are no letters."""
+    """What a replay did. `left_out`: number of letters without a source record, and of records that are no letters."""
 
     sent: tuple[Sent, ...]
     left_out: int
 
 
 def group_of(topic: str) -> str:
-    """Return the application id under which the log remembers what of a dead-letter topic was replayed."""
+    """Return the application id under which the log keeps what was replayed of a dead-letter topic."""
     return f"{topic}-replay"
 
 
 def replayed(log: Log, topic: str) -> Mapping[int, Replayed]:
-    """Return what was replayed before, by partition, without disturbing a replay that runs."""
+    """Return what was replayed, by partition, without disturbing a running replay."""
     group, found = group_of(topic), {}
     partitions = partitions_of(log, topic, Selection())
     for partition, position in log.committed(group, partitions).items():
@@ -153,11 +156,11 @@ class _PartitionReplay:
             for outputs in self._outputs(memory):
                 kinds = memory.to_bytes()
                 committer.commit(Commit({partition: memory.base}, "replay", kinds), outputs)
-                # A copy, for who only looks: reading the commit itself would take the replay's fence.
+                # A copy for readers: reading the commit itself would fence the replay.
                 self._log.put_meta(group, f"{_META}-{number}", kinds)
 
     def run(self, memory: Replayed) -> None:
-        """Only look."""
+        """Read, but send nothing."""
         for _ in self._outputs(memory):
             pass
 
@@ -167,9 +170,9 @@ class _PartitionReplay:
         return [Sent(number, to, len(each), each[0], each[-1]) for to, each in self._offsets.items()]
 
     def _outputs(self, memory: Replayed) -> Iterator[list[OutputBatch]]:
-        """Yield what to send, and have in `memory` what is then to be remembered."""
+        """Yield outputs, and update `memory` with what is replayed once they are sent."""
         start = self._selection.first or 0
-        # Nobody passes `base` but a replay of everything.
+        # Only a replay of everything moves `base`.
         for batch in batches_from(self._log, self._partition, start if self._again else max(start, memory.base)):
             outputs: dict[str, OutputBatch] = {}
             position = batch.next_offset
@@ -215,7 +218,7 @@ class _PartitionReplay:
 
 
 def count_letters(log: Log, topic: str) -> dict[tuple[str | None, str | None], tuple[int, int]]:
-    """Return for each source topic and exception how many letters there are, and how many of them wait to be replayed."""
+    """Return the number of letters, and of those not replayed yet, by source topic and exception."""
     before = replayed(log, topic)
     there: Counter[tuple[str | None, str | None]] = Counter()
     waiting: Counter[tuple[str | None, str | None]] = Counter()

@@ -1,1 +1,1 @@
-"""One task with its edges: log, changelog and local state behind the commit protocol; imports core and stores only."""
+"""What every driver uses: a task with its log, changelog and local state, and the commit between them."""

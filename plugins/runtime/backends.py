@@ -141,7 +141,7 @@ class Backends:
         return own
 
     def _fill(self, backend: StoreBackend, stores: frozenset[str], version: str, coverage: Coverage) -> None:
-        """Replace the content of stores that a copy at `version` lacks, or has from another time: by the changelog's."""
+        """Replace the content of `stores`, which the local copy at `version` lacks or has from another time."""
         _empty(backend, stores, version)
         wanted = stores & coverage.in_history
         if wanted:
@@ -162,9 +162,9 @@ class Backends:
                 self.of(store).write({store: list(source.range(store))}, version, version)
 
     def begin_transition(self, previous: str, version: str) -> None:
-        """Note that a copy at `previous` has the content of `version`, which the commit that follows makes the last one.
+        """Note that a local copy at `previous` also has the content of `version`, the next commit's.
 
-        The changelog cannot say so, for it has no way from the old layout's version to the new one.
+        The changelog cannot say so: it has no way from a version of the old layout to one of the new layout.
         """
         if self._opened:
             with making_state_directory(self._directory):
@@ -205,7 +205,7 @@ class Backends:
             self._opened[name].write(own, previous, version)
 
     def are_at(self, version: str) -> bool:
-        """Return whether every backend still is at `version`: another process may have written meanwhile."""
+        """Return whether every backend is still at `version`, and no other process has written."""
         return all(backend.version() == version for backend in self._opened.values())
 
     def release(self) -> None:

@@ -8,9 +8,9 @@ from penstock.program.layouts import KeptStore, Layouts, id_of_version
 
 
 class Coverage:
-    """What follows from the layout that a version is named after, where the program's is another one by now.
+    """Compares the layout that a version's name says with the program's present layout.
 
-    A version that names no layout, or one that nobody knows, is taken to have the present one.
+    A version that names no layout, or an unknown one, counts as written in the present layout.
     """
 
     def __init__(self, layouts: Layouts, version: str) -> None:
@@ -20,10 +20,10 @@ class Coverage:
         self._now = layouts.now
         self._was = layouts.now if known is None else known
         self.is_settled = known is None or id_of_version(version) == layouts.id
-        """Whether the version has what the program expects."""
+        """Whether the version was written in the present layout."""
 
     def _before(self, store: str) -> KeptStore | None:
-        """Return how the store was kept; None where what is kept now was not there."""
+        """Return how the store was kept; None if the version does not have it."""
         was, now = self._was.get(store), self._now.get(store)
         return was if was is not None and now is not None and was.generation == now.generation else None
 
@@ -38,12 +38,12 @@ class Coverage:
 
     @property
     def begun(self) -> frozenset[str]:
-        """The logged stores that the changelog does not have yet."""
+        """The logged stores that are not in the changelog yet."""
         return frozenset(store for store, now in self._now.items() if now.logged) - self.in_history
 
     @property
     def needs_new_history(self) -> bool:
-        """Whether the changelog has entries that do not count any more, or lacks some that do."""
+        """Whether the changelog has entries of stores that have left it, or lacks entries of stores that came into it."""
         logged = {store for store, was in self._was.items() if was.logged}
         if logged - self.in_history or (not logged and self.begun):
             return True
@@ -56,7 +56,7 @@ class Coverage:
 
     @property
     def gone(self) -> Mapping[str, list[str]]:
-        """By backend, stores that it had and that nobody needs there any more."""
+        """The stores, by backend, whose content there is not needed any more."""
         found: dict[str, list[str]] = {}
         for store, was in self._was.items():
             before = self._before(store)
@@ -68,7 +68,7 @@ class Coverage:
 
     @property
     def moved(self) -> Mapping[str, str]:
-        """The stores outside the changelog that another backend had, each with that one's name."""
+        """The stores outside the changelog that have changed their backend, with the name of the earlier one."""
         return {
             store: was.backend
             for store, now in self._now.items()
@@ -76,7 +76,10 @@ class Coverage:
         }
 
     def missing(self, backend: str, have: str) -> frozenset[str]:
-        """Return the stores of `backend` for which a copy at version `have` has no content, or that of another store or time."""
+        """Return the stores of `backend` whose content a copy at version `have` does not have.
+
+        That is also so where it has the content of an earlier store of the same name.
+        """
         stores = frozenset(store for store, now in self._now.items() if now.backend == backend)
         copy = self._layouts.of_version(have)
         if copy is None:

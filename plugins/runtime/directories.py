@@ -1,4 +1,4 @@
-"""Who uses a task's directory on this host, and the removal of those that nobody has used for a while."""
+"""Which directories of tasks are in use on this machine, and the removal of unused ones."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class DirectoryUse:
 
 
 def remove_all(root: Path) -> tuple[list[str], list[str]]:
-    """Delete every directory under `root`; return the names of those that went, and of those that stay because they are in use."""
+    """Delete every directory under `root`; return the names of those deleted, and of those in use, which stay."""
     removed, used = [], []
     with making_state_directory(root):
         directories = sorted(path for path in root.glob("*") if path.is_dir())

@@ -1,4 +1,4 @@
-"""Where an application keeps things: settings turned into open logs, changelogs and directories."""
+"""Opens the log, the changelog and the directories that settings name."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ _ELSEWHERE = "set `state_dir` to another directory"
 
 
 def user_cache() -> Path:
-    """Return where things are kept for all applications of this user: `$XDG_CACHE_HOME/penstock`, or `~/.cache/penstock`."""
+    """Return the directory of all applications of this user: `$XDG_CACHE_HOME/penstock`, or `~/.cache/penstock`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "penstock"
 
 
 def open_log(settings: Settings) -> Log:
-    """Return the log that `settings.log` names. Raises PluginError when it is not installed, LogError when it cannot be opened."""
+    """Return the log that `settings.log` names.
+
+    Raises PluginError when it is not installed, LogError when it cannot be opened.
+    """
     name, _, location = settings.log.partition(":")
     factory: LogFactory = registry().load("log", name)
     if getattr(factory, "location_is_path", False):
@@ -43,7 +46,7 @@ def open_log(settings: Settings) -> Log:
 
 
 def log_settings(settings: Settings) -> dict[str, str]:
-    """Return what a log is told besides its location: everything in `clients`, and what concerns it by Kafka's names."""
+    """Return the options of a log besides its location: all of `clients`, and our settings by their names in Kafka."""
     return {
         **settings.clients,
         "processing.guarantee": settings.processing_guarantee,
@@ -55,9 +58,9 @@ def log_settings(settings: Settings) -> dict[str, str]:
 def open_changelog(
     settings: Settings, application_id: str, task_id: str, log: Log | None = None, layout: Layout | None = None
 ) -> TaskChangelog:
-    """Return the changelog of a task that `settings.changelog` names; one that lives in the log is given that, and the task's stores.
+    """Return the changelog of a task that `settings.changelog` names.
 
-    Raises ConfigError when there is no log and the changelog needs one.
+    A changelog that is kept in the log also needs `log` and the task's stores. Raises ConfigError without them.
     """
     name, _, location = settings.changelog.partition(":")
     factory: Any = registry().load("changelog", name)
@@ -83,7 +86,10 @@ def state_directory(settings: Settings) -> Path:
 
 @contextmanager
 def making_state_directory(directory: Path) -> Iterator[None]:
-    """Raise StoreError, naming the directory and what to do, for an OSError in the block, which makes it or files in it."""
+    """Turn an OSError in the block into a StoreError.
+
+    The message has the directory, which the block creates or writes to, and says what to do.
+    """
     try:
         yield
     except OSError as error:

@@ -1,19 +1,25 @@
-"""What is said about a task whose commit is gone from the log: why that may be, and how to go on."""
+"""Messages about a commit that is gone from the log: possible causes, and how to go on."""
 
 from __future__ import annotations
 
 from penstock.hooks import registry
 from penstock.settings.settings import Settings
 
-NO_COMMIT = "its positions were deleted or have expired (offsets.retention.minutes), a topic was deleted and made again, or this is another log"
-"""Why a commit that was made may be gone."""
+NO_COMMIT = (
+    "its positions were deleted or have expired (offsets.retention.minutes), a topic was deleted and made again, "
+    "or this is another log"
+)
+"""Possible causes."""
 
-KEEPS_NO_POSITIONS = "a changelog that lives in the log keeps the newest value of each key and no positions, so nothing says up to where the state goes"
-"""Why a reset cannot go by the state of a changelog like `topic:`."""
+KEEPS_NO_POSITIONS = (
+    "a changelog that lives in the log keeps the newest value of each key and no positions, "
+    "so nothing says up to where the state goes"
+)
+"""Why `reset --from-state` cannot use the state of a changelog like `topic:`."""
 
 
 def ways_on(settings: Settings, *, partly: bool = False) -> str:
-    """Return what to do about a commit that is gone; `partly`: only some of its positions are."""
+    """Return how to go on after a lost commit; `partly`: only some of its positions are lost."""
     if in_log(settings) and not partly:
         return (
             "To start now would process everything again. `penstock reset` starts the application afresh, from where "
@@ -28,5 +34,5 @@ def ways_on(settings: Settings, *, partly: bool = False) -> str:
 
 
 def in_log(settings: Settings) -> bool:
-    """Return whether the application's changelog lives in the log."""
+    """Return whether the changelog is kept in the log, in topics."""
     return bool(getattr(registry().load("changelog", settings.changelog.partition(":")[0]), "in_log", False))

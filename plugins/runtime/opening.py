@@ -1,4 +1,4 @@
-"""The commit that a task goes on from when it is opened: the log's last one, checked, or the task's first one."""
+"""LastCommit: the commit that an opened task starts from: the log's last one, checked, or a first one."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _log = logging.getLogger("penstock.worker")
 
 @dataclass(frozen=True)
 class KnownCommit:
-    """A commit of a task that the caller knows was made, so the log must have this one or a later one."""
+    """A commit that was certainly made: the log must have it or a later one."""
 
     version: str
     positions: Mapping[TopicPartition, int]
 
 
 class LastCommit:
-    """Finds and checks the commit that one task goes on from."""
+    """Finds and checks the commit that one task starts from."""
 
     def __init__(self, application: Application, task_id: TaskId, inputs: InputPartitions, log: Log) -> None:
         self._application = application

@@ -1,4 +1,4 @@
-"""The input partitions of a task: starting positions, reading from a position, and what to do when it is out of range."""
+"""The input partitions of a task: where it starts to read, fetching, and positions that are out of range."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class InputPartitions:
         raise TopologyError(f"{self._where}: no source of sub-topology {subtopology.id} reads {partition}")
 
     def starting_positions(self, given: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int]:
-        """Return a position for every partition: the given one, or for None the start or end, as `offset_reset` says."""
+        """Return a position for every partition: the given one; for None the start or end, as `offset_reset` says."""
         partitions = [partition for partition, _ in self.sources]
         starts = self._log.start_offsets(partitions)
         ends = self._log.end_offsets(partitions)

@@ -1,4 +1,4 @@
-"""What the tasks of one process share: directories, the machine's clock, and the copies of global stores."""
+"""ProcessResources: what the tasks of one process share: directories, a clock, and copies of global stores."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _log = logging.getLogger("penstock.state")
 
 
 def tune_garbage_collector() -> None:
-    """Have this process collect garbage for a worker: rarely, and without going over what importing left.
+    """Tune this process's garbage collector for a worker: collect rarely, and skip what importing has allocated.
 
-    Records are made and dropped by the million and are never part of a cycle; with Python's own thresholds
-    a third of the time goes into looking at them.
+    Records are allocated and freed by the million and never form cycles. With Python's defaults a third of the time
+    goes into scanning them.
     """
     gc.collect()
     gc.freeze()
@@ -38,7 +38,10 @@ def tune_garbage_collector() -> None:
 
 
 class ProcessResources:
-    """One per process. `clock` serves upkeep only: what tasks see is the batch's clock. `wait` sleeps for seconds."""
+    """What the tasks of one process share. There is one per process.
+
+    `clock` is for upkeep only: tasks get the time of their batch. `wait` sleeps for a number of seconds.
+    """
 
     def __init__(self, clock: Clock | None = None, wait: Callable[[float], None] = time.sleep) -> None:
         raise_open_files_limit()
@@ -53,7 +56,7 @@ class ProcessResources:
         return self._clock.now_ms()
 
     def wait_ms(self, delay_ms: int) -> None:
-        """Wait, as a retry asks for."""
+        """Wait before a retry."""
         self._wait(delay_ms / 1000)
 
     def task_directory(self, application: Application, task_id: str) -> Path:
@@ -68,7 +71,7 @@ class ProcessResources:
         now_ms: int,
         topic_ids: Mapping[str, str] | None = None,
     ) -> None:
-        """Bring this host's global stores to the ends planned at `now_ms` (where none is planned: to the log's).
+        """Read the global stores on to the ends that were planned at `now_ms`; without a plan, to the present ends.
 
         `topic_ids`: the ids of their topics in that plan.
         """
@@ -84,7 +87,7 @@ class ProcessResources:
         return self._global(application).stores if application.program.global_stores else {}
 
     def clean_up(self, application: Application) -> None:
-        """Now and then, delete local state of tasks that have moved away from this host (setting `state_cleanup_delay`)."""
+        """Once a minute, delete local state of tasks that have moved away (setting `state_cleanup_delay`)."""
         now_ms = self.now_ms()
         if now_ms < self._next_clean_up.get(application.id, 0):
             return

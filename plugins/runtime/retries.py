@@ -1,4 +1,4 @@
-"""What every driver of a task does when a try of it ends: count failed attempts, and close what it had open."""
+"""Retries of failed records, and closing what a task had open."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Retries:
         return self._attempts.get(failed, 0) + 1
 
     def wait(self, retry: RetryRequested) -> None:
-        """Count an attempt that failed, and wait as the handler asks for."""
+        """Count a failed attempt, and wait as long as the handler says."""
         failure = retry.failure
         self._attempts[retry.key] = failure.attempt
         _log.warning(
@@ -46,7 +46,7 @@ class _Part(Protocol):
 
 
 def close_parts(task_id: TaskId, *parts: _Part | None) -> None:
-    """Close what a task had open; an error of one part keeps none of the others open."""
+    """Close the parts of a task; an error of one part does not keep the others open."""
     for part in parts:
         if part is not None:
             try:

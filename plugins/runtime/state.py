@@ -1,4 +1,4 @@
-"""The state of one task: its stores, the backends that hold them on this host, and how they move between versions."""
+"""TaskState: the stores of one task, their local backends, and how they move from version to version."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def first_version() -> str:
 class TaskState:
     """All stores of one task. One backend per backend name, each in a directory of its own under `directory`.
 
-    `layouts` has how stores are kept, those included that the program does not name any more (None: as the program
-    says). Nothing here is ahead of the log's commit: `apply` is called after it. Called from one thread.
+    `layouts`: how stores are kept, also those that the program does not name any more (None: as the program says). The
+    local state is never ahead of the log's commit: `apply` is called after it. Called from one thread.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class TaskState:
         self._build(version)
 
     def open_fresh(self, version: str) -> None:
-        """Build the stores, empty, at `version`: for a state that no log knows of."""
+        """Build the stores, empty, at `version`: for a state without a log."""
         self._backends.open_empty(version)
         self._build(version)
 
@@ -100,15 +100,15 @@ class TaskState:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the version at hand is of the present layout."""
+        """Whether the present version was written in the present layout."""
         return self._coverage.is_settled
 
     def settle(self, last: Commit, make: Callable[[Commit, list[OutputBatch]], None]) -> Commit:
-        """Commit a version of the present layout, where that of `last`, at which the state is, is of an earlier one; return the last commit then.
+        """Commit a version of the present layout if that of `last` is of an earlier one; return the last commit then.
 
         Call it before the stores are used. `make` is called with the commit and records to produce, once the changelog
-        has what leads there: where a store has come into it or has left it, a snapshot, so that nothing of the history
-        before counts.
+        leads to the new version. Where a store has come into the changelog or has left it, a snapshot does: the history
+        before it does not count any more.
         """
         if self._coverage.is_settled:
             return last
@@ -144,11 +144,11 @@ class TaskState:
     # ------------------------------------------------------------------ a commit
 
     def size_bytes(self) -> int:
-        """Return about how many bytes of uncommitted changes are held."""
+        """Return about how many bytes the uncommitted changes take."""
         return sum(buffer.size_bytes for buffer in self._buffers.values())
 
     def flush(self) -> None:
-        """Hand what stores hold as objects to the commit buffers."""
+        """Write the stores' pending objects to the commit buffers."""
         for store in self.stores.values():
             store.flush()
 
@@ -171,17 +171,20 @@ class TaskState:
         return set() if self._changelog is None else self._changelog.proven()
 
     def new_version(self, previous: str | None) -> str:
-        """Return a new name for the version after `previous`; for the empty state, if that is None. Two attempts never get the same one."""
+        """Return a new name for the version after `previous` (None: for the empty state).
+
+        Two attempts never get the same name.
+        """
         counter = 0 if previous is None else version_counter(previous) + 1
         named = previous if self._coverage.had_changelog else None
         suffix = "" if self._changelog is None else self._changelog.version_suffix(named)
         return f"{counter:012d}-{secrets.token_hex(4)}_{self._layouts.id}{suffix}"
 
     def append_delta(self, changes: Changes, version: str, commit: Commit | None = None) -> list[OutputBatch]:
-        """Make the changes durable in the changelog as the delta that leads to `version`.
+        """Write the changes to the changelog as the delta that leads to `version`.
 
-        Return what of it the commit must produce, where the changelog lives in the log. `commit` is kept beside them
-        (`TaskChangelog.append`).
+        Return the records of the delta that the commit must produce, where the changelog is kept in the log. `commit`
+        is kept beside the delta (`TaskChangelog.append`).
         """
         if self._changelog is None:
             return []
@@ -206,9 +209,9 @@ class TaskState:
     # ------------------------------------------------------------------ upkeep
 
     def maintain_changelog(self, grace_ms: int, now_ms: int, commit: Commit, is_current: Callable[[], bool]) -> bool:
-        """Write a snapshot when one is due, and delete what it made needless; both only while `is_current` returns True.
+        """Write a snapshot when one is due, and delete what is not needed after it.
 
-        `commit` is the last one. Return whether a snapshot was written.
+        Both only while `is_current` returns True. `commit` is the last one. Return whether a snapshot was written.
         """
         written = self.snapshot_when_due(is_current, commit)
         if written and self.version is not None:
@@ -216,7 +219,10 @@ class TaskState:
         return written
 
     def snapshot_when_due(self, is_current: Callable[[], bool], commit: Commit | None = None) -> bool:
-        """Write a snapshot of the version at hand if one is due and `is_current` returns True; return whether it was written."""
+        """Write a snapshot of the present version if one is due and `is_current` returns True.
+
+        Return whether it was written.
+        """
         if self._changelog is None or self.version is None or not self._changelog.wants_snapshot() or not is_current():
             return False
         try:
@@ -228,7 +234,7 @@ class TaskState:
 
     def clean_changelog(self, version: str, grace_ms: int, now_ms: int, is_current: Callable[[], bool]) -> None:
         """Delete what is needed to reach neither `version` nor any later one, while `is_current` returns True."""
-        # Asked here, too, before the changelog looks: a snapshot may take long to write.
+        # Ask here as well: writing the snapshot may have taken long.
         if self._changelog is not None and is_current():
             self._changelog.clean(version, grace_ms, now_ms, is_current)
 
@@ -236,8 +242,7 @@ class TaskState:
         for store in sorted(self._logged):
             for key, value in self._backends.of(store).range(store):
                 yield store, key, value
-        # Another process may have taken the store on while this one stood still: then these are not the rows of the
-        # version.
+        # Another process may have taken the store over while this one was frozen: the rows may be of a later version.
         if self.version is None or not self.is_at(self.version):
             raise StaleStoreError(f"the store is no longer at version {self.version}")
 

@@ -21,10 +21,11 @@ _swept: set[str] = set()
 
 
 class TemporaryDirectory:
-    """A directory under the system's temporary one; removed by `close`, at the end of a `with` block, with this object or this process, or by a later process.
+    """A directory under the system's temporary one, which is also removed when its process was killed.
 
-    A file beside it is locked for as long as the process lives: the kernel ends the lock, however the process ends. The
-    first directory that a process makes removes those whose lock nobody holds.
+    It goes with `close`, at the end of a `with` block, or with this object or process; else a later process removes it.
+    A file beside it is locked for as long as the process runs: the kernel ends the lock, however the process ends. The
+    first directory that a process makes removes those whose lock is free.
     """
 
     def __init__(self, purpose: str) -> None:

@@ -35,7 +35,7 @@ _log = logging.getLogger("penstock.worker")
 _CHUNK = 2_000
 """Records between two looks at the commit limits."""
 _MOST_UNPROVEN = 10_000
-"""After so many records of internal topics without a change of state, a delta without changes proves the last commit."""
+"""After so many records of internal topics without a change of state, write an empty delta to prove the last commit."""
 _SENT_BYTES = 256 * 1024
 """So many bytes of outputs are sent ahead of the commit, where the log takes them."""
 
@@ -110,7 +110,7 @@ class TaskWorker:
                 raise
 
     def _note_refusal(self, refusal: RecordRefusedError) -> bool:
-        """Keep what the log refused; return whether the task does not know it yet, so that its handler has not been asked."""
+        """Keep the refused record; return whether it is new, so that the task's handler has to see it."""
         before = self._refusals.get(refusal.topic)
         if before is not None and (refusal.above is None or before.above is None or refusal.above >= before.above):
             return False
@@ -126,7 +126,7 @@ class TaskWorker:
     ) -> TaskReport:
         phases = Phases()
         began = perf_counter()
-        # Before the task is opened: its processors may look into them in `init`.
+        # Before the task is opened: processors may read global stores in `init`.
         self._resources.update_globals(self._application, self._log, ends, wall_clock_ms, topic_ids)
         is_new = self._ensure_open(wall_clock_ms, known)
         since = phases.add("restore", began)
@@ -203,7 +203,7 @@ class TaskWorker:
         return True
 
     def _open(self, wall_clock_ms: int, known: KnownCommit | None) -> None:
-        # The fence first: whatever is read after it cannot be changed by a predecessor any more.
+        # Take the fence first: a predecessor cannot change what is read after it.
         committer = self._committer = self._log.open_committer(self._application.id, str(self.id), self.partitions)
         self._last_commit.check(committer.committed, known)
         layouts = self._subtopology.layouts or Layouts.of_program(
@@ -285,7 +285,7 @@ class TaskWorker:
         return produced
 
     def _is_far_from_proven(self, positions: Mapping[TopicPartition, int]) -> bool:
-        """Return whether records of internal topics wait to be purged until a delta proves that they are not needed again."""
+        """Return whether many records wait to be purged until a delta proves that they are not needed again."""
         if not self._inputs.internal or self._state is None or not self._state.keeps_commits:
             return False
         if self._proven is None:
@@ -295,7 +295,7 @@ class TaskWorker:
     # ------------------------------------------------------------------ closing
 
     def abandon(self) -> None:
-        """Forget everything since the last commit and close; the next `run_batch` opens the task again."""
+        """Drop everything since the last commit and close; the next `run_batch` opens the task again."""
         task, state, committer = self.task, self._state, self._committer
         self._has_sent, self._sent_at = False, inf
         self.task = self._state = self._committer = self._commit = self._proven = None
@@ -306,7 +306,7 @@ class TaskWorker:
         self.abandon()
 
     def destroy(self) -> None:
-        """Close the task and delete this host's copy of its state."""
+        """Close the task and delete its local state."""
         if self._state is not None:
             self._state.destroy()
         self.abandon()

@@ -25,10 +25,10 @@ _THREADS = 8
 
 
 def check_location(application: Application, assignment: Assignment, log: Log, identity: str) -> None:
-    """Note where the changelog is. Raises IncompatibleStateError when that has changed and a task's state cannot be reached there.
+    """Note where the changelog is, and check that it has every task's state if that has changed.
 
-    Whoever calls holds the application's lease: to learn which versions are committed, it takes the fences of all
-    tasks.
+    The caller holds the application's lease. The check takes the fences of all tasks, to see which versions are
+    committed. Raises IncompatibleStateError for a state that is not there.
     """
     stateful = stateful_tasks(application, assignment)
     if not stateful or in_log(application.settings):
@@ -58,13 +58,13 @@ def note_location(application: Application, log: Log, identity: str) -> None:
 
 
 def keeps_state(application: Application, task: TaskId) -> bool:
-    """Return whether a task has a changelog: it has stores, if only some that the program does not name any more."""
+    """Return whether a task has a changelog: it has stores, or parked ones that the program does not name any more."""
     subtopology = application.program.subtopology(task.subtopology)
     return bool(subtopology.stores or (subtopology.layouts and subtopology.layouts.now))
 
 
 def _location(settings: Settings) -> str:
-    """Return the changelog as it is noted: its place in full, without secrets."""
+    """Return the changelog as it is noted: the absolute location, without secrets."""
     name, _, location = settings.changelog.partition(":")
     place = resolve(settings, location)
     shown: str = hide("changelog", f"{name}:{place if '://' in place else os.path.abspath(place)}")
@@ -82,7 +82,7 @@ def stateful_tasks(application: Application, assignment: Assignment) -> list[Tas
 
 
 def committed_state(application: Application, assignment: Assignment, log: Log, task: TaskId) -> Commit | None:
-    """Return the task's commit, None if the changelog has nothing of it: there is none, or it is of a program without stores there."""
+    """Return the task's last commit if the changelog has its state, else None."""
     with closing(log.open_committer(application.id, str(task), assignment.tasks[task])) as committer:
         commit = committer.committed
     layouts = application.program.subtopology(task.subtopology).layouts
@@ -92,7 +92,7 @@ def committed_state(application: Application, assignment: Assignment, log: Log, 
 
 
 def _missing(application: Application, assignment: Assignment, log: Log, task: TaskId) -> str | None:
-    """Return the committed version of a task if it cannot be reached."""
+    """Return the committed version of a task if the changelog does not lead to it."""
     commit = committed_state(application, assignment, log, task)
     if commit is None:
         return None

@@ -22,7 +22,7 @@ from .preparation import Prepared
 
 @dataclass(frozen=True)
 class Moved:
-    """What `move_changelog` did: the tasks whose state it copied, and those whose state was there already."""
+    """The tasks whose state `move_changelog` copied, and those whose state was in the new place already."""
 
     copied: tuple[str, ...]
     there: tuple[str, ...]
@@ -80,7 +80,10 @@ def move_changelog(
 
 
 class _Sorted:
-    """The rows of a state in store and key order, from the steps that lead to it; on disk, for a state need not fit into memory."""
+    """The rows of a state in store and key order.
+
+    They are kept on disk: a state need not fit into memory.
+    """
 
     def __init__(self) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="penstock-move-")

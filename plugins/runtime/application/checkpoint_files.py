@@ -20,16 +20,19 @@ def checkpoint_location(settings: Settings, application_id: str) -> str:
 
 
 def has_checkpoint(settings: Settings, application_id: str) -> bool:
-    """Return whether a driver on this host would go on with a checkpoint, or has left something of one."""
+    """Return whether there is a checkpoint, or a part of one, that a driver on this machine would use."""
     return pointer_directory(settings, application_id).exists()
 
 
 def delete_checkpoint(settings: Settings, application_id: str) -> str | None:
-    """Delete an application's checkpoints, this host's pointer to them first; return a remark about what cannot be deleted elsewhere."""
+    """Delete an application's checkpoints.
+
+    Return a remark if one in another file system cannot be deleted from here.
+    """
     local = pointer_directory(settings, application_id)
     found = local.exists()
     with checkpoint_writable(local):
-        # A directory that nothing points to is never used again, whatever is left of it.
+        # Delete the local pointer first: a checkpoint without a pointer is never used again.
         (local / "current.json").unlink(missing_ok=True)
         if found:
             shutil.rmtree(local)
@@ -44,7 +47,7 @@ def delete_checkpoint(settings: Settings, application_id: str) -> str | None:
 
 
 def _delete_without_spark(url: str) -> None:
-    """Delete what is under a URL, as far as pyarrow knows its file system."""
+    """Delete a directory of a file system that pyarrow supports."""
     from pyarrow import fs
 
     # Hadoop's name of S3.

@@ -1,4 +1,4 @@
-"""Which partitions an application has had a committed position in, noted in its log: one that is gone later is missed."""
+"""CommittedPartitions: the partitions that an application has committed, noted in its log, to see when one is lost."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _MOST_NAMED = 5
 
 
 class CommittedPartitions:
-    """The note of one application. `identity` names its life in the log: what a driver of an earlier one writes late does not count.
+    """The partitions in which one application has committed a position.
 
-    Positions may expire or be deleted while notes stay. Without the note such an application would look like a new one.
+    Positions may expire or be deleted while the note stays. Without the note such an application would look like a new
+    one. `identity` is the application's incarnation in the log: a late write of an earlier incarnation does not count.
     """
 
     def __init__(self, log: Log, application_id: str, identity: str) -> None:
@@ -39,20 +40,21 @@ class CommittedPartitions:
             self._write(self._known | new)
 
     def lost(self, assignment: Assignment) -> dict[TaskId, list[TopicPartition]]:
-        """Return the tasks that had a committed position which is gone, each with the partitions."""
+        """Return the partitions whose committed position is gone, by task."""
         return self._lost(assignment, self._positions(assignment))
 
     def check(self, application: Application, assignment: Assignment) -> None:
-        """Raise IncompatibleStateError naming tasks and partitions whose committed positions are gone; note those that are there.
+        """Raise IncompatibleStateError for committed positions that are gone; note those that are there.
 
-        Partitions that no task reads any more are forgotten, so that one that is read again later counts as new.
+        Partitions that no task reads any more are dropped from the note: if one is read again later, it counts as new.
         """
         positions = self._positions(assignment)
         lost = self._lost(assignment, positions)
         if lost:
+                        partly = all(set(gone) < set(assignment.tasks[task]) for task, gone in lost.items())
             raise IncompatibleStateError(
                 f"application {application.id!r} had committed positions that are gone: {_named(lost)}: {NO_COMMIT}. "
-                f"{ways_on(application.settings, partly=all(set(gone) < set(assignment.tasks[task]) for task, gone in lost.items()))}"
+                f"{ways_on(application.settings, partly=partly)}"
             )
         now = {each for each, position in positions.items() if position is not None}
         if now != self._known:

@@ -1,4 +1,4 @@
-"""Compatibility: whether a program fits what the one that ran last under its application id saved in the log."""
+"""Whether a program fits the state and positions that the last program of its application id has saved."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from penstock.settings.application import Application
 from .saved_program import Note, saved_subtopologies
 
 _EARLIER = 100
-"""So many earlier layouts are remembered; a copy of the state that names an older one is restored afresh."""
+"""Number of earlier layouts that are kept; a local copy in an older layout is restored from the changelog."""
 
 
 def check_saved(application: Application, assignment: Assignment, before: Note, log: Log) -> tuple[Note, Application]:
-    """Compare the program with the note `before` of the one that ran last, empty if none did.
+    """Compare the program with `before`, the note of the program that ran last (empty: none did).
 
-    Return the note that this one leaves, and the application, whose tasks know the layouts of their state. Raises
-    IncompatibleStateError with the reasons when the program does not fit.
+    Return the new note, and the application with the layouts of its tasks' state. Raises IncompatibleStateError with
+    the reasons when the program does not fit.
     """
     now = application.program.fingerprint(assignment, application.settings)
     note: Note = {
@@ -92,7 +92,7 @@ def _check_changelog(application: Application, before: Mapping[str, Any]) -> Non
 
 
 def _park(application_id: str, before: Note, now: Mapping[str, Any], log: Log) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the stores that are parked from now on, and those that were and that the program names again, by name."""
+    """Return the stores that are parked from now on, and the parked stores that the program names again."""
     named = {name for each in now["subtopologies"].values() for name in each["stores"]}
     were = before.get("parked", {})
     parked = {name: each for name, each in were.items() if name not in named}
@@ -110,7 +110,7 @@ def _park(application_id: str, before: Note, now: Mapping[str, Any], log: Log) -
 
 
 def _late(application_id: str, before: Note, back: Mapping[str, Any], log: Log) -> Iterable[str]:
-    """Return, in words, which stores that come back have missed what their tasks processed meanwhile."""
+    """Return a reason for each store that comes back and has missed records."""
     for name, each in back.items():
         if not each.get("accepted") and (moved := missed(application_id, before, each, log)):
             yield (
@@ -121,7 +121,10 @@ def _late(application_id: str, before: Note, back: Mapping[str, Any], log: Log) 
 
 
 def missed(application_id: str, note: Note, parked: Mapping[str, Any], log: Log) -> list[str]:
-    """Return, in words, how far the tasks that feed a parked store have gone on without it, also in topics that they did not read before."""
+    """Return how far the tasks upstream of a parked store have gone on without it, as text for each partition.
+
+    Topics that they did not read before are included.
+    """
     were = {**_read_by(note, parked["upstream"]), **parked["positions"]}
     positions = _positions(application_id, were, log)
     return [
@@ -133,7 +136,7 @@ def missed(application_id: str, note: Note, parked: Mapping[str, Any], log: Log)
 
 
 def _upstream(note: Note, number: str) -> list[str]:
-    """Return a sub-topology and those that lead to it through internal topics, by their numbers."""
+    """Return the numbers of a sub-topology and of those upstream of it."""
     subtopologies = note["fingerprint"]["subtopologies"]
     wanted, found = [number], []
     while wanted:
@@ -204,9 +207,10 @@ def _following(
 
 
 def _unnamed(before: Mapping[str, Any], number: str, now: Layout, default_backend: str) -> dict[str, Layout]:
-    """Return the layout of versions that name none, which early releases wrote: the stores of the program that ran last, kept as they are now.
+    """Return the layout of versions that name none, which early releases wrote.
 
-    Those that were dropped since are among them, for the history has their entries.
+    It has the stores of the program that ran last, kept as they are now, and those dropped since: the history has their
+    entries.
     """
     old = before.get("fingerprint", {}).get("subtopologies", {}).get(number)
     if old is None:
@@ -239,7 +243,7 @@ def _reads(assignment: Assignment) -> dict[str, list[str]]:
 
 
 def _drained(application_id: str, topics: Iterable[str], log: Log) -> list[str]:
-    """Return those of the internal topics in which no record waits."""
+    """Return the internal topics whose records have all been processed."""
     infos = log.topics()
     names = {topic: f"{application_id}-{topic}" for topic in topics}
     return [
@@ -250,7 +254,7 @@ def _drained(application_id: str, topics: Iterable[str], log: Log) -> list[str]:
 
 
 def waiting_records(application_id: str, topic: str, partitions: int, log: Log) -> int:
-    """Return how many records of an internal topic have not been read."""
+    """Return how many records of an internal topic have not been processed."""
     each = [TopicPartition(topic, number) for number in range(partitions)]
     committed, starts, ends = log.committed(application_id, each), log.start_offsets(each), log.end_offsets(each)
     positions = {one: starts[one] if (at := committed[one]) is None else at for one in each}

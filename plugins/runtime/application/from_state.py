@@ -1,4 +1,4 @@
-"""Going on after the log lost commits: from the newest commit of each task that its changelog proves, with the state of it."""
+"""Going on after the log lost commits: each task from the newest commit that its changelog proves."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from .preparation import check_program, make_repartition_topics
 from .reset import Destination, Known, Offsets
 
 _MOST_TRIED = 10
-"""So many proven versions of a task are looked at, the newest first."""
+"""Number of proven versions of a task that are tried, the newest first."""
 _THREADS = 8
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """How a task goes on whose commit, or a position of it, is gone.
+    """How a task goes on whose commit is lost, or a position of it.
 
-    `now`: the positions that it still has. `then`: where it starts to read. `commit` is the one that the changelog
-    proves, with the state that the task goes on with. Without it the task goes on with the state of its own commit if
-    it has positions `now`, else with empty state. `lost`: the partitions without a position; `open`: those of which the
-    user has to say where they start, and `refused` why, "" when there are none; `chosen`: those of which the user said
-    it. `outputs` names the topics in which records may repeat.
+    `now`: the positions that are left. `then`: where it will start to read. `commit`: the proven commit whose state it
+    goes on with. Without it the task keeps its own state if it has positions `now`, else it starts with empty state.
+    `lost`: partitions without a position. `open`: partitions whose start the user has to give, with the reason in
+    `refused` ("" if there are none). `chosen`: partitions whose start the user has given. `outputs`: topics in which
+    records may repeat.
     """
 
     task: TaskId
@@ -73,7 +73,7 @@ class FromStatePlan:
     checkpoint: str | None
 
     def check(self, application_id: str) -> None:
-        """Raise IncompatibleStateError naming each task that cannot go on."""
+        """Raise IncompatibleStateError with each task that cannot go on."""
         refused = [f"task {each.task}: {each.refused}" for each in self.recoveries if each.refused]
         if refused:
             raise IncompatibleStateError(
@@ -220,7 +220,7 @@ class _Finder:
     def choose(
         self, recoveries: Sequence[Recovery], destination: Destination, topics: Sequence[str] | None
     ) -> list[Recovery]:
-        """Return the recoveries with the positions that the user says."""
+        """Return the recoveries with the positions that the user gives."""
         lost = {each for recovery in recoveries for each in recovery.lost}
         for topic in topics or ():
             if topic not in {each.topic for each in lost}:
@@ -264,9 +264,10 @@ class _Finder:
 
 
 def _newest(changelog: TaskChangelog, begun: bool) -> tuple[Commit | None, str, bool]:
-    """Return the newest commit that a changelog proves and can restore, else why there is none; and whether it proves any at all.
+    """Return the newest commit that a changelog proves and can restore.
 
-    `begun`: the task is known to have had a commit. Then it is the first one if there is nothing after that.
+    Else return None and the reason. The third value says whether the changelog proves any commit. `begun`: the task has
+    certainly had a commit; then its first version counts, if no later one is proven.
     """
     proven = changelog.proven()
     reason = "its changelog proves no commit"
@@ -290,7 +291,7 @@ def _newest(changelog: TaskChangelog, begun: bool) -> tuple[Commit | None, str, 
 
 
 def _outputs(application: Application, assignment: Assignment, task: TaskId) -> tuple[str, ...]:
-    """Return what the sinks of a task, and its handlers, produce to."""
+    """Return the topics that the sinks and handlers of a task produce to."""
     program, settings = application.program, application.settings
     sinks = [each for each in program.subtopology(task.subtopology).nodes if isinstance(each, SinkNode)]
     named = [

@@ -1,4 +1,4 @@
-"""How far an application is behind the log, from the log alone: whether it runs makes no difference."""
+"""PartitionLag: how far an application is behind its topics, from the log alone, whether it runs or not."""
 
 from __future__ import annotations
 

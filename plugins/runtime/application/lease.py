@@ -1,4 +1,4 @@
-"""LeaseKeeper: holds the log's lease on an application while it runs, so that no second driver starts."""
+"""LeaseKeeper: keeps the lease of an application, so that no second driver starts."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _log = logging.getLogger("penstock.spark")
 
 
 class LeaseKeeper:
-    """Takes the lease when made, and renews it from a thread. Raises LogError naming who holds it.
+    """Takes the lease when it is made, and renews it from a thread. Raises LogError with the present owner.
 
-    It waits for a lease whose holder may have been killed (LeaseHeldError), as long as such a lease can last.
+    A killed owner cannot release its lease: wait until it has expired (LeaseHeldError).
     """
 
     def __init__(self, log: Log, application_id: str) -> None:
@@ -51,13 +51,19 @@ class LeaseKeeper:
             _log.warning("the lease was not given up, and ends by itself in %.0f s: %s", _TTL_SECONDS, error)
 
     def check(self) -> None:
-        """Renew at once: who was frozen for long finds out before it does harm. Raises FencedError when it was lost."""
+        """Renew at once, so that a process that was frozen stops before it does harm.
+
+        Raises FencedError when the lease was lost.
+        """
         if self.lost is not None:
             raise self.lost
         self._lease.renew()
 
     def release(self) -> None:
-        """Stop renewing and give the lease up; idempotent. A log that is away is not waited for: the lease ends by itself."""
+        """Stop renewing and release the lease; idempotent.
+
+        Do not wait for a log that is away: the lease expires by itself.
+        """
         self._ended.set()
         self._thread.join(_TTL_SECONDS)
 

@@ -11,17 +11,17 @@ from penstock.system_errors import open_files_advice, open_files_limit
 from .preparation import Prepared
 
 _BASE = 24
-"""What a worker process has open without any task."""
+"""Open files of a worker process without a task."""
 _LOCK = 1
 """Each task's directory on this host has a lock."""
 
 
 def check_open_files(prepared: Prepared, log: Log, cores: int | None) -> None:
-    """Raise RuntimeUnavailableError when workers on this host cannot keep open what their tasks need, with the figures.
+    """Raise RuntimeUnavailableError when the tasks need more open files than the workers on this machine may have.
 
-    `cores`: how many worker processes share the tasks; None where they run on other hosts, whose limits nobody knows
-    here. It counts the least, for tasks that are spread evenly: what is only tight may start, and a task that meets the
-    limit ends the run with the same advice.
+    `cores`: number of worker processes that share the tasks; None if they run on other machines, whose limits are
+    unknown. It counts the least that evenly spread tasks need. A run may still meet the limit, and then ends with the
+    same advice.
     """
     limit, _ = open_files_limit()
     tasks = len(prepared.assignment.tasks)
@@ -39,8 +39,8 @@ def check_open_files(prepared: Prepared, log: Log, cores: int | None) -> None:
 
 
 def open_files(application: Application, log: Log, tasks: int) -> int:
-    """Return how many descriptors a worker process needs at least that keeps `tasks` tasks open."""
-    # Sub-topologies differ: the one with the fewest stores counts.
+    """Return the least number of open files of a worker process with `tasks` tasks."""
+    # Count for the sub-topology with the fewest stores.
     stores = min(
         sum(
             _of_backend(name) for name in {store.backend or application.settings.store_backend for store in each.stores}

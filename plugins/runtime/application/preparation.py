@@ -1,4 +1,4 @@
-"""Preparation: an application laid over its log: tasks, internal topics, and whether what is saved still fits."""
+"""Preparation: an application's tasks and internal topics, and whether its saved state still fits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .saved_program import gone_stores, read_note, saved_subtopologies, write_no
 _REPARTITION_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
-    # A record keeps its own time, and a broker refuses one of an hour ahead unless told not to.
+    # Brokers refuse timestamps of an hour ahead by default, and records keep theirs.
     "message.timestamp.after.max.ms": str(2**63 - 1),
     "message.timestamp.type": "CreateTime",
 }
@@ -34,8 +34,8 @@ _REPARTITION_CONFIG: Mapping[str, str] = {
 class Prepared:
     """An application ready to run.
 
-    `identity` names this life of it in the log, until its commits are deleted. `gone_stores`: parked stores of
-    sub-topologies that the program does not have, so that none of its tasks keeps them.
+    `identity` is its incarnation in the log, which ends when its commits are deleted. `gone_stores`: parked stores of
+    sub-topologies that the program does not have any more, so that no task keeps them.
     """
 
     application: Application
@@ -55,7 +55,7 @@ class Prepared:
 
 
 def resolve(application: Application, log: Log) -> Assignment:
-    """Lay the application over its log. Raises TopologyError for topics that are missing or do not fit."""
+    """Return the tasks of the application. Raises TopologyError for topics that are missing or do not fit."""
     own = f"{application.id}-"
     counts = {name: info.partitions for name, info in log.topics().items() if not info.internal or name.startswith(own)}
     return application.program.resolve(counts, application.id)
@@ -84,7 +84,10 @@ def prepare(application: Application, log: Log) -> Prepared:
 
 
 def check_program(application: Application, log: Log) -> Prepared:
-    """Lay an application that has run before over its log. Changes nothing, and raises as `prepare` when the program does not fit."""
+    """Prepare an application that has run before, without changing anything.
+
+    Raises as `prepare` when the program does not fit.
+    """
     assignment = resolve(application, log)
     note, application = check_saved(application, assignment, read_note(application.id, log), log)
     committed = CommittedPartitions(log, application.id, note["identity"])
@@ -98,7 +101,7 @@ def make_repartition_topics(assignment: Assignment, log: Log) -> None:
 
 
 def _check_repartition_topics(assignment: Assignment, log: Log) -> None:
-    """Raise IncompatibleStateError for a repartition topic that would lose records; how many partitions it has is checked before."""
+    """Raise IncompatibleStateError for a repartition topic that would lose records."""
     topics = log.topics()
     for topic in assignment.internal:
         policy = topics[topic].config.get("cleanup.policy", "delete") if topic in topics else "delete"
@@ -113,7 +116,10 @@ def _check_repartition_topics(assignment: Assignment, log: Log) -> None:
 def _make_changelog_topics(
     application: Application, assignment: Assignment, log: Log, before: Mapping[str, Any]
 ) -> None:
-    """Create the topics of a changelog that lives in the log, and check those that are there. Raises IncompatibleStateError."""
+    """Create the topics of a changelog that is kept in the log, and check those that are there.
+
+    Raises IncompatibleStateError.
+    """
     if not in_log(application.settings):
         return
     changelog = registry().load("changelog", application.settings.changelog.partition(":")[0])
@@ -122,7 +128,7 @@ def _make_changelog_topics(
     known = {name for each in saved for name, store in each["stores"].items() if store.get("logged", True)}
     for subtopology in application.program.subtopologies:
         tasks = sum(task.subtopology == subtopology.id for task in assignment.tasks)
-        # Parked stores are among them: their topics are read by the tasks, too.
+        # With parked stores: the tasks read their topics, too.
         for store_name, kept in subtopology.layouts.now.items() if subtopology.layouts is not None else ():
             name = changelog.topic_of(application.id, store_name)
             if kept.logged and store_name in known and name not in topics:

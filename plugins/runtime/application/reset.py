@@ -1,4 +1,4 @@
-"""Resetting an application: other positions, and nothing left of what it remembers."""
+"""Resetting an application: new positions, and no state."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ Offsets = Mapping[TopicPartition, int]
 
 @dataclass(frozen=True)
 class Move:
-    """Where an application is in a partition, and where it will be; `then` None: nowhere, it starts as `offset_reset` says.
+    """The position of an application in a partition, before (`now`) and after (`then`).
 
-    `asked` is the offset that was asked for when the partition does not have it, and `then` the nearest that it has.
+    `then` None: no position; `offset_reset` decides. `asked`: the offset that was asked for, if the partition does not
+    have it; `then` is the nearest one.
     """
 
     topic: str
@@ -61,9 +62,10 @@ class ResetPlan:
 
 @dataclass(frozen=True)
 class Known:
-    """What a `Destination` may go by: partitions of source topics, each with its position now (where it would start, if it has none).
+    """What a `Destination` chooses from: partitions of source topics with their positions, starts and ends.
 
-    `none_such` is what to say about any other partition; their names follow.
+    A partition without a position has the one it would start from. `none_such`: the error for other partitions; the
+    known ones follow it.
     """
 
     log: Log
@@ -74,7 +76,7 @@ class Known:
 
 
 Destination = Callable[[Known], Offsets]
-"""Says where an application goes on: an offset for each partition that moves; the others stay."""
+"""Returns an offset for each partition that moves; the others stay."""
 
 
 def to_earliest(known: Known) -> Offsets:
@@ -246,8 +248,8 @@ def _of_topics(
 
 
 def _internal_topics(application_id: str, assignment: Assignment, before: Iterable[str]) -> set[str]:
-    """Return the internal topics that are known to be the application's, by their names.
+    """Return the names of the internal topics that certainly belong to the application.
 
-    Not every one whose name begins with its id: those of an application whose id begins with this one do, too.
+    A name that begins with its id is not enough: the id of another application may begin with this one's.
     """
     return {*assignment.internal, *(f"{application_id}-{name}" for name in before)}

@@ -1,4 +1,4 @@
-"""What the log keeps of the program that ran last under an application id: its note."""
+"""The note in the log about the program that ran last under an application id."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from penstock.log import Log
 _META = "program"
 
 Note = dict[str, Any]
-"""What the log keeps for an application of the program that ran last: `identity`, a word for this life of the application; `fingerprint`;
-`changelog`; `reads`, the topics of each sub-topology by their names in the log; `layouts` by sub-topology; `parked`
-stores; `gone`, the sub-topologies of the program before that only parked stores are left of; `lives` of stores that
-were dropped."""
+"""The note of the program that ran last.
+
+`identity`: the application's incarnation. `fingerprint`; `changelog`. `reads`: the topics of each sub-topology by their
+names in the log. `layouts` by sub-topology. `parked`: parked stores. `gone`: sub-topologies of which only parked stores
+are left. `lives`: how often each store was dropped.
+"""
 
 
 def saved_fingerprint(application_id: str, log: Log) -> Mapping[str, Any] | None:
@@ -32,12 +34,12 @@ def read_note(application_id: str, log: Log) -> Note:
 
 
 def write_note(application_id: str, log: Log, note: Note) -> None:
-    """Keep a note. Whoever calls holds the application's lease."""
+    """Write the note. The caller holds the application's lease."""
     log.put_meta(application_id, _META, json.dumps(note).encode())
 
 
 def saved_subtopologies(note: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the sub-topologies of a note by number, with those that are gone, and parked stores among their stores."""
+    """Return the saved sub-topologies by number, with gone sub-topologies and parked stores."""
     found = deepcopy({**note.get("gone", {}), **note["fingerprint"]["subtopologies"]})
     for name, each in note.get("parked", {}).items():
         found[each["subtopology"]]["stores"][name] = each["store"]

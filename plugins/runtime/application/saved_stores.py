@@ -1,4 +1,4 @@
-"""The stores that an application saved: which there are, taking a parked one back as it was, and dropping one's content."""
+"""The saved stores of an application: listing them, taking a parked one back, dropping content."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .saved_program import Note, read_note, saved_subtopologies, write_note
 
 @dataclass(frozen=True)
 class SavedStore:
-    """A store that an application saved. `backend` and `logged` are None where the release that saved it did not say.
+    """A saved store. `backend` and `logged` are None if an early release saved it.
 
-    `parked`: the program that ran last did not name it. `missed` says, in words, what its tasks processed since.
+    `parked`: the program that ran last did not name it. `missed`: how far its tasks have gone on since, as text.
     `accepted`: it may come back all the same.
     """
 
@@ -56,9 +56,9 @@ def saved_stores(application_id: str, log: Log) -> list[SavedStore]:
 
 
 def accept_stores(application_id: str, log: Log, names: Sequence[str]) -> None:
-    """Let parked stores come back as they were when they were parked, whatever they have missed.
+    """Let parked stores come back with their old content, whatever they have missed.
 
-    Raises ConfigError for a store that is not parked. Whoever calls holds the application's lease.
+    Raises ConfigError for a store that is not parked. The caller holds the application's lease.
     """
     note = read_note(application_id, log)
     parked = note.get("parked", {})
@@ -69,11 +69,11 @@ def accept_stores(application_id: str, log: Log, names: Sequence[str]) -> None:
 
 
 def drop_stores(application: Application, log: Log, names: Sequence[str], check_lease: Callable[[], None]) -> None:
-    """Give up the content of stores: one of that name starts empty from now on, on every host.
+    """Drop the content of stores: a store of such a name starts empty from now on, on every machine.
 
-    One write to the log does it. The tasks delete what they have when they are opened next. Raises ConfigError for a
-    store that the application did not save. Whoever calls holds the application's lease; `check_lease` raises when it
-    was lost.
+    This is one write to the log. The tasks delete their content when they are opened next. Raises ConfigError for a
+    store that the application did not save. The caller holds the application's lease; `check_lease` raises when it was
+    lost.
     """
     note = read_note(application.id, log)
     known = (
@@ -84,8 +84,7 @@ def drop_stores(application: Application, log: Log, names: Sequence[str], check_
         _drop(note, known[name], name)
     check_lease()
     write_note(application.id, log, note)
-    # Their records are of no use to anybody now: a topic that is left, because this was killed, is emptied by the
-    # tasks.
+    # If this process is killed before a topic is deleted, the tasks empty that topic.
     topics = log.topics()
     for topic in (changelog_topic(application.id, name) for name in names):
         if topic in topics and topics[topic].internal:
@@ -98,7 +97,7 @@ def _drop(note: Note, number: str, name: str) -> None:
     if note.get("parked", {}).pop(name, None) is None:
         each = note["fingerprint"]["subtopologies"][number]
         del each["stores"][name]
-        # Versions that name no layout have it in their history.
+        # Versions that name no layout still have it in their history.
         each.setdefault("dropped", []).append(name)
     if not any(each["subtopology"] == number for each in note.get("parked", {}).values()):
         note.get("gone", {}).pop(number, None)
