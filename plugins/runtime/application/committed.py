@@ -51,7 +51,7 @@ class CommittedPartitions:
         positions = self._positions(assignment)
         lost = self._lost(assignment, positions)
         if lost:
-                        partly = all(set(gone) < set(assignment.tasks[task]) for task, gone in lost.items())
+            partly = all(set(gone) < set(assignment.tasks[task]) for task, gone in lost.items())
             raise IncompatibleStateError(
                 f"application {application.id!r} had committed positions that are gone: {_named(lost)}: {NO_COMMIT}. "
                 f"{ways_on(application.settings, partly=partly)}"
