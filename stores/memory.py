@@ -16,7 +16,7 @@ from .sorted_keys import SortedKeys
 class MemoryBackend(StoreBackend):
     """Stores in the memory of this process.
 
-    Who opens a directory again in this process finds what was there when it was closed. Other processes, and
+    A directory that is opened again in this process has its content from when it was closed. Other processes, and
     the next one, find an empty store, which the engine restores from the changelog.
     """
 

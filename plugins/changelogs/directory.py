@@ -289,13 +289,13 @@ class DirectoryChangelog(TaskChangelog):
     def _snapshot_steps(self, version: str, older_files_do: bool) -> Iterator[tuple[Changes, str]]:
         name = snapshot_name(version)
         way_out = f"Move {name} away, and restoring goes by the files before it" if older_files_do else _WAYS_OUT
-        held: Changes = {}
+        chunk: Changes = {}
         for number, (store, rows) in enumerate(self._chunks(name, SNAPSHOT, version, None, way_out)):
             if number:
-                yield held, f"restoring:{version}:{number}"
-            held = {store: rows}
+                yield chunk, f"restoring:{version}:{number}"
+            chunk = {store: rows}
         # The last step: the file has turned out to be complete.
-        yield held, version
+        yield chunk, version
 
     def _chunks(
         self, name: str, kind: bytes, version: str, previous: str | None, way_out: str
@@ -324,13 +324,13 @@ _WAYS_OUT = (
 
 def _groups(deltas: list[Delta], chunk_bytes: int) -> Iterator[list[Delta]]:
     group: list[Delta] = []
-    held = 0
+    size = 0
     for delta in deltas:
-        if group and held + delta.size > chunk_bytes:
+        if group and size + delta.size > chunk_bytes:
             yield group
-            group, held = [], 0
+            group, size = [], 0
         group.append(delta)
-        held += delta.size
+        size += delta.size
     if group:
         yield group
 

@@ -184,7 +184,7 @@ class MemoryLog(Log):
             return lease
 
     def close(self) -> None:
-        """Do nothing: the log lives as long as this object."""
+        """Do nothing: the log ends with this object."""
 
     # -- inside
 

@@ -44,6 +44,14 @@ def too_large(name: str, size: int, limit: int) -> RecordRefusedError:
     )
 
 
+def no_such_partition(name: str, partition: int, partitions: int) -> ProductionError:
+    """Return the error for a record whose partitioner chose a partition that the topic does not have."""
+    return ProductionError(
+        f"topic {name!r}: a partitioner chose partition {partition!r}, but the topic has {partitions} "
+        f"(0 to {partitions - 1}): correct the partitioner"
+    )
+
+
 def no_key(name: str) -> RecordRefusedError:
     """Return the error for a record without a key in a topic that keeps the last value of each key."""
     return RecordRefusedError(

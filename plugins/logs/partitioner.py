@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import ProductionError
 from penstock.record import Headers, OutputBatch
+
+from .messages import no_such_partition
 
 if TYPE_CHECKING:
     import numpy as np
@@ -147,10 +148,7 @@ class Partitioner:
                 continue
             for partition in targets:
                 if not 0 <= partition < self.partitions:
-                    raise ProductionError(
-                        f"topic {batch.topic!r}: a partitioner chose partition {partition!r}, but the topic has "
-                        f"{self.partitions} (0 to {self.partitions - 1}): correct the partitioner"
-                    )
+                    raise no_such_partition(batch.topic, partition, self.partitions)
                 indexes[partition].append(index)
         if by_key:
             found = self._indexes_by_key([batch.keys[index] for index in by_key], appended)

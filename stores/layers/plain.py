@@ -233,7 +233,7 @@ class PlainStore(KeyValueStore[Any, Any]):
         return self._deserialize_value(value_of(data))
 
     def _check(self, key: Any, value: Any) -> Any:
-        """Return `value`, or None where it stands for a deletion. Raises StoreError for a wrong type of value."""
+        """Return `value`, or None where it means a deletion. Raises StoreError for a wrong type of value."""
         return value
 
     def _content(self, value: Any) -> Any:

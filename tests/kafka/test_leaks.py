@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,7 @@ class World:
     """A topic, a task that reads and writes it, and a topic that takes small records only."""
 
     def __init__(self, bootstrap: str, guarantee: str) -> None:
+        self.bootstrap, self.guarantee = bootstrap, guarantee
         self.log = KafkaLog(bootstrap, {"processing.guarantee": guarantee})
         self.id, topic, self.small = fresh_name("app"), fresh_name("in"), fresh_name("small")
         self.partition = TopicPartition(topic, 0)
@@ -58,6 +59,25 @@ class World:
             zombie.commit(Commit({self.partition: 2}, "zombie"), self.outputs())
         finally:
             zombie.close()
+
+    def given_up(self) -> None:
+        """The broker aborts a transaction that takes too long, while records are in flight."""
+        settings = {"processing.guarantee": self.guarantee, "producer.transaction.timeout.ms": "1000"}
+        with closing(KafkaLog(self.bootstrap, settings)) as log:
+            committers = [log.open_committer(self.id, f"1_{number}", [self.partition]) for number in range(8)]
+            before = log.end_offsets([self.partition])[self.partition]
+            for committer in committers:
+                committer.send(self.outputs() * 1000)
+            wait_until(lambda: log.end_offsets([self.partition])[self.partition] > before + len(committers))
+            try:
+                for committer in committers:
+                    with suppress(FencedError):
+                        committer.send(self.outputs() * 3000)
+                for committer in committers:
+                    committer.commit(Commit({self.partition: 1}, "too late"), [])
+            finally:
+                for committer in committers:
+                    committer.close()
 
     def not_opened(self) -> None:
         """Another program has set the positions, which is found after the fence was taken."""
@@ -133,6 +153,7 @@ def keeps_nothing(doing: Callable[[], None], error: type[PenstockError], times: 
         (World.fenced, "at_least_once", FencedError, 10),
         (World.fenced, "exactly_once", FencedError, 5),
         (World.fenced_by_a_reset, "at_least_once", FencedError, 2),
+        (World.given_up, "exactly_once", FencedError, 2),
         (World.not_opened, "exactly_once", LogError, 2),
         (World.refused, "at_least_once", RecordRefusedError, 2),
         (World.refused, "exactly_once", RecordRefusedError, 2),

@@ -92,10 +92,14 @@ _ADVICE: Mapping[str, str] = {
     "max.block.ms": "set producer.message.timeout.ms, or `task_timeout` for how long a task tries again",
     "partitioner.class": "give the sink a `partitioner`; the default is Kafka's own",
     "sasl.jaas.config": "set sasl.username and sasl.password",
-    "sasl.login.callback.handler.class": "set sasl.oauthbearer.method=oidc and sasl.oauthbearer.client.id, .client.secret, .token.endpoint.url",
+    "sasl.login.callback.handler.class": (
+        "set sasl.oauthbearer.method=oidc and sasl.oauthbearer.client.id, .client.secret, .token.endpoint.url"
+    ),
     "ssl.keystore.certificate.chain": "set ssl.certificate.pem",
     "ssl.keystore.key": "set ssl.key.pem",
-    "ssl.keystore.type": "ssl.keystore.location is a PKCS#12 file; for PEM set ssl.certificate.location and ssl.key.location",
+    "ssl.keystore.type": (
+        "ssl.keystore.location is a PKCS#12 file; for PEM set ssl.certificate.location and ssl.key.location"
+    ),
     "ssl.truststore.certificates": "set ssl.ca.pem",
     "ssl.truststore.location": "set ssl.ca.location to a PEM file",
     "ssl.truststore.password": "set ssl.ca.location to a PEM file, which needs none",

@@ -6,7 +6,8 @@ import errno
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -62,8 +63,13 @@ _REFUSED = {
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "use of the transactional id is denied",
 }
 _NO_TOPIC = frozenset(
-    [KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_ID]
-)  # fmt: skip
+    [
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_ID,
+    ]
+)
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
 _LONGEST_TRY = 10.0
@@ -77,6 +83,21 @@ def error_of(error: BaseException) -> KafkaError | None:
     if isinstance(error, KafkaException) and error.args and isinstance(error.args[0], KafkaError):
         return error.args[0]
     return None
+
+
+@contextmanager
+def fatal_errors_as_kafka_exceptions() -> Iterator[None]:
+    """Raise the KafkaException of a fatal error in place of a SystemError.
+
+    confluent-kafka raises it while it serves callbacks, and then calls `on_delivery` with that exception set, which Python
+    reports as a SystemError.
+    """
+    try:
+        yield
+    except SystemError as error:
+        if isinstance(error.__cause__, KafkaException):
+            raise error.__cause__ from None
+        raise
 
 
 def is_retriable(error: KafkaError) -> bool:

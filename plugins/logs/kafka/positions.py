@@ -121,7 +121,7 @@ def from_kafka(task_id: str, found: Iterable[KafkaPartition]) -> tuple[Commit | 
     state = next((note.engine_state for note in kept if note.engine_state is not None), None)
     if state is None:
         raise LogError(
-            f"task {task_id}: the topics whose positions held what the engine must remember (version {version}) were "
+            f"task {task_id}: the topics whose positions had what the engine must remember (version {version}) were "
             "deleted; reset the application (`penstock reset`), or run it under another id"
         )
     return Commit(positions, version, state), max(note.at for note in kept)

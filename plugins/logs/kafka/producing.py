@@ -15,9 +15,10 @@ from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[a
 from penstock.errors import LogError, ProductionError, RecordRefusedError, UnknownTopicError
 from penstock.record import OutputBatch
 
-from ..messages import unknown_topics_as_production_errors
+from ..messages import no_such_partition, unknown_topics_as_production_errors
 from .clients import Clients
-from .failures import describe, error_of, is_fenced, is_unknown_topic
+from .ending import end
+from .failures import describe, error_of, fatal_errors_as_kafka_exceptions, is_fenced, is_unknown_topic
 
 _CHUNK = 5_000
 """Records between two checks of how much is in flight."""
@@ -103,7 +104,7 @@ class Outbox:
                     self._send_one_by_one(batch, range(start, min(stop, len(batch.keys))))
             except Exception as exception:
                 raise self._refused(topic, exception) from exception
-            self._producer.poll(0)
+            self.poll(0)
             self.check()
 
     def _send_one_by_one(self, batch: OutputBatch, indexes: range) -> None:
@@ -123,7 +124,7 @@ class Outbox:
         deadline = time.monotonic() + self._clients.patience.timeout_s
         check_at = time.monotonic() + _CHECK_SECONDS
         while len(self._producer) > most:
-            self._producer.poll(0.01)
+            self.poll(0.01)
             self.check()
             if time.monotonic() > check_at:
                 self.check_topics()
@@ -134,7 +135,7 @@ class Outbox:
     def flush(self) -> None:
         """Wait until everything sent is delivered. Raises as `send`, and LogError when that takes too long."""
         deadline = time.monotonic() + self._clients.patience.timeout_s
-        while self._producer.flush(_CHECK_SECONDS):
+        while self._flush(_CHECK_SECONDS):
             self.check()
             self.check_topics()
             if time.monotonic() > deadline:
@@ -201,41 +202,38 @@ class Outbox:
         arrives.
         """
         try:
-            self._producer.poll(0)
+            self.poll(0)
             if not self.knows_refusal():
                 self._producer.purge(in_flight=False)
-                self._producer.flush(_SETTLE_SECONDS)
+                self._flush(_SETTLE_SECONDS)
         except KafkaException as fatal:
             return error_of(fatal)
         return None
 
     def poll(self, seconds: float) -> None:
         """Process delivery reports. Raises KafkaException after a fatal error."""
-        self._producer.poll(seconds)
+        with fatal_errors_as_kafka_exceptions():
+            self._producer.poll(seconds)
+
+    def _flush(self, seconds: float) -> int:
+        with fatal_errors_as_kafka_exceptions():
+            return self._producer.flush(seconds)
 
     def is_lost_by(self, error: KafkaError) -> bool:
         """Return whether the producer is unusable after an error, so that another has to be opened."""
         return is_fenced(error) or error.fatal() or error.code() == KafkaError._FATAL
 
-    def drop(self, seconds: float) -> None:
-        """Give up undelivered records."""
-        self._producer.purge()
-        try:
-            self._producer.flush(seconds)
-        except KafkaException:
-            pass  # a fatal error, which any later call raises again
-        self.failed = None
-
     def close(self) -> None:
-        """Drop what is not delivered, and end the producer's threads; idempotent."""
+        """Give up undelivered records, and end the producer when it is idle; idempotent."""
         if not self.is_over:
-            self.drop(0.1)
-            self.abandon()
+            end(self._take_producer())
 
-    def abandon(self) -> None:
-        """Let go of the producer without a call: another thread may be in one, which then ends it."""
+    def _take_producer(self) -> Producer:
+        """Return the producer, to which this object does not refer any more."""
+        producer = self._producer
         self.is_over = True
         del self._producer
+        return producer
 
 
 class SharedOutbox:
@@ -294,10 +292,7 @@ def _check_partitions(batch: OutputBatch, count: int) -> None:
     for targets in batch.partitions or ():
         for partition in targets or ():
             if not 0 <= partition < count:
-                raise ProductionError(
-                    f"topic {batch.topic!r}: a partitioner chose partition {partition!r}, but the topic has "
-                    f"{count} (0 to {count - 1}): correct the partitioner"
-                )
+                raise no_such_partition(batch.topic, partition, count)
 
 
 def _record_size(batch: OutputBatch) -> int:

@@ -243,9 +243,9 @@ class Topics:
                 }
             except KafkaException as exception:
                 error = error_of(exception)
-                if error is None or error.code() != KafkaError._NOENT:
+                if error is None or error.code() not in (KafkaError._NOENT, KafkaError.FENCED_LEADER_EPOCH):
                     raise
-                # No leader: either the topic was deleted, or this passes.
+                # No leader, or another one: the topic was deleted, or the client needs new metadata, as after a freeze.
                 self._counted_at = -_CACHE_SECONDS
                 self.check(partitions)
                 raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, error.str())) from exception

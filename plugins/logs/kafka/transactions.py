@@ -1,4 +1,4 @@
-"""A task's transactions: producing, and committing positions, under its transactional id, which is its fence."""
+"""A task's transactions: producing and committing positions under its transactional id, which is its fence."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from threading import Thread
 
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from penstock.errors import FencedError, LogError
 
 from .clients import Clients
-from .failures import describe, error_of, is_retriable
+from .ending import end
+from .failures import describe, error_of, fatal_errors_as_kafka_exceptions, is_retriable
 from .producing import Outbox
 
 _STUCK_SECONDS = 5.0
-"""So much later than it should a call of librdkafka counts as one that never comes back."""
+"""How long after its time limit a call of librdkafka is considered as one that never returns."""
 
 
 def transactional_id(application_id: str, task_id: str) -> str:
@@ -37,13 +38,17 @@ class Transactions(Outbox):
         self._application_id = application_id
         self._what = f"task {task_id} of application {application_id!r}"
         self._is_open = False
+        self._is_committing = False
+        """Whether a call to commit has had no answer."""
+        self._is_aborting = False
+        """Whether a call to abort has had no answer."""
         super().__init__(clients, count_partitions, {"transactional.id": self._id})
 
     def take_fence(self) -> None:
-        """Shut out every earlier producer with this id, and abort its transaction.
+        """Fence every earlier producer with this id, and abort its transaction.
 
-        Returns when that transaction is over, so what is read after it is final. Raises KafkaException, and LogError
-        when the cluster does not allow it, or does not answer.
+        When this returns, that transaction is over, so positions that are read later are final. Raises KafkaException,
+        and LogError when the cluster does not allow it, or does not answer.
         """
         try:
             self._clients.patience.call(
@@ -62,10 +67,9 @@ class Transactions(Outbox):
                 raise error from None
             raise LogError(
                 f"{self._clients.where} answers, and did not begin transactions of {self._what} for "
-                f"{self._clients.patience.timeout_s:g} s "
-                "(task_timeout). They need the topic __transaction_state, which is made when the cluster has "
-                "`transaction.state.log.replication.factor` brokers, and a leader of every partition that a "
-                "transaction was left open in: see the brokers' logs"
+                f"{self._clients.patience.timeout_s:g} s (task_timeout). They need the topic __transaction_state, which is "
+                "created when the cluster has `transaction.state.log.replication.factor` brokers, and a leader of every "
+                "partition that a transaction was left open in: see the brokers' logs"
             ) from error
 
     def begin(self) -> None:
@@ -86,36 +90,51 @@ class Transactions(Outbox):
         self._is_open = False
 
     def abort(self, seconds: float) -> bool:
-        """Abort the open transaction, if there is one. Return False when its end is not known after `seconds`: close this object then."""
+        """Abort the open transaction, if any. Return False if its end is unknown after `seconds`: then close this object."""
         if self.is_over:
             return False
         try:
             if self._is_open:
                 self._is_open = False
-                self._producer.abort_transaction(seconds)
+                self._is_aborting = not self._is_committing
+                with fatal_errors_as_kafka_exceptions():
+                    self._producer.abort_transaction(seconds)
+                self._is_aborting = False
         except KafkaException as exception:
             error = error_of(exception)
             # A fenced producer aborts nothing: its successor has done that.
-            return error is None or not is_retriable(error)
+            is_known = error is None or not is_retriable(error)
+            self._is_aborting = self._is_aborting and not is_known
+            return is_known
         finally:
-            # Records that were given up have said so until here.
+            # Until here, delivery reports of records that were given up may arrive.
             self.failed = None
         return True
 
     def is_lost_by(self, error: KafkaError) -> bool:
         """Return whether an error ends the transaction, or the producer."""
-        # Records wait no longer than their transaction may last.
+        # The time limit of a record is that of its transaction.
         codes = (KafkaError._MSG_TIMED_OUT, KafkaError._STATE, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
         return super().is_lost_by(error) or error.txn_requires_abort() or error.code() in codes
+
+    def close(self) -> None:
+        """Give up undelivered records, and end the producer when it is idle and its transaction is over; idempotent."""
+        if not self.is_over:
+            end(self._take_producer(), is_committing=self._is_committing, is_aborting=self._is_aborting)
 
     # ------------------------------------------------------------------ inside
 
     def _commit(self, seconds: float) -> None:
+        self._is_committing = True
         try:
-            self._producer.commit_transaction(seconds)
-        except KafkaException:
+            with fatal_errors_as_kafka_exceptions():
+                self._producer.commit_transaction(seconds)
+        except KafkaException as exception:
+            error = error_of(exception)
+            self._is_committing = error is not None and is_retriable(error)
             self.check_topics()
             raise
+        self._is_committing = False
 
     def _send_offsets(self, offsets: list[KafkaPartition], group: Consumer, seconds: float) -> None:
         """Put the offsets into the transaction.
@@ -126,15 +145,19 @@ class Transactions(Outbox):
         metadata = group.consumer_group_metadata()
         done: Future[None] = Future()
 
-        def send() -> None:
+        def send(producer: Producer) -> None:
             try:
-                self._producer.send_offsets_to_transaction(offsets, metadata, seconds)
+                producer.send_offsets_to_transaction(offsets, metadata, seconds)
             except BaseException as error:
                 done.set_exception(error)
             else:
                 done.set_result(None)
+            if self.is_over:
+                end(producer, is_aborting=True)
+            # The error's traceback keeps this frame, which would keep the producer.
+            del producer
 
-        Thread(target=send, name="penstock-offsets", daemon=True).start()
+        Thread(target=send, args=(self._producer,), name="penstock-offsets", daemon=True).start()
         try:
             if not wait([done], seconds + _STUCK_SECONDS).done:
                 self._clients.patience.call(
@@ -146,13 +169,18 @@ class Transactions(Outbox):
                         "has left the cluster): nothing since the last commit counts; open it again"
                     )
         except BaseException:
-            # The other thread may be in the producer for ever: nobody else may use it.
-            self.abandon()
+            self._leave_producer_to(done)
             raise
         done.result()
 
+    def _leave_producer_to(self, call: Future[None]) -> None:
+        """Let the thread of a call end the producer: the call may never return, and no other thread may use it then."""
+        producer = self._take_producer()
+        if call.done():
+            end(producer, is_aborting=True)
+
     def _needed(self, error: KafkaError) -> str | None:
-        """Return what a cluster has to allow for a fence; None where an error says nothing about that."""
+        """Return what a cluster has to allow for a fence; None for an error that is not about that."""
         if error.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             return (
                 "penstock fences tasks at least once, too: allow Write and Describe on the transactional id "

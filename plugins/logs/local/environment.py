@@ -182,7 +182,7 @@ class Environment:
         """Hold the write lock. Raises LogError naming its holder when it is not free in time.
 
         LMDB has a lock of its own, and waits for it without limit: a writer that was stopped (SIGSTOP, a debugger)
-        would hang every other process. This one is acquired first, so nobody ever waits for LMDB's.
+        would hang every other process. This one is acquired first, so no process ever waits for LMDB's.
         """
         lock, timeout = self._write_lock, self._options.lock_timeout_ms / 1000
         if not lock.acquire(timeout):

@@ -9,9 +9,9 @@ from random import Random
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, assume, settings
+from hypothesis import assume
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from penstock.changelog import Changelog, TaskChangelog, version_counter
 from penstock.clock import SystemClock
@@ -19,6 +19,8 @@ from penstock.errors import ChangelogError
 from penstock.log import Commit
 from penstock.record import TopicPartition
 from penstock.store import Change, Changes
+
+from .histories import run_histories
 
 State = dict[str, dict[bytes, bytes]]
 """All stores of a task, as a test's model holds them."""
@@ -47,21 +49,7 @@ class ChangelogContract:
 
     def test_any_history_is_restored(self) -> None:
         """Whatever was appended, lost, snapshotted, cleaned, reopened: each committed version comes back as it was."""
-        contract = self
-
-        class History(_History):
-            def __init__(self) -> None:
-                super().__init__(contract)
-
-        run_state_machine_as_test(
-            History,
-            settings=settings(
-                max_examples=self.examples,
-                stateful_step_count=30,
-                deadline=None,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+        run_histories(lambda: _History(self), examples=self.examples, steps=30)
 
     def test_many_deltas_ask_for_a_snapshot_and_go_with_it(self, tmp_path: Path) -> None:
         """So the cost of a restore, and the space, stay a constant factor of the state's size."""
@@ -360,12 +348,12 @@ def _is_current() -> bool:
 
 
 def _apply(state: State, store: str, rows: Any) -> None:
-    held = state.setdefault(store, {})
+    entries = state.setdefault(store, {})
     for key, value in rows:
         if value is None:
-            held.pop(key, None)
+            entries.pop(key, None)
         else:
-            held[key] = value
+            entries[key] = value
 
 
 def _filled(state: State) -> State:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import run_state_machine_as_test
-
+from .histories import run_histories
 from .log_commits import CommitTests
 from .log_history import History
 from .log_leases import LeaseTests
@@ -25,18 +23,4 @@ class LogContract(TopicTests, RecordTests, CommitTests, LeaseTests):
 
     def test_any_history(self) -> None:
         """Records, positions and versions are as committed, whatever was fenced, refused or re-opened meanwhile."""
-        contract = self
-
-        class OverThisLog(History):
-            def __init__(self) -> None:
-                super().__init__(contract)
-
-        run_state_machine_as_test(
-            OverThisLog,
-            settings=settings(
-                max_examples=self.examples,
-                stateful_step_count=25,
-                deadline=None,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+        run_histories(lambda: History(self), examples=self.examples, steps=25)

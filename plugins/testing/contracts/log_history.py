@@ -104,10 +104,10 @@ class History(RuleBasedStateMachine):
             self._records[name] = everything
         for batch in batches:
             for index, (key, value, stamp) in enumerate(zip(batch.keys, batch.values, batch.timestamps, strict=True)):
-                told = batch.partitions[index] if batch.partitions is not None else None
+                targets = batch.partitions[index] if batch.partitions is not None else None
                 found = where.pop(stamp, set())
-                if told is not None:
-                    assert found == set(told)
+                if targets is not None:
+                    assert found == set(targets)
                 elif key is not None:
                     assert found == {partition_for_key(key, _TOPICS[batch.topic])}
                 else:
@@ -115,7 +115,7 @@ class History(RuleBasedStateMachine):
                 if found:
                     headers = batch.headers[index] if batch.headers is not None else ()
                     assert added[batch.topic, stamp][2:] == (key, value, stamp, headers)
-        assert not where, "records that nobody produced"
+        assert not where, "records that were not produced"
 
     @rule(batch=_outputs())
     def append(self, batch: OutputBatch) -> None:

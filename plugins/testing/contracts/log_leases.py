@@ -37,7 +37,7 @@ class LeaseTests(LogTests):
         """Its old holder is refused when it renews, and cannot release the new holder's."""
         lease = log.lease(APPLICATION, "driver one", 10_000)
         clock.advance("11s")
-        lease.renew()  # nobody wanted it
+        lease.renew()  # no other driver has taken it
         clock.advance("11s")
         successor = log.lease(APPLICATION, "driver two", 10_000)
         with pytest.raises(FencedError, match="driver one"):
@@ -52,7 +52,7 @@ class LeaseTests(LogTests):
         """A reset holds the lease until everything is deleted: no driver may start in between."""
         log.create_topic("in", 1)
         partition = TopicPartition("in", 0)
-        lease = log.lease(APPLICATION, "who resets", 10_000)
+        lease = log.lease(APPLICATION, "the reset", 10_000)
         log.put_meta(APPLICATION, "note", b"mine")
         log.open_committer(APPLICATION, "0_0", [partition]).commit(Commit({partition: 0}, "v0"), [])
         for positions in ({partition: 0}, None):
@@ -60,7 +60,7 @@ class LeaseTests(LogTests):
                 log.set_positions(APPLICATION, positions)
             else:
                 log.delete_commits(APPLICATION)
-            with pytest.raises(LogError, match="who resets"):
+            with pytest.raises(LogError, match="the reset"):
                 log.lease(APPLICATION, "driver", 10_000)
             lease.renew()
         lease.release()

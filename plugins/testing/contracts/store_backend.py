@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -20,19 +19,20 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from penstock.errors import StaleStoreError, StoreError
 from penstock.store import Changes, StoreBackend, StoreBackendFactory
 
 from .child import answer, forked
+from .histories import run_histories
 
 STORES = ("first", "second")
 
 NAMES = (
     "counts", "Counts", "a.b", "a_b", "a-b", "...", ".a", "a.", "-", "--", "_", "9", "n" * 249, "n" * 248 + "N",
-    "version", "meta", "entries", "table", "select", "rowid", "sqlite_master", "sqlite_x", "con", "data.mdb", "lock.mdb", "tmp",
+    "version", "meta", "entries", "table", "select", "rowid", "sqlite_master", "sqlite_x", "con", "data.mdb", "lock.mdb",
+    "tmp",
 )  # fmt: skip
 """Names that stores may have, and that a table, a file or a part of one may not, or not beside one another."""
 
@@ -75,21 +75,7 @@ class StoreBackendContract:
 
     def test_any_history(self) -> None:
         """Whatever is written, refused, reopened and killed, every read answers as a dict would."""
-        contract = self
-
-        class History(_History):
-            def __init__(self) -> None:
-                super().__init__(contract)
-
-        run_state_machine_as_test(
-            History,
-            settings=settings(
-                max_examples=self.examples,
-                stateful_step_count=20,
-                deadline=None,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+        run_histories(lambda: _History(self), examples=self.examples, steps=20)
 
     def test_a_write_may_stay_at_its_version(self, tmp_path: Path) -> None:
         """The engine replaces a store's content so, and opens a directory with more stores or fewer than before."""
