@@ -24,7 +24,7 @@ class _CheckedSerde(Serde[T]):
         self._serde = serde
         self.immutable_types = serde.immutable_types
         self.checked_types = serde.checked_types
-        # Reading needs no look: so it costs no call either.
+        # Only what is written is checked: reading costs no call more.
         self.deserialize = serde.deserialize  # type: ignore[method-assign]
         self.deserialize_column = serde.deserialize_column  # type: ignore[method-assign]
         self.serialize = self._bytes_of(serde.serialize)  # type: ignore[method-assign, assignment]
@@ -34,7 +34,7 @@ class _CheckedSerde(Serde[T]):
         raise NotImplementedError
 
     def deserialize(self, data: bytes) -> T:
-        """Return the value that `data` stands for."""
+        """Return the value whose bytes `data` are."""
         raise NotImplementedError
 
     def serializer(self) -> Callable[[T], bytes]:
@@ -59,7 +59,8 @@ class _CheckedSerde(Serde[T]):
             if isinstance(data, (bytes, bytearray, memoryview)):
                 return bytes(data)
             raise SerdeError(
-                f"serde {name} is wrong: for {reprlib.repr(value)} it wrote {type(data).__name__} {reprlib.repr(data)}, expected bytes"
+                f"serde {name} is wrong: for {reprlib.repr(value)} it wrote {type(data).__name__} "
+                f"{reprlib.repr(data)}, expected bytes"
             )
 
         return write_bytes

@@ -54,7 +54,7 @@ class Hooks:
 
     @_gives("store kind")
     def penstock_store_kinds(self) -> Components:
-        """Return store kinds by name: functions that build a StateStore of a StoreSpec, a BytesStore and a StoreContext."""
+        """Return store kinds by name: functions from a StoreSpec, a BytesStore and a StoreContext to a StateStore."""
         raise NotImplementedError
 
     @_gives("serde")
@@ -127,7 +127,7 @@ class Registry:
     """What the installed plugins bring, read once per process."""
 
     def __init__(self, found: list[tuple[str, str, str, Any]], broken: Mapping[str, str]) -> None:
-        """Take (entry point name, package, version, plugin module) of each plugin, and why others could not be loaded."""
+        """Take (entry point, package, version, module) of each plugin, and why others could not be loaded."""
         self.broken = dict(broken)
         self.components: dict[tuple[str, str], Component] = {}
         self._ambiguous: dict[tuple[str, str], str] = {}
@@ -158,13 +158,13 @@ class Registry:
                     self._add(Component(kind, name, target, impl.plugin_name, package, version))
 
     def _add(self, component: Component) -> None:
-        """Add a component; when two bring the same name, none of them is guessed to be meant."""
+        """Add a component; a name that two packages bring is refused at each look-up."""
         key = component.kind, component.name
         other = self.components.get(key)
         if other is not None:
             why = (
-                f"{component.kind} {component.name!r} comes from two packages, {other.package} and {component.package}: "
-                "uninstall one of them"
+                f"{component.kind} {component.name!r} comes from two packages, "
+                f"{other.package} and {component.package}: uninstall one of them"
             )
             self._ambiguous[key] = why
             self.broken[f"{component.package} {component.package_version} ({component.plugin}: {component.name})"] = why
@@ -176,7 +176,7 @@ class Registry:
         return sorted(name for of, name in self.components if of == kind)
 
     def find(self, kind: str, name: str) -> Component:
-        """Return a component. Raises PluginError when it is not installed, and lists what is, or when two packages bring it."""
+        """Return a component. Raises PluginError when no package brings it, or two do."""
         if (kind, name) in self._ambiguous:
             raise PluginError(self._ambiguous[kind, name])
         component = self.components.get((kind, name))
@@ -197,7 +197,7 @@ class Registry:
         )
 
     def load(self, kind: str, name: str) -> Any:
-        """Return the thing that `name` stands for, importing it when first used."""
+        """Return the thing of that name, imported when first used."""
         return self.find(kind, name).load()
 
 

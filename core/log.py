@@ -12,15 +12,15 @@ from .errors import UnknownTopicError
 from .record import OutputBatch, RecordBatch, TopicPartition
 
 ENGINE_STATE_BYTES = 2_000
-"""What a task has to remember takes about so much at most, and every log keeps it with the positions (Kafka: in their metadata)."""
+"""About the most that a task's engine state takes; a log keeps it with the positions (Kafka: in their metadata)."""
 
 
 @dataclass(frozen=True)
 class TopicInfo:
     """A topic: its partitions and settings (Kafka's names, e.g. `cleanup.policy`, `retention.ms`).
 
-    `id` differs between topics of one name: one that is deleted and made again has another. It is empty where the log has no such id,
-    and may be empty in what `Log.topics` returns.
+    `id` changes when a topic is deleted and created again. It is empty where the log has no such id, and may be empty
+    in what `Log.topics` returns.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Commit:
     """What one commit of a task makes true, in one step.
 
     `positions`: the next offset to read of every input partition of the task. `version`: the state's
-    version (see core/changelog.py). `engine_state`: what the task itself must remember, about `ENGINE_STATE_BYTES` at most.
+    version (see core/changelog.py). `engine_state`: the task's own state, at most about `ENGINE_STATE_BYTES`.
     """
 
     positions: Mapping[TopicPartition, int]
@@ -44,7 +44,7 @@ class Commit:
 
 
 class TaskCommitter(ABC):
-    """The commit point of one task, fenced: opening it shut out whoever held it before."""
+    """The commit point of one task, fenced: opening one fences those that were opened before."""
 
     streams_outputs: ClassVar[bool] = False
     """Whether `send` takes outputs ahead of the commit."""
@@ -56,45 +56,44 @@ class TaskCommitter(ABC):
 
     @abstractmethod
     def is_current(self) -> bool:
-        """Return whether nobody has taken the task over and the commit point is where this object left it.
+        """Return whether no other committer has taken the task over, and no other commit was made since.
 
-        A log that cannot see a successor before its first commit may say so until then; `commit` tells for sure.
+        A log that cannot see a successor before its first commit may return True until then; `commit` is sure.
         """
 
     @abstractmethod
     def commit(self, commit: Commit, outputs: Sequence[OutputBatch]) -> None:
         """Make outputs, positions and version visible in one durable step.
 
-        Raises FencedError, with nothing changed, when another process has taken over; ProductionError naming the
-        topic when an output cannot be produced (nothing changed), RecordRefusedError when that is for what one
-        of its records is. After any other error the
-        outcome is unknown: close this object, open another and read `committed`.
+        Raises FencedError when another process has taken over, ProductionError with the topic when an output cannot be
+        produced, and RecordRefusedError when the log refuses one record of it; then nothing has changed. After any
+        other error the outcome is unknown: close this object, open another and read `committed`.
         """
 
     @property
     def commit_within(self) -> float:
-        """Seconds after the first `send` within which the commit has to come; later it is refused."""
+        """Seconds between the first `send` and the latest time for the commit; a later one is refused."""
         return inf
 
     def send(self, outputs: Sequence[OutputBatch]) -> None:
-        """Hand over outputs of the next commit ahead of it, so that they need not wait here; raises as `commit`.
+        """Send outputs of the next commit ahead of it; raises as `commit`. Only where `streams_outputs`.
 
-        `commit` returns when they are durable, and before what is passed to it. Exactly once, nobody reads them before the
-        commit, and `close` gives them up; a log that guarantees at least once may show them at once. Only where `streams_outputs`.
+        They come before the outputs that are passed to `commit`, which returns when all are durable. Exactly once, they
+        are not readable before the commit, and `close` drops them; at least once, a log may show them at once.
         """
         raise NotImplementedError(f"{type(self).__name__} takes outputs with the commit")
 
     def expires(self) -> bool:
-        """Return whether the last commit should be made again, because the log forgets old ones."""
+        """Return whether the last commit should be repeated soon, because the log deletes old ones."""
         return False
 
     @abstractmethod
     def close(self) -> None:
-        """Release everything; idempotent. Does not give up what was committed."""
+        """Release everything; idempotent. What was committed stays."""
 
 
 class Lease(ABC):
-    """Says that a driver of an application runs."""
+    """The right to be the one driver of an application, for a limited time."""
 
     @abstractmethod
     def renew(self) -> None:
@@ -147,7 +146,7 @@ class LogRecords(ABC):
     def end_offsets(self, partitions: Sequence[TopicPartition], *, stable: bool = True) -> Mapping[TopicPartition, int]:
         """Return the offset after the last committed record, for each.
 
-        Not `stable`: after the last record of all, also of commits that are still on their way.
+        Not `stable`: after the last record of all, those of open transactions included.
         """
 
     @abstractmethod
@@ -159,11 +158,11 @@ class LogRecords(ABC):
 
     @abstractmethod
     def fetch(self, partition: TopicPartition, offset: int, end: int, max_bytes: int) -> list[RecordBatch]:
-        """Return records from `offset` up to, not including, `end`: at least one if there is any, about `max_bytes` at most.
+        """Return committed records from `offset` up to, not including, `end`: at most about `max_bytes`.
 
-        Only committed records. An empty list means that nothing is left below `end`: go on at `end`. The last batch's
-        `next_offset` is where to go on, and may pass offsets that hold no record, up to `end`. Raises OffsetOutOfRangeError
-        when `offset` was deleted or is past the end of the log.
+        Returns at least one record if there is any. An empty list means that there is none below `end`: continue at
+        `end`. Otherwise continue at the last batch's `next_offset`, which may skip offsets without a record, up to
+        `end`. Raises OffsetOutOfRangeError when `offset` was deleted or is after the end of the log.
         """
 
     @abstractmethod
@@ -184,7 +183,7 @@ class LogCommits(ABC):
     ) -> Mapping[TopicPartition, int | None]:
         """Return the application's committed positions, without any fence; None where there is none.
 
-        A commit that has returned is among them, unless the next one is under way.
+        They include every commit that has returned, unless the next one of its task is being made.
         """
 
     @abstractmethod
@@ -193,15 +192,18 @@ class LogCommits(ABC):
 
     @abstractmethod
     def delete_commits(self, application_id: str) -> None:
-        """Forget every commit of an application, and what `put_meta` kept for it; open committers are fenced. A lease stays."""
+        """Delete every commit of an application, and what `put_meta` kept for it, and fence open committers.
+
+        A lease stays.
+        """
 
     @abstractmethod
     def set_positions(self, application_id: str, positions: Mapping[TopicPartition, int]) -> None:
         """Do what `delete_commits` does, and let the application begin at `positions`, in one step.
 
-        `committed` returns them from then on (None for every other partition), a committer that is opened finds no commit, and
-        the first commit of a task starts from them. Durable when it returns; whoever is killed in it leaves either the commits
-        that were there or `positions`. Offsets are taken as they are, in the log or not.
+        From then on `committed` returns them (None for every other partition), a new committer finds no commit, and the
+        first commit of a task starts from them. Durable when it returns. A crash leaves either the commits from before
+        or `positions`. Offsets are not checked against the topics.
         """
 
     @abstractmethod
@@ -210,7 +212,7 @@ class LogCommits(ABC):
 
     @abstractmethod
     def put_meta(self, application_id: str, key: str, value: bytes) -> None:
-        """Keep a few bytes for an application beside its commits, e.g. what its partition counts were; durable when it returns."""
+        """Keep a few bytes for an application beside its commits, e.g. partition counts; durable when it returns."""
 
 
 class LogLeases(ABC):
@@ -220,30 +222,33 @@ class LogLeases(ABC):
     def lease(self, application_id: str, owner: str, ttl_ms: int) -> Lease:
         """Take the application's driver lease.
 
-        Raises LogError naming the owner that holds it; LeaseHeldError, for which a caller waits, where the log does not know whether
-        that owner's process still runs.
+        Raises LogError with the owner that has it. Raises LeaseHeldError, after which a caller waits, where the log
+        cannot see whether that owner's process still runs.
         """
 
 
 class Log(LogTopics, LogRecords, LogCommits, LogLeases):
     """Topics with partitions, and commits. One object per process and location; thread-safe.
 
-    Every log fences: a committer that was replaced is refused, whatever the guarantee for outputs. A log that cannot do
-    that cannot be used: a late commit would take the state back while the records that follow on it are deleted already.
+    Every log fences: it refuses a committer that was replaced, whatever the guarantee for outputs. Otherwise a late
+    commit would take the state back, although the records that follow it are deleted already.
 
-    Every method that names a topic raises UnknownTopicError when it does not exist, and LogError
-    naming the location when the log cannot be reached.
+    Every method that names a topic raises UnknownTopicError when it does not exist, and LogError with the location when
+    the log cannot be reached.
     """
 
     def open_files(self, tasks: int) -> int:
-        """Return how many file descriptors this process needs at least for this log when it keeps `tasks` tasks open.
+        """Return how many file descriptors this process needs at least for this log with `tasks` open tasks.
 
-        A runner refuses to start where the limit is lower, so a log rather says too little. 0: this log needs next to none.
+        A runner refuses to start where the limit is lower, so a log rather returns too little. 0: next to none.
         """
         return 0
 
     def maintain(self, now_ms: int) -> None:
-        """Apply the topics' retention and compaction as of `now_ms`; a runner calls it now and then, and a broker needs no call."""
+        """Apply the topics' retention and compaction as of `now_ms`; a runner calls it now and then.
+
+        A broker does that by itself.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -251,15 +256,15 @@ class Log(LogTopics, LogRecords, LogCommits, LogLeases):
 
 
 class LogFactory(Protocol):
-    """What the name of a log stands for: opens it at a location.
+    """Opens a log at a location; a plugin gives it a name.
 
-    A factory with an attribute `location_is_path` that is true gets relative locations put under `data_dir`.
+    With a true attribute `location_is_path`, relative locations are under `data_dir`.
     """
 
     def __call__(self, location: str, settings: Mapping[str, str]) -> Log:
         """Open; `location` is what follows the name in the application's `log` setting, e.g. a directory or brokers.
 
         `settings` are the application's `clients` and, by Kafka's names, `processing.guarantee`, `task.timeout.ms` and
-        `replication.factor`. A log leaves alone what does not concern it, and shows no value, for it may be a secret.
+        `replication.factor`. A log ignores those that are not its own, and shows no value, which may be a secret.
         """
         ...

@@ -55,7 +55,7 @@ class Serde(ABC, Generic[T]):
 
     @abstractmethod
     def deserialize(self, data: bytes) -> T:
-        """Return the value that `data` stands for."""
+        """Return the value whose bytes `data` are."""
 
     def serializer(self) -> Callable[[T], bytes]:
         """Return a function that does what `serialize` does, faster if there is one (a function written in C).
@@ -65,9 +65,10 @@ class Serde(ABC, Generic[T]):
         return self.serialize
 
     def deserialize_column(self, column: Sequence[bytes | None]) -> list[T | None]:
-        """Return a list of what `deserialize` returns for each of `column`, None for None; override it where that is faster.
+        """Return a list of what `deserialize` returns for each of `column`, None for None.
 
-        It may raise anything: the engine then goes through the column with `deserialize`. A list of another length is an error that stops the task.
+        Override it where that is faster. It may raise anything: the engine then calls `deserialize` for each. A list of
+        another length is an error that stops the task.
         """
         deserialize = self.deserialize
         return [None if data is None else deserialize(data) for data in column]
@@ -77,9 +78,9 @@ class Serde(ABC, Generic[T]):
         return self
 
     def written_form(self) -> str:
-        """Return a name for the bytes that this serde writes: a serde with another name is refused what was saved under this one.
+        """Return a name for the bytes that this serde writes; only a serde of the same name may read saved ones.
 
-        The default is the class's full name, and a check sum of the instance's attributes that are plain data, if it has any.
+        The default is the class's full name, and a check sum of the attributes that are plain data, if there are any.
         Override it where that is too much (an attribute that changes no bytes, such as a password) or too little.
 
         >>> StrSerde().written_form()
@@ -241,7 +242,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _plain_text(value: object) -> str:
-    """Return a text that is the same for equal plain data in every process: sets and dicts have no order of their own."""
+    """Return a text that is the same for equal plain data in every process: sets and dicts are sorted."""
     if isinstance(value, dict):
         return repr(sorted((_plain_text(key), _plain_text(each)) for key, each in value.items()))
     if isinstance(value, (set, frozenset)):

@@ -21,7 +21,7 @@ Changes = Mapping[str, Sequence[Change]]
 """For each store by name: what changed, sorted by key, each key once."""
 
 BAD_NAME = "a store's name is 1 to 249 letters, digits, '.', '_' or '-', and not '.' or '..'"
-"""What to say of a store's name for which `is_topic_name` returns False: Kafka Streams' rule, as the name becomes part of a topic's."""
+"""The message for a store's name that `is_topic_name` refuses: it becomes part of a topic's, as in Kafka Streams."""
 
 
 # ---------------------------------------------------------------- what a backend author writes
@@ -30,10 +30,10 @@ BAD_NAME = "a store's name is 1 to 249 letters, digits, '.', '_' or '-', and not
 class StoreBackend(ABC):
     """Bytes on this host: all stores of one task that name this backend, in one directory.
 
-    The engine calls every method from one thread; other processes on the host may hold the same
-    directory open and read. A store's name is 1 to 249 letters, digits, '.', '_' or '-', and not '.' or '..'; names that
-    differ in case only are different stores, and no such name is reserved. Keys are any bytes, the empty key included, up to at least 10 kB;
-    values are any bytes, the empty one included. Keys are ordered as bytes are in Python.
+    The engine calls every method from one thread; other processes on the host may have the same directory open and
+    read. A store's name is 1 to 249 letters, digits, '.', '_' or '-', and not '.' or '..'. Names that differ in case
+    only are different stores, and no such name is reserved. Keys are any bytes up to at least 10 kB, the empty key
+    included; values are any bytes, the empty value included. Keys are ordered as bytes are in Python.
     `penstock.plugins.testing.contracts` holds the tests that any implementation must pass.
     """
 
@@ -77,28 +77,28 @@ class StoreBackend(ABC):
         """Close and delete the stores' files; the directory itself may stay, empty."""
 
     def release(self) -> None:
-        """Let go of what pins resources between calls; the engine says so when it pauses, after every batch."""
+        """Free what pins resources between calls, such as open transactions; the engine calls it after every batch."""
         return None
 
     def trusted(self) -> bool:
-        """Return whether what is on disk can be believed; False makes the engine rebuild it.
+        """Return whether the content on disk is intact; False makes the engine rebuild it.
 
-        A backend that does not fsync says False after the machine went down.
+        A backend that does not fsync returns False after the machine went down.
         """
         return True
 
 
 class StoreBackendFactory(Protocol):
-    """What the name of a store backend stands for: a class or function that opens one.
+    """A class or function that opens a store backend; a plugin gives it a name.
 
-    A factory may have an attribute `open_files`: how many file descriptors one open backend needs at least. A runner refuses to start
-    where the limit of open files is too low for its tasks.
+    It may have an attribute `open_files`: how many file descriptors one open backend needs at least. A runner refuses
+    to start where the limit of open files is too low for its tasks.
     """
 
     def __call__(self, directory: Path, stores: Sequence[str], *, read_only: bool = False) -> StoreBackend:
         """Open the stores named `stores` under `directory` (which exists), making what is missing.
 
-        Raises StoreError, naming the directory, when it cannot. With `read_only`, opens for a
+        Raises StoreError with the directory when it cannot. With `read_only`, opens for a
         reader beside a writing process and never writes.
         """
         ...
@@ -148,15 +148,15 @@ class StateStore(ABC):
     name: str
 
     def flush(self) -> None:
-        """Hand everything that is held back as objects to the BytesStore below; called before a commit."""
+        """Serialize what is kept as objects into the BytesStore below; called before a commit."""
         return None
 
     def discard(self) -> None:
-        """Forget everything that is held as objects: the commit failed or the task is being re-opened."""
+        """Drop what is kept as objects; called when the commit failed, or the task is re-opened."""
         return None
 
     def close(self) -> None:
-        """Release what the store holds; called once."""
+        """Release the store's resources; called once."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""Declared stores: what a topology says of a store, as inert data."""
+"""Declared stores: how a topology declares a store, as inert data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .store import BAD_NAME, BytesStore, StateStore, StoreContext
 class StoreSpec:
     """Declares a store of the installed store kind that `kind` names; base class of all our declared stores.
 
-    A subclass sets `kind` and adds the options of its kind as fields. `backend` and `logged` are those of `StoreBuilder`.
+    A subclass sets `kind` and adds the options of its kind as fields. `backend` and `logged` are as in `StoreBuilder`.
     Fields named `key_serde` and `value_serde` are checked with the topology, and saved with the state.
     """
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..errors import TopologyError
 from ..store import StoreBuilder
-from .checks import near
+from .checks import nearest
 from .draft import Draft
 from .nodes import GlobalStore, InternalTopic, Node, ProcessorNode, SinkNode, SourceNode, Subtopology
 from .program import Program
@@ -48,7 +48,7 @@ def _check_stores(
             if store not in stores:
                 raise TopologyError(
                     f"processor {node.name!r} is connected to store {store!r}, which is not in the topology; declare "
-                    f"it with add_store{near(store, stores)}"
+                    f"it with add_store{nearest(store, stores)}"
                 )
             used.add(store)
     for store in stores:
@@ -91,9 +91,9 @@ def _check_internal_topics(
     written = [node.topic for node in nodes.values() if isinstance(node, SinkNode) and isinstance(node.topic, str)]
     for topic in internal_topics:
         if topic not in written:
-            raise TopologyError(f"internal topic {topic!r} is written by no sink{near(topic, written)}")
+            raise TopologyError(f"internal topic {topic!r} is written by no sink{nearest(topic, written)}")
         if topic not in readers:
-            raise TopologyError(f"internal topic {topic!r} is read by no source{near(topic, readers)}")
+            raise TopologyError(f"internal topic {topic!r} is read by no source{nearest(topic, readers)}")
     for store, each in global_stores.items():
         if each.source.topics[0] in internal_topics:
             raise TopologyError(

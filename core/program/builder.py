@@ -22,7 +22,7 @@ from .checks import (
     check_supplier,
     check_topic,
     kind_of,
-    near,
+    nearest,
 )
 from .draft import Draft
 from .nodes import GlobalStore, InternalTopic, Partitioner, ProcessorNode, SinkNode, SourceNode, TopicChooser
@@ -200,7 +200,9 @@ class Topology:
         if node is None:
             raise TopologyError(
                 f"store {stores[0]!r} cannot be connected to {processor!r}: there is no such processor yet"
-                + near(processor, (each.name for each in self._draft.nodes.values() if isinstance(each, ProcessorNode)))
+                + nearest(
+                    processor, (each.name for each in self._draft.nodes.values() if isinstance(each, ProcessorNode))
+                )
             )
         if not isinstance(node, ProcessorNode):
             raise TopologyError(
@@ -273,7 +275,7 @@ class Topology:
             if source in self._draft.global_nodes():
                 raise TopologyError(f"copartition: {source!r} belongs to a global store, which every task reads whole")
             if source not in known:
-                raise TopologyError(f"copartition: there is no source named {source!r} yet{near(source, known)}")
+                raise TopologyError(f"copartition: there is no source named {source!r} yet{nearest(source, known)}")
         if len(set(sources)) < 2:
             raise TopologyError(f"copartition: expected the names of at least two sources, found {list(sources)}")
         self._draft.copartitioned.append(sources)

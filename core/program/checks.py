@@ -26,7 +26,7 @@ def kind_of(node: Node) -> str:
     return {SourceNode: "source", ProcessorNode: "processor", SinkNode: "sink"}[type(node)]
 
 
-def near(name: object, known: Iterable[str]) -> str:
+def nearest(name: object, known: Iterable[str]) -> str:
     """Return the end of a message about an unknown name: the nearest known ones, or all."""
     names = list(known)
     close = get_close_matches(str(name), names, 3)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ..errors import TopologyError
 from ..extractors import TimestampExtractor
 from ..store import StoreBuilder
-from .checks import check_builder, check_function, check_name, check_serdes, check_topic, kind_of, near
+from .checks import check_builder, check_function, check_name, check_serdes, check_topic, kind_of, nearest
 from .nodes import GlobalStore, InternalTopic, Node, SinkNode, SourceNode
 from .serdes import SerdeLike
 
@@ -59,7 +59,7 @@ class Draft:
             if node is None:
                 raise TopologyError(
                     f"{where}: its parent {parent!r} is not in the topology; parents are added before their children, "
-                    f"so that there are no cycles{near(parent, self.nodes)}"
+                    f"so that there are no cycles{nearest(parent, self.nodes)}"
                 )
             if isinstance(node, SinkNode):
                 raise TopologyError(

@@ -21,7 +21,7 @@ CLIENT_PREFIXES = ("consumer", "producer", "admin")
 
 
 class NoCounterpartError(ConfigError):
-    """A name that a vocabulary knows and that sets nothing here; the message names it, and says what to do instead."""
+    """A name of a vocabulary that sets nothing here; the message has the name, and what to do instead."""
 
 
 class Vocabulary(Protocol):
@@ -29,7 +29,7 @@ class Vocabulary(Protocol):
 
     @property
     def owner(self) -> str:
-        """Whose names they are, as messages say it, e.g. "Kafka Streams"."""
+        """Whose names they are, for messages, e.g. "Kafka Streams"."""
         ...
 
     @property
@@ -42,11 +42,11 @@ class Vocabulary(Protocol):
         ...
 
     def knows(self, name: str) -> bool:
-        """Return whether `name` is one of the vocabulary; it may know more than `names` and `prefixes` say."""
+        """Return whether `name` is one of the vocabulary; it may be one that `names` does not list."""
         ...
 
     def translate(self, name: str, value: Any) -> tuple[Key, Any] | None:
-        """Return our setting that a known `name` sets, and its value; None when the value asks for what is so anyway.
+        """Return our setting that a known `name` sets, and its value; None when that is the case anyway.
 
         Raises NoCounterpartError for a name that sets nothing here, and ConfigError for a value that cannot be.
         """
@@ -60,7 +60,7 @@ def vocabularies() -> list[Vocabulary]:
 
 
 def translate(name: str, value: Any, own: Collection[str]) -> tuple[Key, Any] | None:
-    """Return which of our settings a name stands for, and its value; None when it says what is so anyway.
+    """Return which of our settings a name sets, and its value; None when that is the case anyway.
 
     `own` are the fields of Settings. Vocabularies are loaded for other names only. Raises ConfigError for a name
     without counterpart, with what to do instead, and for an unknown one, with the nearest names.

@@ -12,8 +12,8 @@ HIDDEN = "********"
 """What is shown in place of a secret."""
 
 _SECRET_NAME = re.compile(
-    r"passw|passphrase|pwd|secret|token|jaas|credential|private|ssl\.?key|api\.?key|access\.?key|auth\.?user|user\.?info"
-    r"|keytab|keystore|sasl\.oauthbearer\.config|(^|\.)(pin|pass|key|auth)$"
+    r"passw|passphrase|pwd|secret|token|jaas|credential|private|ssl\.?key|api\.?key|access\.?key|auth\.?user"
+    r"|user\.?info|keytab|keystore|sasl\.oauthbearer\.config|(^|\.)(pin|pass|key|auth)$"
 )
 _SECRET_VALUE = re.compile(r"-----BEGIN|://[^/\s@]*@|(?i:passw|secret|token|credential)\w*\s*[=:]")
 _IN_A_PLACE = re.compile(

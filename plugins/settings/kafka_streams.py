@@ -128,6 +128,7 @@ KAFKA_STREAMS: Mapping[str, tuple[str, Convert]] = {
 
 _NO_GROUP = "tasks are placed by Spark, not by a consumer group; leave it out"
 _NO_DSL_SERDE = "give the source, sink or store its serde"
+_NO_CACHE = "there is no record cache, every update is emitted; `commit_bytes` bounds what waits for a commit"
 _NO_METRICS = "`penstock run` reports counts; leave it out"
 _LMDB = "stores are kept in LMDB; leave it out"
 
@@ -137,15 +138,21 @@ WITHOUT_COUNTERPART: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "application.server": ("state is not served to other hosts; leave it out", ("",)),
     "buffered.records.per.partition": ("set `fetch_bytes`", ()),
     "built.in.metrics.version": (_NO_METRICS, ("latest",)),
-    "cache.max.bytes.buffering": ("there is no record cache, every update is emitted; `commit_bytes` bounds what waits for a commit", ("0",)),
-    "config.providers": ('give a secret as {file = "PATH"}, or in the variable PENSTOCK_NAME or PENSTOCK_NAME_FILE', ("",)),
+    "cache.max.bytes.buffering": (_NO_CACHE, ("0",)),
+    "config.providers": (
+        'give a secret as {file = "PATH"}, or in the variable PENSTOCK_NAME or PENSTOCK_NAME_FILE',
+        ("",),
+    ),
     "default.client.supplier": ("the clients are librdkafka's; leave it out", ()),
     "default.list.key.serde.inner": (_NO_DSL_SERDE, ()),
     "default.list.key.serde.type": (_NO_DSL_SERDE, ()),
     "default.list.value.serde.inner": (_NO_DSL_SERDE, ()),
     "default.list.value.serde.type": (_NO_DSL_SERDE, ()),
     "dsl.store.format": ("stores say themselves whether they keep timestamps; leave it out", ("default",)),
-    "ensure.explicit.internal.resource.naming": ("every node and store has a name here; leave it out", ("false", "true")),
+    "ensure.explicit.internal.resource.naming": (
+        "every node and store has a name here; leave it out",
+        ("false", "true"),
+    ),
     "group.protocol": (_NO_GROUP, ("classic", "streams")),
     "log.summary.interval.ms": ("`penstock run` shows its progress; leave it out", ()),
     "max.warmup.replicas": ("there are no standby tasks; leave it out", ()),
@@ -153,10 +160,16 @@ WITHOUT_COUNTERPART: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "metrics.num.samples": (_NO_METRICS, ()),
     "metrics.recording.level": (_NO_METRICS, ()),
     "metrics.sample.window.ms": (_NO_METRICS, ()),
-    "num.standby.replicas": ("there are no standby tasks: a task restores from the changelog where Spark places it", ("0",)),
+    "num.standby.replicas": (
+        "there are no standby tasks: a task restores from the changelog where Spark places it",
+        ("0",),
+    ),
     "poll.ms": ("Spark starts the batches: `penstock run --trigger`", ()),
     "probing.rebalance.interval.ms": (_NO_GROUP, ()),
-    "processing.exception.handler.global.enabled": ("global stores are filled without processors; leave it out", ("false",)),
+    "processing.exception.handler.global.enabled": (
+        "global stores are filled without processors; leave it out",
+        ("false",),
+    ),
     "processor.wrapper.class": ("wrap processors where the topology is made", ()),
     "rack.aware.assignment.non_overlap_cost": (_NO_GROUP, ()),
     "rack.aware.assignment.strategy": (_NO_GROUP, ("none",)),
@@ -165,7 +178,7 @@ WITHOUT_COUNTERPART: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "repartition.purge.interval.ms": ("repartition topics are purged behind each commit; leave it out", ()),
     "rocksdb.config.setter": (_LMDB, ()),
     "state.cleanup.dir.max.age.ms": ("set `state_cleanup_delay`", ("-1",)),
-    "statestore.cache.max.bytes": ("there is no record cache, every update is emitted; `commit_bytes` bounds what waits for a commit", ("0",)),
+    "statestore.cache.max.bytes": (_NO_CACHE, ("0",)),
     "task.assignor.class": (_NO_GROUP, ("",)),
     "topology.optimization": ("a topology runs as it is written; leave it out", ("none",)),
     "upgrade.from": ("nothing has to be upgraded; leave it out", ("",)),

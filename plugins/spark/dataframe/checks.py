@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from penstock.errors import ConfigError, TopologyError
-from penstock.program.checks import near
+from penstock.program.checks import nearest
 from penstock.program.nodes import SinkNode, SourceNode
 from penstock.settings.application import Application
 
@@ -81,7 +81,7 @@ def check_sources(application: Application, sources: Any) -> None:
         if topic not in topics:
             raise ConfigError(
                 f"application {application.id!r}: no source reads topic {topic!r}, for which there is a "
-                f"DataFrame{near(topic, topics)}"
+                f"DataFrame{nearest(topic, topics)}"
             )
     for node in application.program.nodes.values():
         if isinstance(node, SourceNode):
