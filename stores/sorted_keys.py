@@ -25,7 +25,7 @@ class SortedKeys:
         return self._length
 
     def update(self, keys: Collection[bytes]) -> None:
-        """Add keys that are not there yet."""
+        """Add keys that are not in it."""
         if len(keys) * 8 > self._length:
             ordered = [key for block in self._blocks for key in block]
             ordered += sorted(keys)
@@ -36,7 +36,7 @@ class SortedKeys:
                 self.add(key)
 
     def add(self, key: bytes) -> None:
-        """Add a key that is not there yet."""
+        """Add a key that is not in it."""
         self._length += 1
         if not self._blocks:
             self._blocks, self._firsts = [[key]], [key]
@@ -51,7 +51,7 @@ class SortedKeys:
             del block[_BLOCK:]
 
     def remove(self, key: bytes) -> None:
-        """Remove a key that is there."""
+        """Remove a key that is in it."""
         index = bisect_right(self._firsts, key) - 1
         block = self._blocks[index]
         del block[bisect_left(block, key)]

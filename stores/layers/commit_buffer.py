@@ -35,7 +35,7 @@ class CommitBuffer:
         self._in_backend: dict[bytes, bool] = {}
 
     def read_from(self, backend: StoreBackend) -> None:
-        """Be a view of another backend from now on. Only where no change is pending."""
+        """Read another backend from now on. Call it only when no change is pending."""
         self._backend = backend
         self._read = backend.get
         self.clear()
@@ -116,7 +116,7 @@ class CommitBuffer:
     def _merge(
         self, order: SortedKeys, pending: Iterator[bytes], stored: Iterator[tuple[bytes, bytes]], reverse: bool
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield from both in order. Values are those of the moment in which they are yielded."""
+        """Yield from both in order. Each value is read when it is yielded."""
         changes = self._changes
         key = next(pending, None)
         entry = next(stored, None)

@@ -118,7 +118,7 @@ def test_it_starts_elsewhere_when_somebody_is_faster(monkeypatch: pytest.MonkeyP
             broker.kill()
             with socket.create_server(("127.0.0.1", port)):
                 assert not is_free(port)
-                with pytest.raises(RuntimeUnavailableError, match=f"somebody took its port {port} of 127.0.0.1"):
+                with pytest.raises(RuntimeUnavailableError, match=f"another program took its port {port} of 127.0.0.1"):
                     broker.start()
         assert not broker.directory.exists()
 

@@ -1,8 +1,8 @@
 """Ending producers: each is destroyed only when it is idle.
 
 librdkafka corrupts memory when a producer is destroyed while a request has no answer yet, most often after a fatal
-error, and sooner or later the process aborts (SIGABRT, SIGSEGV). Purging records in flight does not help: the request is
-still there. So a daemon thread keeps a producer that is not idle until it is; the process can end meanwhile.
+error, and sooner or later the process aborts (SIGABRT, SIGSEGV). Purging records in flight does not help: the request
+is still there. So a daemon thread keeps a producer that is not idle until it is; the process can end meanwhile.
 """
 
 from __future__ import annotations

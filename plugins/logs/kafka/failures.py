@@ -89,8 +89,8 @@ def error_of(error: BaseException) -> KafkaError | None:
 def fatal_errors_as_kafka_exceptions() -> Iterator[None]:
     """Raise the KafkaException of a fatal error in place of a SystemError.
 
-    confluent-kafka raises it while it serves callbacks, and then calls `on_delivery` with that exception set, which Python
-    reports as a SystemError.
+    confluent-kafka raises it while it serves callbacks, and then calls `on_delivery` with that exception set, which
+    Python reports as a SystemError.
     """
     try:
         yield

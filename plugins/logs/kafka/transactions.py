@@ -67,9 +67,9 @@ class Transactions(Outbox):
                 raise error from None
             raise LogError(
                 f"{self._clients.where} answers, and did not begin transactions of {self._what} for "
-                f"{self._clients.patience.timeout_s:g} s (task_timeout). They need the topic __transaction_state, which is "
-                "created when the cluster has `transaction.state.log.replication.factor` brokers, and a leader of every "
-                "partition that a transaction was left open in: see the brokers' logs"
+                f"{self._clients.patience.timeout_s:g} s (task_timeout). They need the topic __transaction_state, "
+                "which is created when the cluster has `transaction.state.log.replication.factor` brokers, and a leader of "
+                "every partition that a transaction was left open in: see the brokers' logs"
             ) from error
 
     def begin(self) -> None:
@@ -90,7 +90,7 @@ class Transactions(Outbox):
         self._is_open = False
 
     def abort(self, seconds: float) -> bool:
-        """Abort the open transaction, if any. Return False if its end is unknown after `seconds`: then close this object."""
+        """Abort the open transaction, if any. Return False if its end is unknown after `seconds`: then close this."""
         if self.is_over:
             return False
         try:

@@ -29,7 +29,7 @@ _DAY_MS = 24 * 60 * 60 * 1000
 
 
 class ChangelogContract:
-    """What any changelog must keep; a test class of yours runs it.
+    """The contract of a changelog, as tests; run them in a test class of yours.
 
     >>> from penstock.plugins.changelogs.memory import MemoryChangelog
     >>> class TestMemory(ChangelogContract):
@@ -48,7 +48,7 @@ class ChangelogContract:
         return str(directory)
 
     def test_any_history_is_restored(self) -> None:
-        """Whatever was appended, lost, snapshotted, cleaned, reopened: each committed version comes back as it was."""
+        """Each committed version is restored, whatever was appended, lost, snapshotted, cleaned or reopened."""
         run_histories(lambda: _History(self), examples=self.examples, steps=30)
 
     def test_many_deltas_ask_for_a_snapshot_and_go_with_it(self, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ class ChangelogContract:
             reopened.restore("0-v", None)
 
     def test_a_large_snapshot_comes_in_steps(self, tmp_path: Path) -> None:
-        """A state need not fit into memory, neither on the way out nor back."""
+        """A state need not fit into memory, neither for a snapshot nor for a restore."""
         rows = 2000
         log = self._open(tmp_path)
         log.append({}, None, "0-v")
@@ -157,7 +157,7 @@ class ChangelogContract:
         assert restored(self._open(tmp_path), "004-a", None, {}) == {}
 
     def test_a_version_that_nobody_appended_is_an_error(self, tmp_path: Path) -> None:
-        """An empty state in its place would be a silent loss."""
+        """An empty state instead would be a silent loss."""
         log = self._open(tmp_path)
         with pytest.raises(ChangelogError, match="ghost"):
             log.restore("ghost", None)
@@ -256,7 +256,7 @@ class ChangelogContract:
             assert restored(log, "0-v", None, {}) == {"s": {b"key": b"%d" % number}}
 
     def test_a_changelog_keeps_commits(self, tmp_path: Path) -> None:
-        """That which a delta follows, the latest one of a snapshot, and the first of all, whatever happened since."""
+        """The commit before a delta, the latest one of a snapshot, and the first one, also after later changes."""
         log = self._open(tmp_path)
         assert (log.proven(), log.beginnings(), log.kept("0-v")) == (set(), set(), None)
         log.append({}, None, "0-v", _commit_of("0-v", 1))
@@ -275,7 +275,7 @@ class ChangelogContract:
         assert (log.proven(), log.beginnings(), log.kept("1-v")) == (set(), set(), None)
 
     def test_a_destroyed_one_never_was(self, tmp_path: Path) -> None:
-        """Neither version nor snapshot is left, a new chain begins in its place, and others stay as they are."""
+        """No version and no snapshot is left, a new chain can begin, and other changelogs are unchanged."""
         where = self.location(tmp_path)
         log, other = self._open(tmp_path), type(self).changelog(where, "application", "0_1")
         log.destroy()
@@ -384,7 +384,7 @@ class _History(RuleBasedStateMachine):
         self._commits: dict[str, Commit] = {}
         self._chain: list[str] = []
         self._sure = 0
-        """How many versions at the beginning of the chain may have been cleaned away."""
+        """How many versions at the beginning of the chain may have been deleted by `clean`."""
         self._count = 0
         self._reopen()
 

@@ -29,7 +29,7 @@ _BUILT_IN: Mapping[type, st.SearchStrategy[Any]] = {
 
 
 class SerdeContract:
-    """What any serde must keep; a test class of yours runs it.
+    """The contract of a serde, as tests; run them in a test class of yours.
 
     >>> from penstock.serde import StrSerde
     >>> class TestStr(SerdeContract):
@@ -75,7 +75,7 @@ class SerdeContract:
     @_few
     @given(st.data())
     def test_a_value_always_has_the_same_bytes(self, data: st.DataObject) -> None:
-        """Stores are ordered and looked up by them; what was written before or failed in between does not matter."""
+        """Stores are ordered and looked up by bytes, so they must not depend on earlier calls, also failed ones."""
         serde = self.made()
         value, other = data.draw(st.tuples(self.values, self.values))
         written = serde.serialize(value)
@@ -138,7 +138,7 @@ class SerdeContract:
     @_each
     @given(st.data())
     def test_checked_types_come_back_or_fail(self, data: st.DataObject) -> None:
-        """A store may show such a value as the object that was put, once `serialize` took it."""
+        """A store may return such a value as the object that was put, after `serialize` accepted it."""
         serde = self.made()
         for kind in sorted(serde.checked_types, key=repr):
             value = data.draw(self._of_type(kind))
@@ -164,7 +164,7 @@ class SerdeContract:
     @_few
     @given(st.data())
     def test_the_fast_function_writes_the_same_bytes(self, data: st.DataObject) -> None:
-        """Or raises, and then `serialize` is asked."""
+        """Or it raises, and then `serialize` is called."""
         serde = self.made()
         value = data.draw(self.values)
         try:

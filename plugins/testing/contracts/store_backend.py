@@ -31,8 +31,8 @@ STORES = ("first", "second")
 
 NAMES = (
     "counts", "Counts", "a.b", "a_b", "a-b", "...", ".a", "a.", "-", "--", "_", "9", "n" * 249, "n" * 248 + "N",
-    "version", "meta", "entries", "table", "select", "rowid", "sqlite_master", "sqlite_x", "con", "data.mdb", "lock.mdb",
-    "tmp",
+    "version", "meta", "entries", "table", "select", "rowid", "sqlite_master", "sqlite_x", "con", "data.mdb",
+    "lock.mdb", "tmp",
 )  # fmt: skip
 """Names that stores may have, and that a table, a file or a part of one may not, or not beside one another."""
 
@@ -56,7 +56,7 @@ VALUES: st.SearchStrategy[bytes] = st.binary(max_size=3) | st.integers(1, 20_000
 
 
 class StoreBackendContract:
-    """What any store backend must keep; a test class of yours runs it.
+    """The contract of a store backend, as tests; run them in a test class of yours.
 
     >>> from penstock.stores.memory import MemoryBackend
     >>> class TestMemory(StoreBackendContract):
@@ -74,11 +74,11 @@ class StoreBackendContract:
     """How many random histories are tried."""
 
     def test_any_history(self) -> None:
-        """Whatever is written, refused, reopened and killed, every read answers as a dict would."""
+        """Every read answers as a dict would, whatever is written, refused, reopened and killed."""
         run_histories(lambda: _History(self), examples=self.examples, steps=20)
 
     def test_a_write_may_stay_at_its_version(self, tmp_path: Path) -> None:
-        """The engine replaces a store's content so, and opens a directory with more stores or fewer than before."""
+        """The engine replaces a store's content this way, and opens a directory with more or fewer stores."""
         with self._opened(tmp_path) as backend:
             backend.write({"first": [(b"key", b"1")], "second": [(b"key", b"1")]}, None, "v1")
             backend.write({"first": [(b"key", None)]}, "v1", "v1")
@@ -113,7 +113,7 @@ class StoreBackendContract:
             assert all(backend.get("first", key) is None for key in keys)
 
     def test_a_new_directory_is_empty(self, tmp_path: Path) -> None:
-        """Its version is None, which is also what the first write must expect."""
+        """Its version is None, which the first write expects."""
         with self._opened(tmp_path) as backend:
             assert backend.version() is None
             assert backend.trusted() is True
@@ -123,7 +123,7 @@ class StoreBackendContract:
             assert backend.version() == "v1"
 
     def test_a_stale_write_changes_nothing(self, tmp_path: Path) -> None:
-        """A process that was overtaken must not take the store back, nor parts of it."""
+        """A process that was replaced must not move the store back, not even in part."""
         with self._opened(tmp_path) as backend:
             with pytest.raises(StaleStoreError):
                 backend.write({"first": [(b"a", b"0")]}, "v0", "v1")
@@ -180,7 +180,7 @@ class StoreBackendContract:
             assert backend.get("second", b"k") == b"2"
 
     def test_bounds_of_a_range(self, tmp_path: Path) -> None:
-        """The start is in, the end is out, and a range that is turned around is empty."""
+        """The start is included, the end is not, and a range whose end is before its start is empty."""
         with self._opened(tmp_path) as backend:
             backend.write({"first": [(key, b"") for key in (b"a", b"aa", b"b", b"c")]}, None, "v1")
 
@@ -195,7 +195,7 @@ class StoreBackendContract:
             assert keys(b"", None) == [b"a", b"aa", b"b", b"c"]
 
     def test_many_entries(self, tmp_path: Path) -> None:
-        """A scan that takes several steps inside of the backend neither skips nor repeats."""
+        """A scan in several steps inside the backend neither skips nor repeats an entry."""
         entries = [(b"%05d" % number, bytes([number % 256]) * (number % 700)) for number in range(5000)]
         with self._opened(tmp_path) as backend:
             backend.write({"first": entries}, None, "v1")
@@ -204,7 +204,7 @@ class StoreBackendContract:
             assert 2500 <= backend.approximate_count("first") <= 10_000
 
     def test_a_large_value(self, tmp_path: Path) -> None:
-        """Of some megabytes, several times over."""
+        """Some megabytes, several times over."""
         value = os.urandom(3 << 20)
         with self._opened(tmp_path) as backend:
             version = None
@@ -229,7 +229,7 @@ class StoreBackendContract:
             assert len(kept) == 200
 
     def test_writing_while_iterating(self, tmp_path: Path) -> None:
-        """Never fails; what was not touched is seen once, in order."""
+        """It never fails, and yields each unchanged entry once, in order."""
         with self._opened(tmp_path) as backend:
             backend.write({"first": [(b"%04d" % number, b"old") for number in range(2000)]}, None, "v0")
             for reverse in (False, True):
@@ -248,7 +248,7 @@ class StoreBackendContract:
                 assert len(touched) > 40
 
     def test_closing(self, tmp_path: Path) -> None:
-        """Twice is fine; using it afterwards is an error, of an iterator as well."""
+        """`close` is idempotent; using the backend, or an iterator, afterwards is an error."""
         backend = type(self).open(tmp_path, STORES)
         backend.write({"first": [(b"%04d" % number, b"") for number in range(2000)]}, None, "v1")
         entries = backend.range("first")
@@ -272,7 +272,7 @@ class StoreBackendContract:
             assert sum(1 for _ in again.range("first")) == 2000
 
     def test_destroying(self, tmp_path: Path) -> None:
-        """Leaves a directory that opens as a new one."""
+        """The directory opens as a new one afterwards."""
         backend = type(self).open(tmp_path, STORES)
         backend.write({"first": [(b"k", b"1")]}, None, "v1")
         backend.destroy()
@@ -294,7 +294,7 @@ class StoreBackendContract:
             type(self).open(tmp_path / "taken", STORES)
 
     def test_a_reader_in_another_process(self, tmp_path: Path) -> None:
-        """Sees the last commit, all of it, at every look; and cannot write."""
+        """Each read sees the whole last commit; writing is refused."""
         if self.in_one_process:
             pytest.skip("this backend has no other processes")
         opener = type(self).open
@@ -449,7 +449,7 @@ class _History(RuleBasedStateMachine):
     @precondition(lambda self: not self.contract.in_one_process)
     @rule(plan=st.lists(_changes(KEYS), min_size=1, max_size=4), after=st.integers(0, 4), closed=st.booleans())
     def crash(self, plan: list[Changes], after: int, closed: bool) -> None:
-        """Another process goes on, and is killed in the write that follows number `after`."""
+        """Another process continues, and is killed in the write after number `after`."""
         self.backend.close()
         opener, directory, version = self.opener, self.directory, self.version
         names = [self.next_version() for _ in plan]

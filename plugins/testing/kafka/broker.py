@@ -95,7 +95,7 @@ class KafkaBroker(Server):
         return self._process.pid if self._process is not None and self._process.is_running() else None
 
     def start(self) -> None:
-        """Start the broker, and return when it takes part; raises RuntimeUnavailableError with the end of its log.
+        """Start the broker, and return when it is ready; raises RuntimeUnavailableError with the end of its log.
 
         Does nothing when it runs.
         """
@@ -149,7 +149,7 @@ class KafkaBroker(Server):
 
     @property
     def log(self) -> Path:
-        """The file with what the broker said."""
+        """The file with the broker's output."""
         return self.directory / "broker.log"
 
     def known_brokers(self) -> set[int]:
@@ -157,7 +157,7 @@ class KafkaBroker(Server):
         return brokers_known_at(self._port("PLAINTEXT"))
 
     def join(self, controller: KafkaBroker, node_id: int) -> None:
-        """Be number `node_id` of another broker's cluster, and no controller. That one has been started."""
+        """Join another, started broker's cluster as number `node_id`, without being a controller."""
         self.node_id = node_id
         self._voters = f"{controller.node_id}@{HOST}:{controller._port('CONTROLLER')}"
         self._cluster_id = controller._cluster_id
@@ -242,7 +242,7 @@ class KafkaBroker(Server):
         return [java(), *_JVM, *self._jvm_options, "-cp", f"{jars}/*"]
 
     def _started(self, jars: Path) -> bool:
-        """Start the process and wait until it takes part; False when it found one of its ports taken."""
+        """Start the process and wait until it is ready; return False if one of its ports is taken."""
         command = [*self._java(jars), "kafka.Kafka", str(self._properties)]
         process = BrokerProcess(command, self.log, self.disposable)
         self._process = process

@@ -46,7 +46,7 @@ class KafkaCluster(Server):
         return ",".join(broker.bootstrap for broker in self.brokers)
 
     def start(self) -> None:
-        """Start the brokers that do not run, and return when all take part."""
+        """Start the brokers that do not run, and return when all are ready."""
         first = self.brokers[0]
         first.start()
         for number, broker in enumerate(self.brokers[1:], start=2):
