@@ -64,7 +64,12 @@ def check_builder(builder: object) -> None:
     if not is_topic_name(builder.name):
         raise TopologyError(f"store {builder.name!r}: {BAD_NAME}")
     if isinstance(builder, StoreSpec):
-        check_installed(f"store {builder.name!r}", "store kind", builder.kind)
+        kind = getattr(builder, "kind", None)
+        if not isinstance(kind, str):
+            raise TopologyError(
+                f"store {builder.name!r}: class {type(builder).__name__} sets no `kind`, the name of one"
+            )
+        check_installed(f"store {builder.name!r}", "store kind", kind)
     if builder.backend is not None:
         check_installed(f"store {builder.name!r}", "store backend", builder.backend)
     check_serdes(f"store {builder.name!r}", getattr(builder, "key_serde", None), getattr(builder, "value_serde", None))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from hypothesis import strategies as st
 from penstock import Application, ConfigError, DeadLetter, Retry, Settings, Topology, skip
 from penstock.extractors import wall_clock_timestamp
 from penstock.handlers import fail
+from penstock.hooks import Registry, hookimpl
 from penstock.plugins.logs.kafka.client_names import JAVA_ONLY, KNOWN, RENAMED
 from penstock.plugins.settings.kafka_streams import KAFKA_STREAMS, WITHOUT_COUNTERPART
+from penstock.settings import sources
 from penstock.settings.layers import Layer
-from penstock.settings.names import translate
+from penstock.settings.names import NoCounterpartError, translate
 from penstock.settings.secret import is_secret
 
 OWN = Settings.names()
@@ -209,6 +212,52 @@ print([name for name in sys.modules if name.startswith("confluent_kafka")])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.splitlines() == ["[]", "[]"]
+
+
+class AcmeNames:
+    owner = "Acme"
+    prefixes = ("acme.",)
+
+    def names(self) -> list[str]:
+        return ["flush.seconds", "threads"]
+
+    def knows(self, name: str) -> bool:
+        return name.removeprefix("acme.") in self.names()
+
+    def translate(self, name: str, value: Any) -> tuple[str, Any]:
+        if name.endswith("threads"):
+            raise NoCounterpartError(f"{name!r} of Acme has no counterpart here: set `parallelism`")
+        return "commit_interval", f"{value}s"
+
+
+class AcmePlugin:
+    @hookimpl
+    def penstock_settings_vocabularies(self) -> dict[str, Any]:
+        return {"acme": AcmeNames()}
+
+
+@pytest.fixture
+def acme(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    registry = Registry([("acme", "acme", "1.0", AcmePlugin())], {})
+    monkeypatch.setattr("penstock.settings.names.registry", lambda: registry)
+    sources._names_of_vocabularies.cache_clear()
+    yield
+    sources._names_of_vocabularies.cache_clear()
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_vocabulary_of_a_plugin() -> None:
+    assert make({"acme.flush.seconds": 5}).commit_interval == make({"flush.seconds": 5}).commit_interval == "5s"
+    variable = {"PENSTOCK_ACME_FLUSH_SECONDS": "5"}
+    assert sources.environment_layer(variable).values == {"commit_interval": "5s"}
+    for name, message in {
+        "acme.threads": "^'acme.threads' of Acme has no counterpart here: set `parallelism`$",
+        "acme.flush.second": "^unknown setting 'acme.flush.second'; did you mean 'acme.flush.seconds'",
+        "zzz": "^unknown setting 'zzz'; known: data_dir, .*, and the names of Acme ",
+        "num.standby.replicas": "^unknown setting 'num.standby.replicas'",
+    }.items():
+        with pytest.raises(ConfigError, match=message):
+            make({name: 1})
 
 
 LAYERS = st.dictionaries(

@@ -29,7 +29,7 @@ from penstock import (
 )
 from penstock.errors import ConfigError
 from penstock.hooks import Registry
-from penstock.store_specs import KeyValueStoreSpec
+from penstock.store_specs import KeyValueStoreSpec, StoreSpec
 
 
 class Pass(Processor):
@@ -172,6 +172,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "stores that are no list": (lambda: base().add_processor("q", Pass, "p", stores="s"), r"write stores=\['s'\]"),
     "store that is none": (lambda: base().add_processor("q", Pass, "p", stores=[3]), "expected a declared store, found 3"),  # type: ignore[list-item]
     "store name": (lambda: base().add_store(KeyValueStoreSpec("a/b"), "p"), "store 'a/b': a store's name is"),
+    "store without a kind": (lambda: base().add_store(StoreSpec("s"), "p"), "store 's': class StoreSpec sets no `kind`"),
     "unknown store": (
         lambda: base().add_store(key_value_store("totals"), "p").add_processor("q", Pass, "p", stores=["total"]).build(),
         "processor 'q' is connected to store 'total', which is not in the topology; .* did you mean 'totals'",
