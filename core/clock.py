@@ -27,7 +27,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until a test moves it.
+    """A clock whose time changes only when a test moves it.
 
     >>> clock = ManualClock(5)
     >>> clock.advance("1s")
@@ -55,7 +55,7 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
 
 def duration_ms(duration: Duration, what: str = "duration") -> int:
-    """Return `duration` in milliseconds. Raises ConfigError naming `what` for anything else.
+    """Return `duration` in milliseconds. Raises ConfigError with `what` for anything else.
 
     >>> duration_ms("1h30m"), duration_ms(timedelta(seconds=2))
     (5400000, 2000)

@@ -146,7 +146,7 @@ class Groups:
         self._above = {name: name for name in names}
 
     def find(self, name: str) -> str:
-        """Return the name that stands for the set `name` is in."""
+        """Return the representative of the set that `name` is in."""
         while self._above[name] != name:
             self._above[name] = name = self._above[self._above[name]]
         return name

@@ -37,7 +37,7 @@ class Topology:
     """A program under construction: sources, processors, stores and sinks by name, and their edges.
 
     A parent is added before its children, so a topology has no cycles by construction. Every method returns the
-    topology. Each mistake raises TopologyError, naming the node and the fix, at the call that makes it or, if later
+    topology. Each mistake raises TopologyError with the node and the fix, at the call that makes it or, if later
     calls could still mend it, in `build`. A plugin that is named and not installed raises PluginError. Semantics: Kafka
     Streams' Topology.
 
@@ -231,7 +231,7 @@ class Topology:
         """Declare a store that every task can read: all partitions of `topic`, put there by one processor.
 
         `source` and `processor` name its two nodes, which have no other parents and children. The topic is its
-        changelog, so it is not logged whatever the builder says.
+        changelog, so `builder.logged` is ignored.
         """
         where = f"global store {getattr(builder, 'name', builder)!r}"
         node = self._draft.source(source, (topic,), None, key_serde, value_serde, timestamp_extractor, None)
@@ -268,7 +268,7 @@ class Topology:
     def copartition(self, *sources: str) -> Topology:
         """Require that the topics of these sources have equal numbers of partitions (a join of them needs it).
 
-        Sources whose records reach the same store are held to this without being named. `Program.resolve` checks it.
+        Sources whose records reach the same store need not be named. `Program.resolve` checks it.
         """
         known = [name for name, node in self._draft.nodes.items() if isinstance(node, SourceNode)]
         for source in sources:

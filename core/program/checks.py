@@ -118,7 +118,7 @@ def check_supplier(where: str, supplier: object, options: Mapping[str, Any]) -> 
     try:
         inspect.signature(supplier).bind(**options)
     except ValueError:
-        pass  # Some callables written in C do not tell their arguments.
+        pass  # Some callables written in C have no signature.
     except TypeError as error:
         raise TopologyError(
             f"{where}: its supplier cannot be called with the options {sorted(options) or 'none'}: {error}"

@@ -85,7 +85,7 @@ class Draft:
         timestamp_extractor: TimestampExtractor | None,
         offset_reset: str | None,
     ) -> SourceNode:
-        """Return a source node. Raises TopologyError for what it cannot read, or cannot read as it says."""
+        """Return a source node. Raises TopologyError for what no source can read."""
         where = f"source {name!r}"
         check_name("source", name)
         self.check_new(name)

@@ -35,7 +35,7 @@ class TaskId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> TaskId:
-        """Return the task id that `text`, e.g. "0_3", stands for."""
+        """Return the task id that is written as `text`, e.g. "0_3"."""
         subtopology, _, partition = text.partition("_")
         return cls(int(subtopology), int(partition))
 
@@ -95,7 +95,7 @@ class InternalTopic:
 class GlobalStore:
     """A store that every task can read, filled from all partitions of one topic by one processor.
 
-    It is not logged, whatever its builder says: the topic is its changelog. `id` is its number among the
+    It is never logged, whatever its builder has: the topic is its changelog. `id` is its number among the
     sub-topologies.
     """
 

@@ -16,7 +16,7 @@ SerdeLike = str | Serde[Any] | None
 
 
 class NodeDefaults(Protocol):
-    """What sources, sinks and stores get that do not say: the part of `Settings` that a program depends on."""
+    """The defaults of sources, sinks and stores: the part of `Settings` that a program depends on."""
 
     @property
     def key_serde(self) -> SerdeLike:
@@ -52,7 +52,7 @@ DEFAULTS = _Defaults()
 
 
 def resolve_serde(given: str | Serde[Any] | None, default: str | Serde[Any] | None, what: str) -> Serde[Any]:
-    """Return the serde that `given` names, or `default` does. Raises ConfigError naming `what`."""
+    """Return the serde that `given` names, or `default` does. Raises ConfigError with `what`."""
     chosen = default if given is None else given
     if isinstance(chosen, str):
         made = registry().load("serde", chosen)()

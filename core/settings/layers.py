@@ -1,4 +1,4 @@
-"""Layers of settings: what one origin says, by our names, and one laid over another."""
+"""Layers of settings: those of one origin by our names, and one layer over another."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Layer:
     ) -> Layer:
         """Return the layer of names and values; `own` are the fields of Settings, `convert` makes values of texts.
 
-        Raises ConfigError, naming where, for a name that is unknown or has no counterpart, and when two names set the
-        same differently.
+        Raises ConfigError with the origin for a name that is unknown or has no counterpart, and when two names give one
+        setting different values.
         """
         values: dict[Key, Any] = {}
         origins: dict[Key, str] = {}
@@ -70,7 +70,7 @@ class Layer:
 
 @contextmanager
 def add_origin_to_errors(origin: str) -> Iterator[None]:
-    """Have an error about a setting in the block say where that was set, unless the program itself did."""
+    """Prefix an error of the block with the origin of the setting, unless the program itself set it."""
     try:
         yield
     except (ConfigError, PluginError) as error:

@@ -55,7 +55,7 @@ class Settings:
     timestamp_extractor: TimestampExtractor = fail_on_invalid_timestamp
     """For sources that name none."""
     offset_reset: str = "earliest"
-    """Where a new application starts in topics whose source does not say: `earliest` or `latest`."""
+    """Where a new application starts in topics whose source has no `offset_reset`: `earliest` or `latest`."""
     max_task_idle: Duration | None = "0ms"
     """How long a task waits for data on an empty input while others have some. "0ms": for what the log already has;
     None: never."""
@@ -160,7 +160,7 @@ class Settings:
 
     @classmethod
     def of(cls, layer: Layer) -> Settings:
-        """Return settings with what a layer says in place of defaults."""
+        """Return the settings of a layer, and defaults for the others."""
         values: dict[str, Any] = {}
         for key, value in layer.values.items():
             if isinstance(key, tuple):
@@ -175,7 +175,7 @@ class Settings:
 
 @contextmanager
 def add_origins_to_errors(layer: Layer) -> Iterator[None]:
-    """Have an error of the block that names a setting say where it was set."""
+    """Prefix an error of the block that begins with a setting's name with the origin of that setting."""
     try:
         yield
     except (ConfigError, PluginError) as error:

@@ -42,7 +42,7 @@ def layers(
     options: Sequence[str] = (),
     load_function: LoadFunction | None = None,
 ) -> Layer:
-    """Return what the file, over it the environment, and over that NAME=VALUE texts say.
+    """Return the settings of the file, over them those of the environment, and over these those of NAME=VALUE texts.
 
     `file`: None for what PENSTOCK_CONFIG names, or else `penstock.toml` in the working directory, if it is there.
     """
@@ -59,9 +59,9 @@ def layers(
 
 
 def file_layer(path: str | os.PathLike[str], load_function: LoadFunction | None = None) -> Layer:
-    """Return what a TOML file says: in its table `penstock`, or at its top level when there is none.
+    """Return the settings in a TOML file: in its table `penstock`, or at its top level when there is none.
 
-    Nested tables stand for dots. Raises ConfigError naming the file, and the line where there is one.
+    Nested tables are written as dots in names. Raises ConfigError with the file, and the line if there is one.
     """
     path = Path(path).expanduser()
     try:
@@ -99,7 +99,7 @@ def _is_reference(value: Any) -> bool:
 
 
 def _secret_of(value: Any, directory: Path, origin: str) -> Any:
-    """Return the secret that `{file = "PATH"}` stands for; any other value as it is."""
+    """Return the secret in the file of a value `{file = "PATH"}`; any other value as it is."""
     return _read_secret(directory / Path(value["file"]).expanduser(), origin) if _is_reference(value) else value
 
 
@@ -112,7 +112,7 @@ def _read_secret(path: Path, origin: str) -> Secret:
 
 
 def _lines(text: str) -> dict[str, int]:
-    """Return the line on which each dotted name is set, as far as one can tell without a parser."""
+    """Return the line on which each dotted name is set, as far as that can be found without a parser."""
     found: dict[str, int] = {}
     table = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -135,9 +135,9 @@ def _plain(name: str) -> str:
 
 
 def environment_layer(environment: Mapping[str, str], load_function: LoadFunction | None = None) -> Layer:
-    """Return what variables named PENSTOCK_… say; with _FILE at its end a variable names the file that has the value.
+    """Return the settings of variables PENSTOCK_…; one that ends in _FILE names the file that has the value.
 
-    An empty variable says nothing.
+    An empty variable sets nothing.
 
     >>> environment_layer({"PENSTOCK_CONSUMER_FETCH_MIN_BYTES": "10"}).values
     {('clients', 'consumer.fetch.min.bytes'): '10'}
@@ -161,7 +161,7 @@ def environment_layer(environment: Mapping[str, str], load_function: LoadFunctio
 
 
 def _setting(spelled: str) -> str | None:
-    """Return the name of the setting that a variable spells, in lower case; None: nothing knows it."""
+    """Return the name of the setting that a variable spells, in lower case; None for an unknown one."""
     if spelled in _own_names():
         return _own_names()[spelled]
     head, _, rest = spelled.partition("_")
@@ -194,10 +194,7 @@ def _names_of_vocabularies() -> dict[str, str]:
 
 
 def options_layer(options: Iterable[str], load_function: LoadFunction | None = None) -> Layer:
-    """Return what NAME=VALUE texts say, as the option --set gives them.
-
-    Of an empty VALUE nothing is assumed: it is set.
-    """
+    """Return the settings of NAME=VALUE texts, as the option --set gives them; an empty VALUE is a value."""
     given: list[Given] = []
     for text in options:
         name, equals, value = text.partition("=")
