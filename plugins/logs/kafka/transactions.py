@@ -68,8 +68,8 @@ class Transactions(Outbox):
             raise LogError(
                 f"{self._clients.where} answers, and did not begin transactions of {self._what} for "
                 f"{self._clients.patience.timeout_s:g} s (task_timeout). They need the topic __transaction_state, "
-                "which is created when the cluster has `transaction.state.log.replication.factor` brokers, and a leader of "
-                "every partition that a transaction was left open in: see the brokers' logs"
+                "which is created when the cluster has `transaction.state.log.replication.factor` brokers, and a "
+                "leader of every partition with an open transaction: see the brokers' logs"
             ) from error
 
     def begin(self) -> None:
