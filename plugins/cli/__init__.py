@@ -1,4 +1,7 @@
-"""The command line `penstock`: one file a verb. Imports core, and other plugins by name; a verb's libraries load when it runs."""
+"""The command line `penstock`: one file a verb.
+
+Imports core, and other plugins by name. A verb's libraries are imported when it runs.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from .verbs import VERBS
 
 @hookimpl
 def penstock_cli_commands() -> Components:
-    """Return our own verbs, in the order of `penstock --help`; they come in by the same door as anybody's."""
+    """Return our own verbs, in the order of `penstock --help`, by the same hook as other packages' verbs."""
     return VERBS
 
 

@@ -1,4 +1,4 @@
-"""Options of the verbs that look after an application: which one, and with which settings and log."""
+"""Options of the verbs that work on an application: which one, its settings and its log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def application_options(command: AnyFunction) -> AnyFunction:
-    """Add --application-id, --config, --set, --log and --data-dir, from which `find_application` makes the application."""
+    """Add --application-id, --config, --set, --log and --data-dir for `find_application`."""
     for option in (
         data_dir_option,
         log_option,
@@ -26,7 +26,8 @@ def application_options(command: AnyFunction) -> AnyFunction:
             "given",
             multiple=True,
             metavar="NAME=VALUE",
-            help="A setting of the application, e.g. commit_interval=5s, processing_handler=skip, user.limit=10. Repeatable.",
+            help="A setting of the application, e.g. commit_interval=5s, processing_handler=skip, user.limit=10. "
+            "Repeatable.",
         ),
         config_option,
         click.option("--application-id", metavar="ID", help="The id of a Topology, or another id for an Application."),
@@ -50,7 +51,7 @@ def find_application(
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask, unless `yes`. Raises Abort for a no, and UsageError where nobody can be asked."""
+    """Ask, unless `yes`. Raises Abort after a no, and UsageError where stdin is no terminal."""
     if yes:
         return
     if not sys.stdin.isatty():

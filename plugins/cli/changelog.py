@@ -67,6 +67,6 @@ def move(target: str, source: str, as_json: bool, **where: Any) -> None:
         print_json({"application_id": application.id, "copied": moved.copied, "there": moved.there})
     else:
         print_text(f"{count(len(moved.copied), 'task')} copied, {count(len(moved.there), 'task')} there already")
-    # Where nothing was copied, it may be the same place by another name.
+    # If nothing was copied, it may be the same place under another name.
     if moved.copied:
         note(f"what {application.id} has in {hide('changelog', source)} is not used any more, and can be deleted")

@@ -68,7 +68,7 @@ def _rows(application: Application) -> Iterator[tuple[str, Any, str]]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: functions by their names, other objects as they show themselves."""
+    """Return a value for JSON: functions by their full names, other objects by their `repr`."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, dict):

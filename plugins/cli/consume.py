@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.log import Log
 
 POLL_SECONDS = 0.1
-"""How often --follow looks for new records: a log has no way to call us."""
+"""Seconds between two looks of --follow: a log does not notify of new records."""
 
 
 @click.command(
@@ -120,7 +120,7 @@ def _partitions(topic: str, number: int, chosen: int | None) -> list[TopicPartit
 
 
 def _batches(log: Log, positions: dict[TopicPartition, int], follow: bool, output: IO[bytes]) -> Iterator[RecordBatch]:
-    """Yield what lies between the positions and the end, and with `follow` what comes later."""
+    """Yield the records from the positions to the ends, and with `follow` also later ones."""
     pause = threading.Event()  # never set: an interruptible wait
     while True:
         ends = log.end_offsets(list(positions))

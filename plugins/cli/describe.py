@@ -24,7 +24,8 @@ from .output import print_text
     metavar="NAME",
     default="text",
     show_default=True,
-    help="text: Kafka Streams' own format; mermaid and dot: to be drawn; json: for programs; or another installed renderer.",
+    help="text: Kafka Streams' own format; mermaid and dot: to be drawn; json: for programs; or another installed "
+    "renderer.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @verbose_option

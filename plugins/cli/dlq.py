@@ -47,7 +47,8 @@ def _selection_options(command: AnyFunction) -> AnyFunction:
         click.option(
             "--since",
             metavar="TIME",
-            help="Records of at or after a time: ms since the epoch, like 2026-01-01T00:00:00Z, or a time ago (90m, 7d).",
+            help="Records of at or after a time: ms since the epoch, like 2026-01-01T00:00:00Z, or a time ago (90m, "
+            "7d).",
         ),
         click.option("--offsets", metavar="FIRST-LAST", help="These offsets of the dead-letter topic: 5, 5-9 or 5- ."),
         click.option("--partition", type=click.IntRange(min=0), help="This partition of the dead-letter topic."),
@@ -198,7 +199,7 @@ def application_topics(settings: Any) -> tuple[str, ...]:
 
 
 def _selection(options: dict[str, Any]) -> tuple[Selection, dict[str, Any]]:
-    """Return what is selected, and the options that say which log."""
+    """Return the selection, and the options about the log."""
     from penstock.plugins.dead_letters.letters import Selection
 
     from .reset import parse_time

@@ -1,4 +1,4 @@
-"""How an error ends the command line: one message on stderr and an exit code, never a bare traceback."""
+"""How an error ends the command line: one message on stderr and an exit code, no traceback."""
 
 from __future__ import annotations
 
@@ -25,16 +25,19 @@ class ApplicationError(ConfigError):
 
 
 class Terminated(BaseException):
-    """SIGTERM arrived: end cleanly. No Exception, as KeyboardInterrupt is none."""
+    """SIGTERM arrived: end cleanly. Like KeyboardInterrupt it is no Exception."""
 
 
 class ReaderGone(BaseException):
-    """Whoever read our output went away (`| head`): stop, and say nothing. No Exception, so that nobody catches it on the way."""
+    """The reader of our output has ended (`| head`): stop without a message.
+
+    It is no Exception, so that no `except Exception` catches it.
+    """
 
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end what is inside as Ctrl-C would, so that it is closed on the way out."""
+    """Let SIGTERM end the block as Ctrl-C does, so that everything is closed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -50,7 +53,7 @@ def ended_by_sigterm() -> Iterator[None]:
 
 
 def exit_code(error: BaseException) -> int:
-    """Return the exit code that says what kind of error it was."""
+    """Return the exit code for a kind of error."""
     return USAGE if isinstance(error, _BEFORE_THE_START) else FAILED
 
 

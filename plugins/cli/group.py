@@ -1,4 +1,4 @@
-"""The command `penstock` itself: finds the verbs of all installed packages, and turns errors into exit codes."""
+"""The command `penstock` itself: finds the verbs of all installed packages, and maps errors to exit codes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ PACKAGE = "penstock"
 
 
 class Verbs(click.Group):
-    """A click group whose verbs come from the hook `penstock_cli_commands` and load when they are needed.
+    """A click group whose verbs come from the hook `penstock_cli_commands` and are loaded when they are needed.
 
-    What is wrong with a verb of another package harms that verb only.
+    A broken verb of another package does not affect other verbs.
     """
 
     context_class = Context
@@ -51,7 +51,7 @@ class Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the verb that the arguments name; a name that nobody brings is an error with the nearest names."""
+        """Return the verb of the arguments. An unknown name is an error with the nearest names."""
         components = self.components()
         if args and args[0] not in components and not args[0].startswith("-"):
             close = get_close_matches(args[0], list(components), 3, 0.5)
@@ -90,7 +90,7 @@ class Verbs(click.Group):
         formatter.write_text(EXIT_CODES)
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        """Make the context of one run, and keep it: what went wrong is shown after click has closed it."""
+        """Make the context of one run, and keep it: errors are shown after click has closed it."""
         self._context = super().make_context(*args, **kwargs)
         return self._context
 
@@ -140,7 +140,7 @@ def penstock() -> None:
 
 
 class _Broken(click.Command):
-    """Stands for a verb that cannot be loaded: listed with the reason, and an error when it is used."""
+    """A verb that cannot be loaded: listed with the reason, and an error when it is used."""
 
     def __init__(self, name: str, error: PenstockError) -> None:
         super().__init__(name, add_help_option=False)
@@ -190,6 +190,6 @@ def _import_from_here() -> None:
 
 
 def _forget_stdout() -> None:
-    """Send what is still buffered nowhere, or the interpreter complains about the closed pipe on its way out."""
+    """Discard buffered output, or the interpreter complains about the closed pipe when it exits."""
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())

@@ -42,7 +42,7 @@ class LineReader:
         self._line = 0
 
     def read(self, piece: bytes) -> tuple[OutputBatch, PenstockError | None]:
-        """Return the records of whole lines, up to the first line that cannot be read, and what is wrong with that one."""
+        """Return the records of whole lines, up to the first line that is not valid, and its error."""
         now = SystemClock().now_ms() if self._timestamp is None else self._timestamp
         batch = OutputBatch(self._topic, [], [], [], [], [])
         read = self._read_json if self._json else self._read_line

@@ -67,7 +67,7 @@ def find_layer(
     given: Sequence[str] = (),
     application_id: str | None = None,
 ) -> Layer:
-    """Return the settings that the command line gives, over those of the environment, over those of the file."""
+    """Return the settings: the command line wins over the environment, and that over the file."""
     from .target import load_function
 
     options = (
@@ -82,7 +82,7 @@ def find_layer(
 
 
 def find_settings(log: str | None, data_dir: str | None, app: str | None) -> Settings:
-    """Return the settings of the application, if one is named, under those of the options, the environment and the file."""
+    """Return the settings of the application, if there is one, below those of `find_layer`."""
     layer = find_layer(log, data_dir)
     if app is None:
         return Settings.of(layer)

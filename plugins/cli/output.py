@@ -1,4 +1,7 @@
-"""What the verbs print: data on stdout; tables, and progress on stderr, drawn by rich on a terminal and plain elsewhere."""
+"""Output of the verbs: data on stdout, tables and progress on stderr.
+
+Rich draws them on a terminal; elsewhere they are plain text.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 PLAIN_INTERVAL_MS, UNCHANGED_INTERVAL_MS = 5_000, 60_000
-"""How often long work says where it is when stderr is no terminal, and how often when it is still there."""
+"""Seconds between two lines of progress when stderr is no terminal; the second if there is no news."""
 
 
 @contextmanager
 def reader_may_leave() -> Iterator[None]:
-    """Turn the error of writing to a closed pipe into `ReaderGone`, which ends the command without a word."""
+    """Turn the error of writing to a closed pipe into `ReaderGone`, which ends the command without a message."""
     try:
         yield
     except BrokenPipeError:
@@ -91,9 +94,9 @@ def count(number: float, one: str = "record", many: str | None = None) -> str:
 
 
 class Meter:
-    """Shows how far long work is: a bar with records/s and lag on a terminal, else a plain line now and then, all on stderr.
+    """Shows progress on stderr: on a terminal a bar with records/s and lag, elsewhere a plain line now and then.
 
-    A context manager. `total` is what `update`'s `done` counts up to (None: unknown). `quiet` shows nothing.
+    A context manager. `update` counts `done` up to `total` (None: unknown). `quiet` shows nothing.
     """
 
     def __init__(
@@ -145,7 +148,7 @@ class Meter:
         return self.records / max(self.seconds, 0.001)
 
     def say(self, text: str) -> None:
-        """Show what goes on before the first record, beside the bar."""
+        """Show a text beside the bar, before the first record."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, text=text)
 
@@ -159,10 +162,9 @@ class Meter:
         rate: float | None = None,
         text: str = "",
     ) -> None:
-        """Show where the work is.
+        """Show the progress: `records` so far, `done` of `total`, `lag` records left, and `text`.
 
-        `records` were handled so far, `done` of `total` is done, `lag` records still wait, `rate` is the speed in
-        records/s (None: of all the time so far), `text` says more.
+        `rate` is the speed in records/s (None: the average so far).
         """
         self.records = records
         if self._quiet:

@@ -22,14 +22,17 @@ from .output import note, print_json, print_table
 @click.option(
     "--kind",
     metavar="KIND",
-    help="Only this kind: processor, 'store backend', 'store kind', serde, log, changelog, renderer, 'settings vocabulary' or command.",
+    help="Only this kind: processor, 'store backend', 'store kind', serde, log, changelog, renderer, 'settings "
+    "vocabulary' or command.",
 )
 @click.option("--check", is_flag=True, help="Import each component; exit code 1 if one is broken.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object with 'components' and 'broken'.")
 @click.pass_context
 @verbose_option
 def plugins(ctx: click.Context, kind: str | None, check: bool, as_json: bool) -> None:
-    """List installed plugins: processors, store backends and kinds, serdes, logs, changelogs, renderers, vocabularies of settings and commands.
+    """List installed plugins.
+
+    Processors, store backends and kinds, serdes, logs, changelogs, renderers, vocabularies of settings and commands.
 
     A plugin comes with any package that has an entry point in the group `penstock`. What cannot be
     loaded is listed with the reason, and harms nothing else.

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from .line_reader import LineReader
 
 BATCH_BYTES = 4 * 1024 * 1024
-"""Input is appended in pieces of about this size, each durable before the next is read."""
+"""Input is appended in pieces of about this size. A piece is durable before the next one is read."""
 LINGER_SECONDS = 0.05
-"""How long a piece of a slow input (a pipe, a terminal) waits for more."""
+"""Seconds that a piece of a slow input (a pipe, a terminal) waits for more."""
 
 
 @click.command(
@@ -51,7 +51,8 @@ LINGER_SECONDS = 0.05
     "--json-lines",
     "-j",
     is_flag=True,
-    help='Each line is a JSON object with "value" and optionally "key", "timestamp" (ms), "headers" ([[name, value], ...] or an object), "partition".',
+    help='Each line is a JSON object with "value" and optionally "key", "timestamp" (ms), "headers" ([[name, value], '
+    '...] or an object), "partition".',
 )
 @click.option("--key-serde", metavar="NAME", help="Serde of keys. [default: the application's, or str]")
 @click.option("--value-serde", metavar="NAME", help="Serde of values. [default: the application's, or str]")
@@ -133,7 +134,7 @@ def _copy(source: IO[bytes], reader: LineReader, log: Log, meter: Meter) -> int:
 
 
 def _pieces(source: IO[bytes]) -> Iterator[bytes]:
-    """Yield whole lines in pieces: large ones from a file, what is there from a pipe or a terminal."""
+    """Yield whole lines in pieces: large ones from a file; from a pipe or a terminal what has arrived."""
     waiting: list[bytes] = []
     size = 0
     rest = b""

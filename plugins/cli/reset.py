@@ -1,4 +1,4 @@
-"""The verb `reset`: an application starts again from where it is told, without what it remembers."""
+"""The verb `reset`: an application starts again from chosen positions, without state."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ _OFFSET = re.compile(r"(?P<topic>[^:=,\s]+)\s*[:,]\s*(?P<partition>\d+)\s*[=,]\s
 @click.option(
     "--to-time",
     metavar="TIME",
-    help="To the first record at or after a time: ms since the epoch, like 2026-01-01T00:00:00Z, or a time ago (90m, 7d).",
+    help="To the first record at or after a time: ms since the epoch, like 2026-01-01T00:00:00Z, or a time ago (90m, "
+    "7d).",
 )
 @click.option("--shift-by", type=int, metavar="N", help="N offsets forward from where it is, or back (-100).")
 @click.option(
@@ -63,7 +64,8 @@ _OFFSET = re.compile(r"(?P<topic>[^:=,\s]+)\s*[:,]\s*(?P<partition>\d+)\s*[=,]\s
 @click.option(
     "--from-state",
     is_flag=True,
-    help="After the log lost the application's commits: go on with the state that the changelog proves, from the positions it belongs to. "
+    help="After the log lost the application's commits: go on with the state that the changelog proves, from the "
+    "positions it belongs to. "
     "With --to-...: that is where lost positions start that nothing proves; with --topic, those in the topic in any "
     "case.",
 )
@@ -107,7 +109,7 @@ def reset(
     application = find_application(target, **where)
 
     def show(log: Log) -> Callable[[Callable[[], None]], list[str]]:
-        """Show the plan, and return what carries it out."""
+        """Show the plan, and return the function that carries it out."""
         if from_state:
             going_on = state.plan_from_state(application, log, destination, topics or None)
             show_from_state(application, going_on, as_json=as_json)
@@ -135,7 +137,10 @@ def reset(
 def _destination(
     to_earliest: bool, to_latest: bool, to_time: str | None, shift_by: int | None, to_offsets: Sequence[str]
 ) -> Destination | None:
-    """Return where the application goes, of which one thing may be said, None if nothing is. Raises UsageError or ConfigError."""
+    """Return the destination that the options say, None if they say none.
+
+    Raises UsageError for more than one, or ConfigError.
+    """
     from penstock.plugins.runtime.application import reset
 
     given = {
@@ -160,7 +165,7 @@ def _destination(
 
 
 def parse_time(option: str, text: str, clock: Clock | None = None) -> int:
-    """Return milliseconds since the epoch from such a number, an ISO 8601 time, or how long ago it was. Raises ConfigError.
+    """Return a time in ms since the epoch: from such a number, an ISO 8601 time, or a duration ago. Raises ConfigError.
 
     >>> from penstock.clock import ManualClock
     >>> parse_time("--since", "1h30m", ManualClock(6_000_000))

@@ -1,4 +1,4 @@
-"""What `penstock reset --from-state` shows of its plan."""
+"""The output of `penstock reset --from-state`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def show_from_state(application: Application, plan: FromStatePlan, *, as_json: bool) -> None:
-    """Print which tasks go on with which state and from where, and what that repeats."""
+    """Print the state and the positions from which each task goes on, and what that repeats."""
     if as_json:
         print_json(
             {
@@ -67,7 +67,7 @@ def _as_data(recovery: Recovery) -> dict[str, Any]:
 
 
 def _repeats(application: Application, plan: FromStatePlan) -> list[str]:
-    """Return which outputs may repeat, and where that counts again in the application itself."""
+    """Return lines about outputs that may repeat, and about sub-topologies that would process them twice."""
     outputs: dict[str, list[str]] = {}
     for each in plan.recoveries:
         if not each.refused:

@@ -83,7 +83,7 @@ def run(
 
     from .log_lines import log_lines
 
-    # The runner stops cleanly on signals once it runs; until then a SIGTERM must not leave its lease behind.
+    # The runner handles signals once it runs. Until then a SIGTERM must release the lease.
     with ended_by_sigterm(), log_lines(log_level), Meter(f"running {application.id}", quiet=quiet) as meter:
         meter.say("starting Spark")
         summary = run_on_spark(
@@ -108,7 +108,7 @@ def _check_interval(trigger: str) -> None:
 
 
 def _show(meter: Meter, progress: RunProgress, draining: bool) -> None:
-    """Show how far a run is; only one that drains has an end to measure against."""
+    """Show the progress of a run. Only one that drains its topics has a total."""
     meter.update(
         progress.records_in,
         done=progress.records_in if draining else None,
@@ -120,7 +120,7 @@ def _show(meter: Meter, progress: RunProgress, draining: bool) -> None:
 
 
 def _sentence(summary: RunSummary) -> str:
-    """Say what a run did."""
+    """Print a summary of the run."""
     rate = summary.records_in / max(summary.seconds, 0.001)
     parts = [
         f"{count(summary.records_in)} in, {summary.records_out:,} out",

@@ -1,4 +1,4 @@
-"""Which serdes the keys and values of a topic are written with, as far as the command line can know."""
+"""The serdes of a topic's keys and values, for the command line."""
 
 from __future__ import annotations
 

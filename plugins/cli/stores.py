@@ -1,4 +1,4 @@
-"""The verb `stores`: what an application keeps, and what becomes of a store that its program does not name any more."""
+"""The verb `stores`: lists an application's stores, and drops or takes back parked ones."""
 
 from __future__ import annotations
 
@@ -101,9 +101,9 @@ def drop(target: str, names: Sequence[str], yes: bool, **where: Any) -> None:
 @application_options
 @verbose_option
 def accept(target: str, names: Sequence[str], **where: Any) -> None:
-    """Let parked stores of the application MODULE:ATTR come back as they were, though they have missed what was processed since.
+    """Let parked stores of the application MODULE:ATTR come back with their old content.
 
-    It is refused while the application runs.
+    They have missed what was processed since. It is refused while the application runs.
     """
     from penstock.plugins.runtime.application.saved_stores import accept_stores
 

@@ -1,4 +1,4 @@
-"""MODULE:ATTR: finds the application that a command line names, and says exactly what is wrong if it cannot."""
+"""MODULE:ATTR: finds the application of a command line, or says exactly why it cannot."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def _attribute(module: ModuleType, module_name: str, attribute: str) -> Any:
 
 
 def _candidates(module: ModuleType, module_name: str, but: str = "") -> str:
-    """Say what in a module could be run."""
+    """Return the names in a module that could be run."""
     from penstock.program.builder import Topology
     from penstock.settings.application import Application
 

@@ -32,7 +32,7 @@ class TextSerde:
         self._is_bytes = self.name in ("bytes", "BytesSerde")
 
     def from_line(self, text: bytes) -> bytes:
-        """Return what a line's text stands for, serialized. Raises SerdeError."""
+        """Return the serialized value of a line's text. Raises SerdeError."""
         if self._is_bytes:
             return text
         if self._is_text:
@@ -143,6 +143,6 @@ def _text_keys(value: Any) -> Any:
 
 
 def shorten(value: object) -> str:
-    """Return a value as a message shows it: bytes as the text they are meant to be, and not too much of it."""
+    """Return a value for a message: bytes as text, and shortened."""
     text = repr(value.decode(errors="replace") if isinstance(value, bytes) else value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -73,7 +73,7 @@ def remove_all(root: Path) -> tuple[list[str], list[str]]:
 
 
 def remove_unused(root: Path, delay_ms: int, now_ms: int) -> list[str]:
-    """Delete the directories under `root` that nobody has used for `delay_ms`; return their names. What is in use stays.
+    """Delete the directories under `root` that were not used for `delay_ms`; return their names.
 
     A directory is renamed under its lock and deleted without it: a process that is frozen while it deletes keeps no
     other from opening the task. What a killed process has renamed, the next call deletes.

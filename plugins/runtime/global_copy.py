@@ -1,4 +1,4 @@
-"""The copies of a global store on this host: the one that tasks read, and one that is built to replace it."""
+"""The copies of a global store on this machine: the one that tasks read, and one that is built to replace it."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from .locations import making_state_directory
 from .store_context import TaskStoreContext
 
 _LOOK_SECONDS = 1.0
-"""How often a process that waits for the lock looks whether the holder makes progress."""
+"""Seconds between two looks of a waiting process whether the owner of the lock makes progress."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """How far a copy has read its topic; the version of its backend, as JSON.
+    """How far a copy has read its topic. The backend's version, as JSON.
 
-    `positions`: the next offset, by partition number. `engine`: the filling task's own state. `topic_id`: which topic of that name it
-    read ("" in a copy of an earlier release, and where the log has no ids). `as_of_ms`: the time at which it last held all of the
-    topic, or at which reading from the start began; None in a copy of an earlier release. `form`: the serdes that its entries are written
-    with ("" in a copy of an earlier release).
+    `positions`: the next offset, by partition number. `engine`: the filling task's own state. `topic_id`: the id of the
+    topic that was read. `as_of_ms`: the time at which the copy last had all of the topic, or at which reading from the
+    start began. `form`: the serdes of its entries. A copy of an earlier release has no `topic_id` (""; also where the
+    log has no ids), no `as_of_ms` (None) and no `form` ("").
     """
 
     positions: dict[str, int] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Position:
 
     @classmethod
     def from_version(cls, version: str | None) -> Position:
-        """Return what `to_version` wrote; nothing has been read where there is no version."""
+        """Return what `to_version` wrote; without a version, nothing has been read."""
         return cls() if version is None else cls(**json.loads(version))
 
     def to_version(self) -> str:
@@ -68,16 +68,19 @@ class Copy:
         self._position = Position()
 
     def position(self) -> Position:
-        """Return how far any process has read; lets go of what this one holds of an earlier state."""
+        """Return how far any process has read, and drop objects of an earlier state."""
         version = self.backend.version()
         if version != self._version:
-            # What the typed store holds as objects is of before.
+            # The typed store's objects are of the earlier version.
             self.store.discard()
             self._version, self._position = version, Position.from_version(version)
         return self._position
 
     def write(self, position: Position) -> None:
-        """Write what is pending, and the position, in one step. Raises StaleStoreError when another process has written since `position`."""
+        """Write the pending changes and the position in one step.
+
+        Raises StaleStoreError when another process has written since `position`.
+        """
         self.store.flush()
         version = position.to_version()
         self.backend.write({self.name: self.buffer.changes()}, self._version, version)
@@ -85,12 +88,12 @@ class Copy:
         self.give_up()
 
     def give_up(self) -> None:
-        """Forget what is pending, and what is held as objects."""
+        """Drop pending changes and cached objects."""
         self.store.discard()
         self.buffer.clear()
 
     def move_to(self, other: Copy) -> None:
-        """Show what `other` has from now on, under the same store object, and take its backend over."""
+        """Replace the content by that of `other`, and take over its backend; the store object stays."""
         other.store.close()
         self.give_up()
         self.backend, self._version = other.backend, None
@@ -103,10 +106,11 @@ class Copy:
 
 
 class Copies:
-    """A global store's directory on this host.
+    """A global store's directory on this machine.
 
-    Copies are numbered; a file names the number that tasks read, and the next number is one that is being built. A copy is replaced as a
-    whole, so that tasks of other processes see the old one, complete, until their next batch. Every change is made under a lock.
+    Copies are numbered. A file has the number of the copy that tasks read; the next number is a copy that is being
+    built. It replaces the old one as a whole: tasks of other processes see the complete old copy until their next
+    batch. Every change is made under a lock.
     """
 
     def __init__(self, application: Application, spec: GlobalStore, directory: Path) -> None:
@@ -130,13 +134,13 @@ class Copies:
             raise
 
     def refresh(self) -> None:
-        """Turn to the copy that is the current one by now, if another process has built one."""
+        """Switch to the present copy, if another process has built one."""
         if self._current() != self._number:
             with self.writing():
                 pass
 
     def is_being_replaced(self) -> bool:
-        """Return whether some process began a new copy, which is not the current one yet."""
+        """Return whether some process is building a new copy."""
         return self._path(self._number + 1).exists()
 
     def open_next(self) -> Copy:
@@ -161,9 +165,9 @@ class Copies:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the lock of this store on this host, and turn to the copy that is the current one by then.
+        """Take the lock of this store on this machine for the block, and switch to the present copy.
 
-        Raises StoreLockedError when another process has held it for `task_timeout` without a sign of progress.
+        Raises StoreLockedError when another process has had it for `task_timeout` without progress.
         """
         with self._locked():
             number = self._current()
@@ -172,7 +176,7 @@ class Copies:
             yield
 
     def show_progress(self) -> None:
-        """Tell those who wait for the lock that this process moves."""
+        """Show processes that wait for the lock that this one makes progress."""
         with making_state_directory(self._directory):
             os.utime(self._path_of_lock())
 
@@ -191,8 +195,10 @@ class Copies:
             waited, seen = (waited + _LOOK_SECONDS if progress == seen else 0.0), progress
             if waited >= self._limit:
                 raise StoreLockedError(
-                    f"global store {self._spec.store.name!r}: {self._lock.holder()} holds the lock {self._path_of_lock()} and has not "
-                    f"moved for {self._limit:g} s (task_timeout). If it was stopped, let it go on (`kill -CONT`) or end it (`kill -9`, "
+                    f"global store {self._spec.store.name!r}: {self._lock.holder()} holds the lock "
+                    f"{self._path_of_lock()} and has not "
+                    f"moved for {self._limit:g} s (task_timeout). If it was stopped, let it go on (`kill -CONT`) or "
+                    "end it (`kill -9`, "
                     "which loses nothing)"
                 )
         try:
@@ -238,7 +244,7 @@ class Copies:
             try:
                 return int(self._pointer.read_text())
             except (FileNotFoundError, ValueError):
-                # Not written yet, or lost when the machine went down: what this number names is read from the start if need be.
+                # Not written yet, or lost when the machine went down: copy 0 is then filled from the start if need be.
                 return 0
 
     def _path(self, number: int) -> Path:

@@ -1,4 +1,4 @@
-"""Global stores: one copy per host and application, fed from topics, shared by all processes of the host."""
+"""Global stores: one copy for each machine and application, filled from topics, shared by all processes there."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ from penstock.task.task import Task
 from .global_copy import Copies, Copy, Position
 
 _FETCH_BYTES = 1024 * 1024
-"""Records of a fetch are Python objects until they are processed: of small ones, ten times as many bytes."""
+"""Records of a fetch are Python objects until they are processed; small ones take ten times their bytes."""
 _PORTION_BYTES = 8 * 1024 * 1024
 """About how many bytes of memory the changes of one write may take."""
 _PORTION_FETCHES = 64
-"""After so many fetches the position is saved, also where they changed little."""
+"""Number of fetches after which the position is saved, even if little changed."""
 _CHUNK = 10_000
 _MOST_TRIES = 3
 _CONFIRM_MS = 60_000
-"""How old the note may be that a copy holds all of its topic."""
+"""Age up to which the note counts that a copy has all of its topic."""
 
 _log = logging.getLogger("penstock.state")
 
 
 class GlobalStores:
-    """The global stores of one application on this host.
+    """The global stores of one application on this machine.
 
-    Every task calls `update` when it begins a batch. The first one reads each topic up to the batch's planned end, under the store's
-    lock, and writes rows and position together, a portion at a time; the others find that done, without a request to the log. There is no
-    changelog: the topic is the source of truth. Where it no longer continues what a copy has read, a new copy is built and replaces it.
+    Every task calls `update` when it begins a batch. The first one takes the store's lock, reads each topic up to the
+    batch's planned end, and writes rows and position together, a portion at a time. The others find that done and need
+    no request to the log. There is no changelog: the topic is the source of truth. If the topic does not continue what
+    a copy has read, a new copy is built and replaces it.
     """
 
     def __init__(self, application: Application, directory: Path) -> None:
@@ -54,7 +55,7 @@ class GlobalStores:
     def update(
         self, log: Log, ends: Mapping[TopicPartition, int], now_ms: int, topic_ids: Mapping[str, str] | None = None
     ) -> None:
-        """Read on to `ends`, the plan made at `now_ms`; a topic that it does not name is read to its end.
+        """Read on to `ends`, the plan made at `now_ms`; a topic without a plan is read to its end.
 
         `topic_ids`: the topics' ids (`TopicInfo.id`) in that plan.
         """
@@ -89,7 +90,7 @@ class _Part:
         topic_id = topic_ids.get(self._topic, "")
         self.copies.refresh()
         position = self.copies.current.position()
-        # A plan can be older than the copy, where a batch is repeated: what contradicts the copy is looked up in the log.
+        # A plan may be older than the copy, if a batch is repeated: ask the log when they contradict each other.
         if not targets or self.copies.is_being_replaced() or _contradiction(position, targets, topic_id, self._form):
             info = self._info(log)
             topic_id = info.id
@@ -99,7 +100,7 @@ class _Part:
                 is_done = _is_fresh(self.copies.current.position(), targets, topic_id, self._form, now_ms)
                 if not is_done or self.copies.is_being_replaced():
                     self._bring_up(log, targets, topic_id, now_ms)
-        # Lets go of what is held as objects, if another process wrote.
+        # Drop cached objects, if another process wrote.
         self.copies.current.position()
 
     def _info(self, log: Log) -> TopicInfo:
@@ -123,7 +124,8 @@ class _Part:
                 except OffsetOutOfRangeError as error:
                     reason = str(error)
             _log.warning(
-                "application %s, global store %r: %s. What this host has of it is out of date: the store is built again from topic %r",
+                "application %s, global store %r: %s. What this host has of it is out of date: the store is built "
+                "again from topic %r",
                 self.application.id, self.spec.store.name, reason, self._topic,
             )  # fmt: skip
         for attempt in range(1, _MOST_TRIES + 1):
@@ -156,17 +158,21 @@ class _Part:
             kept = int(config.get("delete.retention.ms", 86_400_000))
             if "compact" in config.get("cleanup.policy", "delete") and age >= kept:
                 return (
-                    f"the store has not been up to date for {age / 1000:.0f} s, and topic {self._topic!r} forgets after "
+                    f"the store has not been up to date for {age / 1000:.0f} s, and topic {self._topic!r} forgets "
+                    "after "
                     f"{kept / 1000:.0f} s (delete.retention.ms) which keys were deleted"
                 )
         return None
 
     def _fill(self, copy: Copy, log: Log, targets: Mapping[TopicPartition, int], topic_id: str, now_ms: int) -> None:
-        """Read on to `targets`, and save rows and positions after every portion: after a kill, the next process goes on from there."""
+        """Read on to `targets`, and save rows and positions after every portion.
+
+        After a kill, the next process goes on from the last portion.
+        """
         before = copy.position()
         starts = log.start_offsets([each for each in targets if str(each.partition) not in before.positions])
         positions = {each: before.positions.get(str(each.partition), starts.get(each, 0)) for each in targets}
-        # Until all is read, the copy is as old as what it began with.
+        # Until everything is read, the copy keeps its earlier time.
         as_of_ms = now_ms if before.as_of_ms is None else before.as_of_ms
         task = self._open_task(copy, positions, before)
 
@@ -225,13 +231,16 @@ def _is_behind(position: Position, targets: Mapping[TopicPartition, int]) -> boo
 
 
 def _is_fresh(position: Position, targets: Mapping[TopicPartition, int], topic_id: str, form: str, now_ms: int) -> bool:
-    """Return whether a copy holds what is wanted, and says so with a time that is not long ago."""
+    """Return whether a copy has all of the targets, and its note of that is recent."""
     is_noted = position.as_of_ms is not None and now_ms - position.as_of_ms < _CONFIRM_MS
     return is_noted and not _is_behind(position, targets) and not _contradiction(position, targets, topic_id, form)
 
 
 def _contradiction(position: Position, targets: Mapping[TopicPartition, int], topic_id: str, form: str) -> str | None:
-    """Return why a topic that ends at `targets` cannot be the one that was read, or what was read is of no use; None when it can."""
+    """Return why a topic that ends at `targets` cannot be the one that was read; None when it can.
+
+    Also when the entries have another form.
+    """
     if position.form not in ("", form):
         return f"its entries were written with the serdes {position.form}, and those of the program are {form}"
     if position.topic_id and topic_id and position.topic_id != topic_id:
@@ -241,5 +250,8 @@ def _contradiction(position: Position, targets: Mapping[TopicPartition, int], to
         if number not in ends:
             return f"its topic has no partition {number} any more: it was deleted and made again"
         if ends[number] < at:
-            return f"partition {number} of its topic ends at offset {ends[number]}, and the store has read up to {at}: it was deleted and made again"
+            return (
+                f"partition {number} of its topic ends at offset {ends[number]}, and the store has read up to {at}: it "
+                "was deleted and made again"
+            )
     return None

@@ -1,4 +1,4 @@
-"""Spark's checkpoint of an application: used again while it fits, else replaced, for the truth is in the log."""
+"""Checkpoint: Spark's checkpoint of an application. It is disposable: the committed state is in the log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _log = logging.getLogger("penstock.spark")
 
 @dataclass(frozen=True)
 class _Pointer:
-    """Which directory is in use, and what it was made for."""
+    """The directory in use, and what it was made for."""
 
     directory: str
     identity: str
@@ -39,9 +39,9 @@ class _Pointer:
 class Checkpoint:
     """The checkpoint of one application.
 
-    `identity` names the application's life in the log. A checkpoint of another life means that the log was replaced or
-    lost: IncompatibleStateError. One made for another number of Spark partitions or another release of Spark is
-    replaced. `delete` removes the directory or URL of one that was replaced.
+    `identity` is the application's incarnation in the log. A checkpoint of another incarnation raises
+    IncompatibleStateError: the log was replaced or lost. A checkpoint for another number of Spark partitions, or
+    another release of Spark, is replaced. `delete` deletes the directory or URL of a replaced one.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Checkpoint:
             self.renew()
 
     def renew(self) -> None:
-        """Start a new checkpoint and delete the one there was."""
+        """Start a new checkpoint and delete the present one."""
         self.is_new = True
         directory = f"{self._root}/{secrets.token_hex(6)}"
         previous = self._read()

@@ -1,4 +1,4 @@
-"""The control files: what the runner tells the source, which Spark keeps in a process of its own on the same host."""
+"""The control files: what the runner passes to the source, which Spark runs in another process of this machine."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from penstock.settings.settings import Settings
 
 @dataclass(frozen=True)
 class Control:
-    """What the source must know besides the log.
+    """What the source reads besides the log.
 
     `stopping`: plan no more batches. `next_tick`: the wall-clock time (ms) at which the first punctuator is due.
-    `clock_ms`: a clock of the runner's own, in place of the machine's. `step`: a batch is wanted for each new number,
-    and no tick causes one.
+    `clock_ms`: the time that batches get, in place of the machine's. `step`: each new number asks for one batch, and
+    punctuators do not cause any.
     """
 
     stopping: bool = False
@@ -39,14 +39,14 @@ class ControlFile:
         _replace(self._path, json.dumps(asdict(control)))
 
     def read(self) -> Control:
-        """Return what was written last. A directory that is gone means that the runner has gone: stop."""
+        """Return what was written last. A directory that is gone means stop: the runner has ended."""
         try:
             return Control(**json.loads(self._path.read_text()))
         except FileNotFoundError:
             return Control(stopping=True)
 
     def write_drained(self, step: int) -> None:
-        """Say that everything up to `step` was processed."""
+        """Note that everything up to `step` was processed."""
         _replace(self._answer, str(step))
 
     def read_drained(self) -> int:
@@ -58,13 +58,16 @@ class ControlFile:
 
 
 class LogFile:
-    """Which log the source opens, and how, in a file that nobody else can read: a Spark option would show its passwords."""
+    """Which log the source opens, in a file that only this user can read.
+
+    A Spark option would show the log's passwords in Spark's UI.
+    """
 
     def __init__(self, directory: str | Path) -> None:
         self._path = Path(directory) / "log"
 
     def write(self, settings: Settings) -> None:
-        """Keep what `settings` say about the log, for one reader."""
+        """Write the settings about the log, for one reader."""
         self._path.unlink(missing_ok=True)
         about_the_log = Settings(
             log=settings.log,

@@ -22,7 +22,7 @@ from penstock.settings.application import Application
 
 from .reports import TaskFailure, WorkerMessage, positions_from_list, positions_to_list
 from .worker_logs import WorkerLogHandler
-from .worker_process import Opened, WorkerProcess
+from .worker_process import OpenProgram, WorkerProcess
 
 if TYPE_CHECKING:
     import pandas
@@ -34,7 +34,7 @@ STATE_SCHEMA = "version string, positions string"
 
 @dataclass(frozen=True)
 class Cargo:
-    """What is shipped to the workers: the application, its tasks' partitions, and where log lines go."""
+    """What is sent to the workers: the application, its tasks' partitions, and where log lines go."""
 
     application: Application
     tasks: Mapping[str, tuple[TopicPartition, ...]]
@@ -83,8 +83,8 @@ def run_batch(
 ) -> WorkerMessage:
     """Run one task's batch in this process's thread for tasks.
 
-    An error becomes part of the message: Spark would repeat the batch, which does not help against an error of the
-    program, and would show it inside its own.
+    An error is returned in the message. Otherwise Spark would repeat the batch, which does not help, and would wrap the
+    error in its own.
     """
     process = _this_process()
     message: WorkerMessage = process.submit(
@@ -93,7 +93,7 @@ def run_batch(
     return message
 
 
-class _OpenApplication(Opened[str, TaskWorker]):
+class _OpenApplication(OpenProgram[str, TaskWorker]):
     """An application that this process has unpacked, and its log."""
 
     def __init__(self, function: BatchFunction) -> None:
@@ -151,19 +151,19 @@ class _Process(WorkerProcess[tuple[str, str, str], _OpenApplication]):
             opened = _OpenApplication(function)
             settings = opened.application.settings
             key = (opened.application.id, settings.log, settings.data_dir)
-            predecessor = self.held.get(key)
+            predecessor = self.programs.get(key)
             if predecessor is not None:
                 # The same application, started again with other code or settings.
                 predecessor.close()
                 del self._digests[predecessor.digest]
-            self.held[key] = opened
+            self.programs[key] = opened
             self._digests[function.digest] = key
             directory = Path(opened.cargo.log_directory)
             self.logs.directory = directory if directory.is_dir() else None
             logging.getLogger().setLevel(opened.cargo.log_level)
             if predecessor is None:
                 tune_garbage_collector()
-        return self.held[key]
+        return self.programs[key]
 
 
 _process: _Process | None = None

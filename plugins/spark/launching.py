@@ -1,4 +1,4 @@
-"""Where Spark's JVM starts from on this host, and the archive of its classes, with which that takes a third less time."""
+"""Starting Spark's JVM on this machine: its directory, and an archive of its classes that saves a third of the time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from penstock.plugins.runtime.locations import user_cache
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djdk.lang.Process.launchMechanism=VFORK"
-"""No record passes through the JVM of a local session. What it has to do is to start soon and to plan small batches, for which the compiler and
-the collector of large services are too much. A child process is a `chmod` of Hadoop's."""
+"""Options for a short start: in a local session no record passes through the JVM, which only plans small batches.
+
+The compiler and collector for large services cost more than they bring. The child processes are Hadoop's `chmod` calls.
+"""
 
 _LINKED = ("bin", "sbin", "jars")
 
@@ -55,7 +57,7 @@ def class_archive(java: str) -> Path | None:
 
 
 def archive_options(java: str) -> str:
-    """Return the JVM's options for the archive, "" if there is none. One that does not fit any more is passed over by the JVM."""
+    """Return the JVM's options for the archive, "" if there is none. The JVM skips an archive that does not fit."""
     archive = class_archive(java)
     if archive is None or not archive.exists():
         return ""
@@ -101,7 +103,7 @@ def make_class_archive(java: str) -> Path:
 
 def _link(link: Path, target: Path) -> None:
     if not link.exists():
-        # Beside it and then moved: another process may do the same now, and one that starts may look.
+        # Write beside it, then move it: another process may do the same or read it now.
         new = link.with_name(f"{link.name}.{os.getpid()}")
         new.symlink_to(target)
         os.replace(new, link)

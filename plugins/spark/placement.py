@@ -20,7 +20,7 @@ def group_key(task_id: TaskId, partitions: int) -> int:
 
 
 def slot(task_id: TaskId, partitions: int) -> int:
-    """Return which of Spark's shuffle partitions runs a task: neighbours lie apart, whatever they are neighbours in."""
+    """Return which of Spark's shuffle partitions runs a task; tasks with neighbouring numbers are spread."""
     return (task_id.subtopology + task_id.partition) % partitions
 
 

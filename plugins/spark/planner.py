@@ -1,4 +1,4 @@
-"""BatchPlanner: decides whether a batch runs, how far it may read, and what time it is in it, without Spark."""
+"""BatchPlanner: decides whether a batch runs, up to which offsets it reads, and its wall-clock time; without Spark."""
 
 from __future__ import annotations
 
@@ -26,24 +26,27 @@ has for each topic and partition the offset that the batch may read up to. `topi
 global stores."""
 
 Row = tuple[int, str, str, int, int, int, str]
-"""(group, task, topic, partition, end, clock_ms, topic_id): what a task gets for one of its partitions; the id of a global topic only."""
+"""(group, task, topic, partition, end, clock_ms, topic_id): one input partition of a task in a batch.
+
+`topic_id` is set for topics of global stores only.
+"""
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.02, 0.5
 _FIRST_IDLE_WAIT, _LONGEST_IDLE_WAIT = 0.005, 0.05
 _MOST_DOUBLINGS = 10
-"""After so many every wait has its longest time; the power of a number of batches that only grows has no float."""
+"""After so many doublings a wait has its longest time; a larger power of two may not fit into a float."""
 _LONGEST_QUIET = 6 * 3600.0
-"""Seconds after which a batch is run although there is nothing to do: a log may forget commits that nobody renews."""
+"""Seconds after which a batch runs without any records: a log may expire commits that are not renewed."""
 _MOST_LOOKS = 100
-"""How often the planner looks for records on their way before a batch is run, which opens the tasks that hold them back."""
+"""Number of times that the planner waits for records of an open transaction; then a batch opens its task."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the source must know about an application; goes through a Spark option as JSON, which Spark's UI shows.
+    """What the source reads about an application; goes through a Spark option as JSON, which Spark's UI shows.
 
-    `tasks`: (topic, partition) pairs by task id. `internal`: topics of the application's own, `latest`: those it starts
-    to read at their end. `globals`: topics that fill global stores.
+    `tasks`: (topic, partition) pairs by task id. `internal`: the application's own topics. `latest`: topics that are
+    first read at their end. `globals`: topics of global stores.
     """
 
     application_id: str
@@ -86,7 +89,7 @@ class Plan:
 class BatchPlanner:
     """Plans the batches of one run of a query.
 
-    The log's committed positions always win: what Spark remembers is no more than an upper bound.
+    The log's committed positions count; Spark's offsets are only an upper bound.
     """
 
     def __init__(
@@ -114,7 +117,7 @@ class BatchPlanner:
         return {"seq": 0, "clock_ms": 0, "step": -1, "ends": {}}
 
     def drain_only(self) -> None:
-        """Read topics from outside no further than where they stand now; internal ones until nothing is left."""
+        """Read source topics only to their present ends, and internal topics until they are empty."""
         self._targets = self._log.end_offsets([each for each in self._read if each.topic not in self._internal])
 
     def next(self, start: Offset, max_records: int | None) -> Offset:
@@ -128,7 +131,8 @@ class BatchPlanner:
             return start
         now = self._clock.now_ms() if control.clock_ms is None else control.clock_ms
         positions = self._log.committed(self._plan.application_id, self._read)
-        # Before the ends: what is committed and cannot be read yet is then below one and above the other.
+        # Committed records that are not readable yet lie between the stable and the high end offset: ask for the high
+        # one first.
         on_their_way = self._log.end_offsets(self._own, stable=False) if self._own else {}
         ends = self._ends()
         behind = self._behind(positions, ends)
@@ -141,7 +145,7 @@ class BatchPlanner:
         wanted = wanted or time.monotonic() >= self._quiet_until
         is_pending = any(ends[partition] < end for partition, end in on_their_way.items())
         if not (wanted or tick_is_due or behind) and is_pending:
-            # What the last batch wrote to internal topics is committed, and cannot be read yet.
+            # The last batch's records in internal topics are committed, but not readable yet.
             if self._pending_looks < _MOST_LOOKS:
                 self._pending_looks += 1
                 self._wait(_FIRST_WAIT)
@@ -152,13 +156,13 @@ class BatchPlanner:
             if control.step is not None:
                 self._control.write_drained(start["step"])
             if self._targets is None:
-                # Spark asks again after milliseconds, and each answer asks the log.
+                # Wait: Spark calls again after milliseconds, and each call asks the log.
                 self._wait(_doubled(_FIRST_IDLE_WAIT, _LONGEST_IDLE_WAIT, self._idle_looks))
                 self._idle_looks += 1
             return start
         self._idle_looks = 0
         if not wanted and not tick_is_due and positions == self._last_positions:
-            # Tasks wait (max_task_idle) or fail: they are asked again, but not at once.
+            # Tasks wait (max_task_idle) or fail: run them again, but not at once.
             self._wait(_doubled(_FIRST_WAIT, _LONGEST_WAIT, self._idle_batches))
             self._idle_batches += 1
         else:
@@ -177,7 +181,7 @@ class BatchPlanner:
         return {**offset, "ends": _nested(planned)}
 
     def latest(self) -> Offset:
-        """Return where the topics stand, for Spark's report of the lag."""
+        """Return the topics' end offsets, for Spark's report of the lag."""
         return {**self.first(), "ends": _nested(self._log.end_offsets(self._read))}
 
     def rows(self, end: Offset) -> list[Row]:
@@ -199,7 +203,7 @@ class BatchPlanner:
         return rows
 
     def _global_topics(self) -> list[TopicInfo]:
-        """Return the topics of global stores, as they are before this batch; a task that misses one says so in its error."""
+        """Return the present topics of global stores; a task that misses one raises an error."""
         found = []
         for topic in self._plan.globals:
             with suppress(UnknownTopicError):
@@ -250,7 +254,7 @@ def _limit(
     shares = {partition: lag * max_records // total for partition, lag in lags.items()}
     rest = max_records - sum(shares.values())
     turns = list(shares)
-    # What rounding left goes round, so that a small partition beside large ones is not forgotten for ever.
+    # Give the rest of the rounding to one partition after the other: a small one beside large ones gets its turn.
     for index in range(rest):
         shares[turns[(seq + index) % len(turns)]] += 1
     for partition, share in shares.items():

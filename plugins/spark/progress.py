@@ -13,11 +13,11 @@ from penstock.record import TopicPartition
 
 @dataclass(frozen=True)
 class RunProgress:
-    """How far a run is. Counts are of the whole run.
+    """The progress of a run. Counts are of the whole run.
 
-    `lag`: records between committed positions and the ends of the topics, internal ones included.
-    `records_per_second`: over the last batch that read something. `reports`: the tasks' reports of the last batch;
-    empty when this is news from within a batch. `batch_seconds`: how long that batch took.
+    `lag`: offsets between committed positions and the ends of the topics, internal ones included. `records_per_second`:
+    over the last batch that read something. `reports`: the tasks' reports of the last batch; empty for progress within
+    a batch. `batch_seconds`: how long that batch took.
     """
 
     batches: int

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _OBSERVED = "penstock"
 _MOST_FENCED_BATCHES = 3
 _TAKEN_OVER = (FencedError.__name__, StaleStoreError.__name__)
-"""What an attempt fails with when another one took its task, in the log or in the store on this host."""
+"""Errors of an attempt whose task another attempt has taken over, in the log or in the local store."""
 
 _CAUSES = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
@@ -41,7 +41,7 @@ _log = logging.getLogger("penstock.spark")
 
 
 class SparkFailure(Exception):
-    """Spark ended the query, not a task: a worker was lost, or the checkpoint is damaged. `stays`: another try would fail, too."""
+    """Spark ended the query, not a task: a lost worker or a damaged checkpoint. `stays`: a retry would fail, too."""
 
     def __init__(self, text: str, stays: bool = False) -> None:
         super().__init__(text)
@@ -58,9 +58,10 @@ class Batch:
 
 
 class ApplicationQuery:
-    """The query of a prepared application. `control` is what its source reads; `poll` collects what its workers report.
+    """The query of a prepared application.
 
-    `clock_ms` and `step` make the source use a clock and steps of the caller's (see Control).
+    `control` is what its source reads; `poll` returns what its workers report. With `clock_ms` and `step` the caller
+    sets the source's clock and steps (see Control).
     """
 
     def __init__(
@@ -173,9 +174,9 @@ class ApplicationQuery:
     # ------------------------------------------------------------------ watching
 
     def poll(self) -> list[Batch]:
-        """Return the batches that ended since the last call, and hand on the workers' log lines.
+        """Return the batches that ended since the last call, and pass the workers' log lines on.
 
-        Raises what a task failed with, and SparkFailure when the query ended by another error.
+        Raises a task's error, and SparkFailure when the query ended by another error.
         """
         self._logs.forward()
         batches, failure = self._collect()
@@ -205,7 +206,7 @@ class ApplicationQuery:
         for progress in self._progress_since_last_batch():
             number = progress["batchId"]
             messages = (progress.get("observedMetrics") or {}).get(_OBSERVED, {}).get("messages") or []
-            # Progress without messages is Spark saying that there was nothing to do.
+            # Spark reports progress without messages when it had no batch to run.
             if number <= self._last_batch or not messages:
                 continue
             self._last_batch = number
@@ -228,7 +229,7 @@ class ApplicationQuery:
         return batches, self._judge(failures, bool(batches))
 
     def _progress_since_last_batch(self) -> list[dict[str, Any]]:
-        """Return Spark's progress events, the oldest first; each is fetched once, for they are long."""
+        """Return Spark's progress events, the oldest first. Each is fetched once: they are long."""
         assert self._query is not None
         events = self._query._jsq.recentProgress()
         found: list[dict[str, Any]] = []
@@ -241,8 +242,8 @@ class ApplicationQuery:
     def _judge(self, failures: list[TaskFailure], has_batches: bool) -> PenstockError | None:
         """Return the error that ends the run, if there is one.
 
-        A fence is none at first: an attempt that Spark had given up was still at work. The next batch goes on from the
-        log's commit.
+        The first fence is not an error: an attempt that Spark had given up was still at work. The next batch starts
+        from the log's commit.
         """
         for failure in failures:
             if failure.kind not in _TAKEN_OVER:
@@ -275,7 +276,10 @@ def _cores(session: SparkSession) -> int:
 
 
 def explain(text: str, checkpoint: str = "its checkpoint") -> str:
-    """Return what an error of Spark's says, without its stack and its plan. A full disk, or too many open files, counts before what came of it."""
+    """Return the message of a Spark error, without its stack and its plan.
+
+    A full disk, or too many open files, is the cause of other errors and is returned first.
+    """
     cause = _cause(text)
     if cause is not None:
         fix = what_to_do(cause, f"set `checkpoint_dir` (now {checkpoint}) or SPARK_LOCAL_DIRS to another directory")
@@ -291,7 +295,7 @@ def explain(text: str, checkpoint: str = "its checkpoint") -> str:
 
 
 def _cause(text: str) -> str | None:
-    """Return the line of an error of Spark's that says that a disk is full or cannot be written, or that too many files are open."""
+    """Return the line of a Spark error about a full or unwritable disk, or about too many open files."""
     return next(
         (line.strip().removeprefix("Caused by: ") for line in text.splitlines() if error_number(line) in _CAUSES), None
     )

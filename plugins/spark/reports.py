@@ -1,4 +1,4 @@
-"""What a worker tells the driver about a task's batch: a report, or why it failed; one line of JSON through Spark."""
+"""WorkerMessage: a task's report of a batch, or its failure, sent through Spark to the driver as a line of JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TaskFailure:
 
     @classmethod
     def of(cls, application_id: str, task_id: str, error: BaseException) -> TaskFailure:
-        """Return what can be said about `error` outside its process."""
+        """Return an error as a value that can leave its process."""
         kind = next((each.__name__ for each in type(error).__mro__ if each is getattr(errors, each.__name__, None)), "")
         message = str(error)
         if not kind:
@@ -45,7 +45,7 @@ class TaskFailure:
 
 @dataclass(frozen=True)
 class WorkerMessage:
-    """What a task's worker sends at the end of a batch: `report` or `failure`, and log lines that had no other way."""
+    """The end of a task's batch: `report` or `failure`, and log lines that could not be sent otherwise."""
 
     report: TaskReport | None = None
     failure: TaskFailure | None = None

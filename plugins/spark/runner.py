@@ -1,4 +1,4 @@
-"""run: an application on Spark from start to clean stop, started again when workers are lost."""
+"""run: runs an application on Spark until it is done or stopped, and starts it again when workers are lost."""
 
 from __future__ import annotations
 
@@ -87,14 +87,15 @@ def spark_trigger(trigger: str) -> dict[str, Any]:
 
 
 def local_changelog(settings: Settings, master: str) -> str | None:
-    """Return what is wrong with a changelog in a plain directory when tasks run on several hosts; None where nothing is."""
+    """Return a warning if the changelog is in a plain directory and tasks run on several machines, else None."""
     name, _, location = settings.changelog.partition(":")
     if master.startswith("local") or name != "directory" or "://" in location or settings.log.startswith("local:"):
         return None
     return (
         f"changelog={settings.changelog!r} is a directory of each host by itself, and Spark runs on {master}: unless "
         "all executors share it, "
-        'a task that moves does not find its state. Use changelog="topic:", or a location that all reach (s3://, hdfs://, a shared mount)'
+        'a task that moves does not find its state. Use changelog="topic:", or a location that all reach '
+        "(s3://, hdfs://, a shared mount)"
     )
 
 
@@ -117,7 +118,7 @@ class RunningApplication:
         # Workers have working directories of their own.
         directory = str(Path(application.settings.data_dir).absolute())
         application = application.with_settings(data_dir=directory)
-        # Before Spark starts, whose processes inherit it.
+        # Before Spark starts: its processes inherit the limit.
         raise_open_files_limit()
         with ExitStack() as stack:
             log = open_log(application.settings)
@@ -139,7 +140,7 @@ class RunningApplication:
         return ApplicationQuery(self.session, self.prepared, **options)
 
     def take(self, reports: list[TaskReport]) -> None:
-        """Note which partitions have a committed position now, and give up what nobody needs any more of repartition topics."""
+        """Note the partitions that have a committed position now, and purge processed records of repartition topics."""
         self.prepared.committed.add(each for report in reports for each in report.positions)
         for report in reports:
             for partition, position in report.purgeable.items():
@@ -192,7 +193,7 @@ class _Run:
                             f"({type(error).__name__}: {error}); "
                             "nothing since the tasks' last commits counts, and nothing is lost: start it again"
                         ) from error
-                    # The signal went to the JVM as well, and that does not wait for a batch.
+                    # The JVM got the signal as well, and does not wait for a batch.
                     self._summary.stopped_by = self._stop.reason
                     break
         finally:
@@ -206,7 +207,7 @@ class _Run:
             self._query = self._running.query(clock_ms=None if self._clock is None else self._clock.now_ms())
         query = self._query
         self._is_reassigning = False
-        # One that was frozen while Spark started would take the tasks from its successor.
+        # If this process was frozen while Spark started, it must not take the tasks from its successor.
         if self._running.lease.lost is not None:
             raise self._running.lease.lost
         query.start(self._trigger)
@@ -288,7 +289,7 @@ class _Run:
         self._running.log.maintain(SystemClock().now_ms())
 
     def _after(self, failure: SparkFailure) -> None:
-        """Decide what to do about an end of the query that no task asked for. Raises when it is enough."""
+        """Decide whether to start the query again after a failure that no task caused. Raises if not."""
         query = self._query
         assert query is not None
         if failure.stays:
@@ -305,7 +306,7 @@ class _Run:
             )
         if self._failures_in_a_row >= 2 and not query.checkpoint.is_new:
             _log.warning("Spark ended the query (%s): starting it again with a new checkpoint", failure)
-            # The old one would notice that the log has lost commits.
+            # The old checkpoint would show that the log has lost commits: check that first.
             prepared = self._running.prepared
             prepared.committed.check(prepared.application, prepared.assignment)
             query.checkpoint.renew()

@@ -1,4 +1,4 @@
-"""Spark sessions: making one that suits penstock, and what any session needs before a query starts on it."""
+"""Spark sessions: making one for penstock, and the settings that a query needs on any session."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ logger.gateway.level = off
 appender.nothing.type = Null
 appender.nothing.name = nothing
 """
-"""Without an appender Spark would take the configuration for none at all, and use its own."""
+"""Without an appender Spark would ignore the configuration and use its own."""
 
 
 def make_session(master: str | None = None, options: Mapping[str, str] | None = None) -> SparkSession:
@@ -52,7 +52,7 @@ def make_session(master: str | None = None, options: Mapping[str, str] | None = 
     java = check_java()
     master = _tolerant(master or "local[*]")
     is_local = master.startswith("local")
-    # Not only `spark.pyspark.python`: planning runs in Python processes too, and those are started by this.
+    # `spark.pyspark.python` is not enough: planning runs in Python processes that are started by this variable.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     from pyspark import SparkContext
     from pyspark.errors import PySparkRuntimeError
@@ -72,7 +72,7 @@ def make_session(master: str | None = None, options: Mapping[str, str] | None = 
             java_options = chosen.get("spark.driver.extraJavaOptions", "")
             scratch = directory / "java"
             scratch.mkdir()
-            # What Spark and its libraries unpack for themselves goes with this process, however that ends.
+            # Files that Spark unpacks are deleted with this process, however it ends.
             chosen["spark.driver.extraJavaOptions"] = (
                 f'-Dlog4j2.configurationFile={quiet.as_uri()} "-Djava.io.tmpdir={scratch}" {java_options}'
             )
@@ -81,7 +81,7 @@ def make_session(master: str | None = None, options: Mapping[str, str] | None = 
                 builder = builder.config(name, value)
             with _keeping_ctrl_c():
                 session: SparkSession = builder.getOrCreate()
-        # It would print a traceback when the JVM has ended, which the runner says in one sentence.
+        # Without this it prints a traceback when the JVM has ended; the runner reports that in one sentence.
         session.sparkContext._accumulatorServer.handle_error = lambda request, client_address: None  # type: ignore[method-assign]
     except PySparkRuntimeError as error:
         raise RuntimeUnavailableError(
@@ -103,7 +103,10 @@ def check_session(session: SparkSession) -> None:
 
 
 def check_java() -> str:
-    """Return the command by which Spark will start Java. Raises RuntimeUnavailableError, with what to do, unless it is 17 or later."""
+    """Return the command by which Spark will start Java.
+
+    Raises RuntimeUnavailableError, with what to do, unless it is Java 17 or later.
+    """
     home = os.environ.get("JAVA_HOME")
     if home and not (Path(home) / "bin" / "java").exists():
         raise RuntimeUnavailableError(
@@ -121,7 +124,7 @@ def check_java() -> str:
 
 
 def local_cores(master: str | None) -> int | None:
-    """Return how many tasks Spark runs at once on this host (`master`: as for `make_session`); None where others run them."""
+    """Return how many tasks Spark runs at once on this machine; None on a cluster. `master`: as for `make_session`."""
     found = re.fullmatch(r"local(?:\[(\d+|\*)[^\]]*\])?", master or "local[*]")
     if found is None:
         return None
@@ -158,7 +161,7 @@ def _session_options(is_local: bool, java: str) -> dict[str, str]:
 def _query_options(checkpoint_is_local: bool) -> dict[str, str]:
     options = {
         "spark.sql.adaptive.enabled": "false",
-        # A batch is a handful of rows: generating and compiling code for it takes longer than interpreting it.
+        # A batch has few rows: generating and compiling code for it takes longer than interpreting it.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
@@ -207,7 +210,7 @@ def _java_version(java: str) -> int | None:
 
 @contextmanager
 def _keeping_ctrl_c() -> Iterator[None]:
-    """Put back who handles Ctrl-C: a SparkContext takes it over for good, even for when its JVM is gone."""
+    """Restore the handler of Ctrl-C: a SparkContext replaces it for good."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -221,7 +224,7 @@ def _keeping_ctrl_c() -> Iterator[None]:
 
 @contextmanager
 def _launching(is_local: bool) -> Iterator[Path]:
-    """Have the JVM start from `launch_home`; the block gets a directory that lives as long as this process."""
+    """Start the JVM in `launch_home`; the block gets a directory that is kept until this process ends."""
     temporary = TemporaryDirectory("spark")
     _kept.append(temporary)
     directory = temporary.path

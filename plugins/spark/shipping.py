@@ -1,4 +1,4 @@
-"""Shipping: an application as bytes that a worker can unpack which has penstock, but not the user's own modules."""
+"""Shipping: an application as bytes for workers that have penstock, but not the user's own modules."""
 
 from __future__ import annotations
 

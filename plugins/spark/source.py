@@ -1,4 +1,4 @@
-"""The Python Data Source `penstock`: its rows say which task may read how far; no record passes through it."""
+"""The Python Data Source `penstock`: its rows say how far each task may read; no record passes through it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if self._plan.max_records is None else ReadMaxRows(self._plan.max_records)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix how far topics from outside are read."""
+        """Fix the ends up to which source topics are read."""
         self._planner.drain_only()
 
     def initialOffset(self) -> Offset:
@@ -83,7 +83,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner.next(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
 
     def reportLatestOffset(self) -> Offset:
-        """Return where the topics stand."""
+        """Return the topics' end offsets."""
         return self._planner.latest()
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
@@ -101,7 +101,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planner_or_none = None
             self._log.close()
         if isinstance(sys.exc_info()[1], (EOFError, OSError)):
-            # Spark ends this process by closing its socket. PySpark takes that for an error, cannot send it anywhere,
-            # and would print a traceback on the operator's terminal.
+            # Spark ends this process by closing its socket. PySpark takes that for an error, and would print a
+            # traceback on the terminal.
             sys.stderr.flush()
             os._exit(0)

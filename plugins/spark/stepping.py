@@ -1,4 +1,4 @@
-"""SteppingDriver: an application on Spark that moves only when a test says so, at the time the test says it is."""
+"""SteppingDriver: an application on Spark that processes records only in a test's steps, at the test's times."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _POLL_SECONDS = 0.005
 
 
 class SteppingDriver:
-    """One query that stays open. Each `step` runs the batches it takes to process everything there is, at least one.
+    """One query that stays open. A `step` runs as many batches as it takes to process everything, at least one.
 
-    The wall clock that tasks see stands still in between. Made by `SteppingDriver.open`, within a `with` block.
+    The wall clock that tasks see does not move in between. Use `SteppingDriver.open` in a `with` block.
     """
 
     def __init__(self, running: RunningApplication, query: ApplicationQuery) -> None:

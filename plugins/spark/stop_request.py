@@ -11,7 +11,7 @@ from typing import Any
 
 
 class StopRequest:
-    """Why the run should end, once it should: a signal that arrived, or the caller's event."""
+    """The reason why the run should end: a signal, or the caller's event."""
 
     def __init__(self, event: threading.Event | None) -> None:
         self._event = event
@@ -22,7 +22,7 @@ class StopRequest:
     @classmethod
     @contextmanager
     def listening(cls, event: threading.Event | None) -> Iterator[StopRequest]:
-        """Take SIGTERM and SIGINT while the block runs; a second one of either acts as before."""
+        """Handle SIGTERM and SIGINT while the block runs; a second one of either has its usual effect."""
         request = cls(event)
         if threading.current_thread() is not threading.main_thread():
             yield request
@@ -53,5 +53,5 @@ class StopRequest:
         return "stop" if self._event is not None and self._event.is_set() else None
 
     def wait(self, seconds: float) -> None:
-        """Wait, but no longer than until a signal."""
+        """Wait, at most until a signal arrives."""
         self._signalled.wait(0.001 if self._signal is not None else seconds)

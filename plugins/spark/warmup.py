@@ -1,4 +1,7 @@
-"""What a JVM does that archives its classes: the work of a small application. `python -m penstock.plugins.spark.warmup DIRECTORY ARCHIVE`."""
+"""A small application, run in a JVM that archives the classes it loads.
+
+`python -m penstock.plugins.spark.warmup DIRECTORY ARCHIVE`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from .session import make_session
 
 def main(directory: str, archive: str) -> None:
     """Run it, and wait until the JVM has ended."""
-    # What the tasks do is nothing to the JVM.
+    # The processors do not matter: they run in Python, not in the JVM.
     topology = Topology().add_source("in", "in").add_sink("out", "out", "in")
     application = Application("warmup", topology, data_dir=directory)
     log = open_log(application.settings)
@@ -24,7 +27,7 @@ def main(directory: str, archive: str) -> None:
     session = make_session(
         "local[2]", {"spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} -XX:ArchiveClassesAtExit={archive}"}
     )
-    # The second run goes on from the checkpoint of the first.
+    # The second run uses the checkpoint of the first.
     for _ in range(2):
         log.append(OutputBatch("in", [b"a", b"b"], [b"", b""], [1, 2]))
         run(application, session=session)

@@ -1,4 +1,4 @@
-"""Log lines of workers on their way to the operator: by a file on the driver's host, else with the task's report."""
+"""Log lines of workers: sent to the driver by a file on its machine, else with the task's report."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _FILE = "worker-log"
 
 
 class WorkerLogHandler(logging.Handler):
-    """Sends records of this worker process to the driver, with the task and node they come from.
+    """Sends log records of this worker process to the driver, with their task and node.
 
-    `directory` is the runner's; where it is not on this host, lines are kept until `take` gives them to a report.
+    `directory` is the runner's. If it is not on this machine, `take` returns the lines for a report.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class WorkerLogHandler(logging.Handler):
         assert self.directory is not None
         data = (json.dumps(line) + "\n").encode()
         try:
-            # One write to a file opened for appending stays in one piece beside other processes' lines.
+            # A single write to a file opened for appending is not mixed with other processes' lines.
             file = os.open(self.directory / _FILE, os.O_WRONLY | os.O_APPEND)
         except OSError:
             return False
@@ -71,7 +71,7 @@ class WorkerLogHandler(logging.Handler):
 
 
 class WorkerLogReader:
-    """The driver's end: hands the lines to this process's loggers, with which the operator chose what is shown."""
+    """The driver's end: passes the lines to this process's loggers, so that their levels and handlers apply."""
 
     def __init__(self, directory: Path) -> None:
         path = directory / _FILE
@@ -80,7 +80,7 @@ class WorkerLogReader:
         self._rest = b""
 
     def forward(self) -> None:
-        """Hand on what was written since the last call."""
+        """Pass on the lines written since the last call."""
         *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
         for line in lines:
             try:
@@ -90,14 +90,14 @@ class WorkerLogReader:
             forward(data)
 
     def close(self) -> None:
-        """Hand on what is left, and close; idempotent."""
+        """Pass on the remaining lines, and close; idempotent."""
         if not self._file.closed:
             self.forward()
             self._file.close()
 
 
 def forward(line: dict[str, Any]) -> None:
-    """Hand one worker's line to the logger of the same name."""
+    """Pass one worker's line to the logger of the same name."""
     logger = logging.getLogger(line["logger"])
     if not logger.isEnabledFor(line["level"]):
         return
@@ -115,7 +115,7 @@ def forward(line: dict[str, Any]) -> None:
 
 
 def _current_node() -> str:
-    """Return the node at work, from the processor whose method runs: so the record path keeps nothing for it."""
+    """Return the node whose processor runs, from the stack, so that the record path need not note it."""
     frame = sys._getframe(2)
     while frame is not None:
         owner = frame.f_locals.get("self")

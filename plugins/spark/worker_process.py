@@ -1,4 +1,4 @@
-"""WorkerProcess: what one of Spark's Python workers keeps open between batches, used by one thread of ours."""
+"""WorkerProcess: what one of Spark's Python workers keeps open between batches, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from penstock.plugins.runtime.process_resources import ProcessResources
 
 IDLE_SECONDS = 30.0
-"""How long a task stays open unused. Less than Spark's minute for idle workers, whom it ends without a word."""
+"""Seconds that an unused task stays open. Less than the minute after which Spark ends an idle worker."""
 
 _log = logging.getLogger("penstock.spark")
 
@@ -32,8 +32,8 @@ Name = TypeVar("Name", bound=Hashable)
 OpenTask = TypeVar("OpenTask", bound=Closeable)
 
 
-class Opened(ABC, Generic[Name, OpenTask]):
-    """What one program has open in this process: shared resources, and tasks from their first use until they are idle."""
+class OpenProgram(ABC, Generic[Name, OpenTask]):
+    """What one program has open in this process: shared resources, and the tasks used lately."""
 
     def __init__(self) -> None:
         self.resources = ProcessResources()
@@ -53,7 +53,7 @@ class Opened(ABC, Generic[Name, OpenTask]):
         return found
 
     def close_idle(self) -> None:
-        """Close tasks that this process has not run for a while: they have moved, or there is no work."""
+        """Close tasks that have not run here for a while: they have moved, or have no records."""
         limit = time.monotonic() - IDLE_SECONDS
         for name, used in list(self._last_used.items()):
             if used < limit:
@@ -69,25 +69,25 @@ class Opened(ABC, Generic[Name, OpenTask]):
         self.resources.close()
 
 
-Held = TypeVar("Held", bound=Opened[Any, Any])
+Program = TypeVar("Program", bound=OpenProgram[Any, Any])
 
 
-class WorkerProcess(Generic[Name, Held]):
-    """Runs calls in one thread.
+class WorkerProcess(Generic[Name, Program]):
+    """Runs calls in one thread, to which Spark's own thread passes each batch.
 
-    Spark's own thread hands each batch over. So everything of a task happens in one thread, as processors and stores
-    are promised, and yet tasks can be closed between batches. `held` is used by that thread alone.
+    Processors and stores are only called from one thread, and tasks can also be closed between batches. Only that
+    thread uses `programs`.
     """
 
     def __init__(self) -> None:
-        self.held: dict[Name, Held] = {}
+        self.programs: dict[Name, Program] = {}
         self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="penstock-tasks", daemon=True)
         self._thread.start()
         atexit.register(self._end)
 
     def submit(self, call: Callable[[], Result]) -> Future[Result]:
-        """Have the thread run `call`."""
+        """Run `call` in the thread."""
         future: Future[Result] = Future()
         self._calls.put((future, call))
         return future
@@ -108,7 +108,7 @@ class WorkerProcess(Generic[Name, Held]):
                 future.set_exception(error)
 
     def _close_idle(self) -> None:
-        for opened in self.held.values():
+        for opened in self.programs.values():
             try:
                 opened.close_idle()
             except Exception as error:
@@ -116,7 +116,7 @@ class WorkerProcess(Generic[Name, Held]):
 
     def _end(self) -> None:
         def close_all() -> None:
-            for opened in self.held.values():
+            for opened in self.programs.values():
                 opened.close()
 
         self.submit(close_all)

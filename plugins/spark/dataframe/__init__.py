@@ -1,4 +1,4 @@
-"""DataFrame in, DataFrame out: a topology as one stateful operator of a Spark pipeline, committed by Spark's checkpoint."""
+"""DataFrame in, DataFrame out: a topology as a stateful operator of a Spark pipeline, with Spark's commits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a topology inside a Spark pipeline cannot have, found when it is built."""
+"""Checks of a topology for a Spark pipeline, when the pipeline is built."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _UNSUITED_CHANGELOGS = {
 
 
 def check_application(application: Any) -> None:
-    """Refuse an application that only runs on a log. Raises TopologyError or ConfigError naming the node and what to do."""
+    """Check that an application can run in a Spark pipeline.
+
+    Raises TopologyError or ConfigError with the node and what to do.
+    """
     if not isinstance(application, Application):
         raise ConfigError(f"transform: expected an Application, found {application!r}: Application(ID, topology)")
     for problem in _problems(application):
@@ -73,7 +76,7 @@ def _problems(application: Application) -> Iterable[str]:
 
 
 def check_sources(application: Application, sources: Any) -> None:
-    """Refuse DataFrames that do not match the sources. Raises ConfigError naming source and topic."""
+    """Check that the DataFrames match the sources. Raises ConfigError with source and topic."""
     if not isinstance(sources, Mapping):
         raise ConfigError(f"transform: expected a mapping of topics to DataFrames, found {type(sources).__name__}")
     topics = application.program.topics()
@@ -96,6 +99,6 @@ def check_sources(application: Application, sources: Any) -> None:
 
 
 def check_count(partitions: Any) -> None:
-    """Refuse what is no number of tasks."""
+    """Check a number of tasks. Raises ConfigError."""
     if not isinstance(partitions, int) or isinstance(partitions, bool) or partitions < 1:
         raise ConfigError(f"transform: partitions is a whole number above 0, found {partitions!r}")

@@ -1,4 +1,4 @@
-"""StreamCommit: what Spark's checkpoint keeps of a task; with it, and the changelog, any process can go on."""
+"""StreamCommit: what Spark's checkpoint keeps of a task, so that any process can go on with the changelog."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _FORMAT = 1
 class StreamCommit:
     """A task after a batch, as the group's state in Spark's checkpoint.
 
-    `attempt` is new with every attempt at a batch, so that an open task can tell whether the one that counts was its
-    own. `read` says how many records of each topic were processed so far. `anchors` are versions on the way here, about
-    as far apart as Spark keeps batches: see `oldest_needed`.
+    `attempt` is new for every attempt at a batch: an open task compares it to see whether its own attempt was
+    committed. `read`: number of records processed so far, by topic. `anchors`: earlier versions, about as far apart as
+    Spark keeps batches (see `oldest_needed`).
     """
 
     attempt: str
@@ -31,7 +31,7 @@ class StreamCommit:
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
 
     def to_state(self) -> tuple[str, str]:
-        """Return the row of `STATE_SCHEMA`; all that may change with a release of ours is in the JSON."""
+        """Return the row of `STATE_SCHEMA`; everything that a release of ours may change is in the JSON."""
         return self.version, json.dumps({"format": _FORMAT, **asdict(self)}, separators=(",", ":"))
 
     @classmethod
@@ -48,10 +48,10 @@ class StreamCommit:
 
 
 def next_anchors(anchors: tuple[str, ...], version: str, kept: int) -> tuple[str, ...]:
-    """Return the anchors of a commit at `version`: three at most, of which the first is given up once the second will do.
+    """Return the anchors of a commit at `version`: at most three; the first is dropped once the second is old enough.
 
-    A batch makes at most one version. So what Spark may go back to, the state of any of its last `kept` batches, is
-    among the last `kept` versions.
+    A batch makes at most one version. So the states of the last `kept` batches, which Spark may roll back to, are among
+    the last `kept` versions.
     """
     newest = version_counter(version)
     if not anchors or newest - version_counter(anchors[-1]) >= kept:
@@ -62,6 +62,6 @@ def next_anchors(anchors: tuple[str, ...], version: str, kept: int) -> tuple[str
 
 
 def oldest_needed(anchors: tuple[str, ...], version: str, kept: int) -> str | None:
-    """Return a version that is no younger than any that Spark may go back to; None while there is no such anchor."""
+    """Return a version that is not newer than any that Spark may roll back to; None if there is none yet."""
     old_enough = anchors and version_counter(version) - version_counter(anchors[0]) >= kept
     return anchors[0] if old_enough else None

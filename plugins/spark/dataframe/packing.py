@@ -1,4 +1,4 @@
-"""Packing: rows on their way to their task, a chunk of many in one cell, so that the JVM moves chunks and not rows."""
+"""Packing: many rows for one task in one cell, so that the JVM moves a few chunks instead of many rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHUNK_SCHEMA = "group long, topic string, chunk binary"
 
 
 class Packer:
-    """The function for mapInArrow: rows of one topic in, chunks out, one for each task that gets some of a batch of rows.
+    """The function for mapInArrow: rows of one topic in, one chunk out for each task that gets some of them.
 
     Rows have the columns of `records.normalized`. `groups` are the group keys of the tasks by partition. A row goes to
     the partition that Kafka's clients would choose for its key; one without a key to that of its value, so that it goes
@@ -63,10 +63,10 @@ class Packer:
 
 
 class Rows:
-    """What a batch has of one topic for one task, in the order in which it is processed.
+    """The rows of one topic for one task in a batch, in the order in which they are processed.
 
-    That order is by timestamp, then by the columns the user named, then by content. So it is the same whenever
-    Spark repeats the batch, though its shuffle brings chunks in any order. `first` is the offset of the first record.
+    The order is by timestamp, then by the user's columns, then by content. It is the same whenever Spark repeats the
+    batch, although its shuffle brings chunks in any order. `first`: the offset of the first record.
     """
 
     def __init__(self, partition: TopicPartition, chunks: Sequence[bytes], first: int) -> None:
@@ -77,7 +77,7 @@ class Rows:
 
     @property
     def left(self) -> int:
-        """How many records were not taken yet."""
+        """Number of records that were not taken yet."""
         return 0 if self._rows is None else int(self._rows.num_rows) - self._taken
 
     def take(self, count: int) -> RecordBatch:

@@ -1,4 +1,4 @@
-"""Records: a DataFrame as a source of a topology, and which of its columns are what."""
+"""Records: a DataFrame as the records of a topic, and what its columns mean."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ class Records:
 
 
 def normalized(topic: str, given: Records, order_by: str | Sequence[ColumnLike]) -> DataFrame:
-    """Return the DataFrame that a `Packer` reads: key, value, time (microseconds), headers (as JSON), order0, order1, ...
+    """Return the DataFrame that a `Packer` reads.
 
-    Raises ConfigError, naming topic and column, for one that is not there or has another type.
+    Its columns: key, value, time (microseconds), headers (as JSON), order0, order1, ... Raises ConfigError, with topic
+    and column, for a column that is missing or has another type.
     """
     from pyspark.sql import functions
 
@@ -61,7 +62,7 @@ def normalized(topic: str, given: Records, order_by: str | Sequence[ColumnLike])
 
 
 def check_frame(topic: str, frame: Any) -> None:
-    """Refuse what is no DataFrame of a classic session."""
+    """Check that it is a DataFrame of a classic session."""
     module = type(frame).__module__
     if module.startswith("pyspark.sql.connect"):
         raise RuntimeUnavailableError(
@@ -130,8 +131,7 @@ def _headers(where: str, frame: DataFrame, given: ColumnLike | None) -> Column:
             f"{where}: its headers are of type {kind}, expected {_HEADERS}; without headers, drop the column "
             "or name another: Records(frame, headers=...)"
         )
-    # As arrays of structs, null ones even, they would cost Spark ten times what all else in a row does on its way to
-    # Python.
+    # As JSON: arrays of structs, even null ones, would cost Spark ten times as much as the rest of a row.
     return functions.when(functions.size(column) > 0, functions.to_json(column))
 
 

@@ -1,4 +1,4 @@
-"""StreamTask: one task of a topology inside a Spark pipeline; whether a batch of it counts, only the next one tells."""
+"""StreamTask: one task of a topology inside a Spark pipeline, which commits when Spark's checkpoint does."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CHUNK = 10_000
 
 @dataclass(frozen=True)
 class Outcome:
-    """A batch of a task: what it commits if Spark does, what comes out, and when the wall clock wants it again (ms)."""
+    """A batch of a task: its commit, if Spark commits it, its outputs, and when the next punctuator is due (ms)."""
 
     commit: StreamCommit
     outputs: list[OutputBatch]
@@ -45,11 +45,11 @@ class Outcome:
 class StreamTask:
     """One task, called from one thread; any process may make one for any task at any time.
 
-    Spark's checkpoint is the commit point. A batch appends its delta to the changelog, and its version is part of the
-    group's state, which Spark keeps or, when the batch fails, does not. The local store gets the batch's changes only
-    when the next batch is handed that version: until then they wait in the commit buffers, and whatever else Spark
-    hands in, this store or a copy made from the changelog can go on from. `stream` tells queries apart; `kept` is how
-    many batches Spark may go back.
+    Spark's checkpoint is the commit point. A batch appends its delta to the changelog. The delta's version is part of
+    the group's state, which Spark drops when the batch fails. The changes wait in the commit buffers until the next
+    batch brings that version: only then is the batch committed, and they are written to the local store. So the store,
+    or a copy made from the changelog, can go on from whatever state Spark brings. `stream` is a query's own name;
+    `kept`: number of past batches that Spark may still roll back to.
     """
 
     def __init__(
@@ -82,11 +82,11 @@ class StreamTask:
         self._retries = Retries(task_id, resources)
 
     def run(self, chunks: Mapping[str, Sequence[bytes]], clock_ms: int, known: StreamCommit | None) -> Outcome:
-        """Process a batch: packed rows by topic, after `known`, which is what Spark's checkpoint says (None: a new task).
+        """Process a batch: packed rows by topic, after `known`, the commit in Spark's checkpoint (None: a new task).
 
         The same batch after the same commit gives the same outputs. Raises the handlers' errors, IncompatibleStateError
-        when the program no longer fits what is saved, and what changelog and stores raise; then the next call starts
-        from what it is handed.
+        when the program does not fit the saved state, and the errors of changelog and stores. The next call then starts
+        from its own `known`.
         """
         while True:
             try:
@@ -114,8 +114,7 @@ class StreamTask:
         read = {each.partition.topic: each.next_offset for each in rows}
         state.flush()
         self._pending = state.changes()
-        # Of the changes nothing is written here yet: what a snapshot shows is the state that Spark handed in, which
-        # counts.
+        # A snapshot here shows the state that Spark has committed: this batch's changes are not written yet.
         self._maintain_changelog(state, last)
         if known is None or self._pending or made.outputs or made.has_changed or read != last.read:
             self._commit = self._append(state, replace(last, read=read, engine_state=made.engine_state.decode()))
@@ -124,7 +123,7 @@ class StreamTask:
         return Outcome(self._commit or last, made.outputs, next_tick)
 
     def _process(self, task: Task, rows: Sequence[Rows], clock_ms: int) -> None:
-        """Process all rows. Every row of the batch is at hand, so the task waits for no other topic's."""
+        """Process all rows. The batch has all of them, so the task does not wait for another topic's."""
         by_partition = {each.partition: each for each in rows}
         task.plan({each.partition: each.next_offset + each.left for each in rows}, clock_ms)
         while True:
@@ -134,7 +133,7 @@ class StreamTask:
                 return
 
     def _append(self, state: TaskState, commit: StreamCommit) -> StreamCommit:
-        """Make the batch's delta durable, and return what is to be committed; the local store stays where it is."""
+        """Write the batch's delta to the changelog, and return its commit; the local store does not change."""
         commit = replace(commit, attempt=secrets.token_hex(8), fingerprint=self._fingerprint)
         if not self._pending and state.is_settled:
             return commit
@@ -143,9 +142,9 @@ class StreamTask:
         return replace(commit, version=version, anchors=next_anchors(commit.anchors, version, self._kept))
 
     def _maintain_changelog(self, state: TaskState, last: StreamCommit) -> None:
-        """Keep the changelog short; what leads to any state that Spark may go back to stays, however old it is."""
-        # Spark has no fence to ask. A later attempt on this host shows in the store; on another host, nothing shows it,
-        # and what keeps its files is that their counters are not below that of `oldest`.
+        """Write a snapshot and delete old history, except what leads to a state that Spark may roll back to."""
+        # Spark has no fence. A later attempt on this machine shows in the store. One on another machine does not; its
+        # files are safe because their counters are not below that of `oldest`.
         is_current = partial(state.is_at, last.version)
         if state.snapshot_when_due(is_current):
             oldest = oldest_needed(last.anchors, last.version, self._kept)
@@ -167,7 +166,7 @@ class StreamTask:
     # ------------------------------------------------------------------ opening
 
     def _goes_on_from(self, known: StreamCommit) -> bool:
-        """Take the last batch as committed, if it was this object's; return whether that went well."""
+        """Commit the last batch locally if it was this object's attempt; return whether the task can go on from it."""
         state, mine = self._state, self._commit
         if self._task is None or state is None or mine is None or mine.attempt != known.attempt:
             return False
@@ -233,7 +232,7 @@ class StreamTask:
         return found
 
     def _changes_of_history(self, before: Mapping[str, Any]) -> Iterator[str]:
-        """Return, in words, changes of stores that would take a commit of the task's own, which there is none of here."""
+        """Return a reason for each change of a store that would need a separate commit of the task."""
         was, now = self._stores_in(before), self._stores_in(self._fingerprint)
         for name, new in now.items():
             old = was.get(name, {})
@@ -256,7 +255,7 @@ class StreamTask:
     # ------------------------------------------------------------------ closing
 
     def abandon(self) -> None:
-        """Forget what no commit has and close; the next `run` opens the task again."""
+        """Drop what is not committed, and close; the next `run` opens the task again."""
         task, state = self._task, self._state
         self._task = self._state = self._commit = None
         self._pending = {}

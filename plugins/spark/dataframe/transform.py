@@ -24,9 +24,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _SPREAD = 480
-"""Group keys spread tasks evenly over any number of shuffle partitions that divides this. It must never change: keys are in checkpoints."""
+"""Tasks are spread evenly over any number of shuffle partitions that divides this.
+
+Never change it: checkpoints have the group keys.
+"""
 _MARGIN = 5
-"""Versions that are kept beyond what Spark says it does."""
+"""Number of versions that are kept in addition to those Spark may need."""
 
 _log = logging.getLogger("penstock.spark")
 
@@ -39,7 +42,7 @@ def transform(
     order_by: str | Sequence[ColumnLike] = (),
     wall_clock: bool = False,
 ) -> DataFrame:
-    """Return what the application's sinks write, as a DataFrame; it is one stateful operator of the pipeline it stands in.
+    """Return the records of the application's sinks as a DataFrame: one stateful operator of the pipeline.
 
     `sources` has a DataFrame for each topic that a source reads, with columns as `Records` describes. Rows go to one of
     `partitions` tasks by their key; the number is part of the checkpoint. In a task, a batch's rows are processed by

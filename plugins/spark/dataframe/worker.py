@@ -15,7 +15,7 @@ from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.application import Application
 
-from ..worker_process import Opened, WorkerProcess
+from ..worker_process import OpenProgram, WorkerProcess
 from .commit import StreamCommit
 from .task import Outcome, StreamTask
 
@@ -31,9 +31,10 @@ Chunks = dict[str, list[bytes]]
 
 @dataclass(frozen=True)
 class Cargo:
-    """What is shipped to the workers: the application, and its tasks by group key, with the partitions of each.
+    """What is sent to the workers: the application, and its tasks by group key, with the partitions of each.
 
-    `kept` is how many batches Spark may go back to, `has_timeouts` whether it calls tasks that have no rows.
+    `kept`: number of past batches that Spark may still roll back to. `has_timeouts`: Spark also calls tasks that have
+    no rows.
     """
 
     application: Application
@@ -68,9 +69,9 @@ class StreamFunction:
 
 
 def once_function(cargo: bytes, clock_ms: int) -> Callable[[tuple[int], pandas.DataFrame], pandas.DataFrame]:
-    """Return the function for applyInPandas: all rows of a task at once, with state that nobody keeps.
+    """Return the function for applyInPandas: all rows of a task at once, with state that is not kept.
 
-    The wall clock stands at `clock_ms`.
+    The wall clock is `clock_ms`.
     """
 
     # Spark looks at the arguments, and takes those of an object's `__call__` for one too many.
@@ -135,13 +136,13 @@ def to_frames(outputs: Sequence[OutputBatch]) -> Iterator[pandas.DataFrame]:
 
 def _collect(frame: pandas.DataFrame, chunks: Chunks) -> None:
     for topic, chunk in zip(frame["topic"], frame["chunk"], strict=True):
-        # Without a chunk it is only a call, so that a task without rows runs too.
+        # A row without a chunk is a call by timeout, so that a task without rows runs, too.
         if chunk is not None:
             chunks.setdefault(topic, []).append(chunk)
 
 
 def _stream() -> str:
-    """Return the id of the query, which its checkpoint keeps; queries of one program have states of their own."""
+    """Return the id of the query, which its checkpoint keeps; each query of a program has its own state."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -151,8 +152,8 @@ def _stream() -> str:
     return found
 
 
-class _OpenOperator(Opened[int, StreamTask]):
-    """A query's operator in this process; its tasks go by their groups' keys."""
+class _OpenOperator(OpenProgram[int, StreamTask]):
+    """A query's operator in this process, with tasks by their group keys."""
 
     def __init__(self, function: StreamFunction, stream: str) -> None:
         super().__init__()
@@ -188,15 +189,15 @@ class _Process(WorkerProcess[str, _OpenOperator]):
         known: StreamCommit | None,
     ) -> Outcome:
         """Run a batch of one task."""
-        opened = self.held.get(stream)
+        opened = self.programs.get(stream)
         if opened is None or opened.digest != function.digest:
             if opened is not None:
                 # The same query, started again with other code or settings.
-                del self.held[stream]
+                del self.programs[stream]
                 opened.close()
-            elif not self.held:
+            elif not self.programs:
                 tune_garbage_collector()
-            opened = self.held[stream] = _OpenOperator(function, stream)
+            opened = self.programs[stream] = _OpenOperator(function, stream)
         outcome = opened.task(group).run(chunks, clock_ms, known)
         opened.close_idle()
         return outcome
