@@ -1,4 +1,4 @@
-"""Word count. Teaches processors of your own, a store, and a repartition topic that brings each word's records together.
+"""Word count. Teaches processors, a store, and a repartition topic that brings the records of each word together.
 
 $ penstock topics create text word-counts --partitions 2
 $ penstock produce text --file README.md
@@ -28,7 +28,7 @@ class Count(Processor):
     """Counts by key and forwards each new count."""
 
     def init(self, context: ProcessorContext) -> None:
-        """Look up the store once: this runs for each record that comes."""
+        """Look up the store once, not for each record."""
         super().init(context)
         self.counts = context.get_store("counts")
 
@@ -39,8 +39,8 @@ class Count(Processor):
         self.context.forward(record.with_value(count))
 
 
-# The lines of a text may lie in any partition. Counting needs all records of a word in one task, so they
-# go through a topic with the word as their key. Stores are in LMDB unless the store or a setting names another backend.
+# The lines of a text may be in any partition. Counting needs all records of a word in one task, so they go through a
+# topic with the word as their key. Stores are in LMDB unless the store or a setting names another backend.
 topology = (
     Topology()
     .add_source("text", "text")

@@ -1,10 +1,11 @@
 r"""A point of sale. Teaches JSON, a filter, a value transformer with state, and branches to several topics.
 
-Invoices come in; those without lines are dropped. What is left goes three ways: home deliveries to `shipments`; purchases of loyal customers,
-with the points they have by now, to `loyalty`; every line, with the customer's name hidden, to `archive`.
+Invoices come in; those without lines are dropped. The others go to three topics: home deliveries to `shipments`;
+purchases of loyal customers, with their points so far, to `loyalty`; every line, without the customer's name, to
+`archive`.
 
 $ penstock topics create invoices shipments loyalty archive --partitions 2
-$ echo '{"number": "I-1", "customer": "anna", "loyal": true, "delivery": "home", "lines": [{"item": "tea", "quantity": 2, "cents": 350}]}' \
+$ echo '{"number":"I-1","customer":"anna","loyal":true,"delivery":"home","lines":[{"quantity":2,"cents":350}]}' \
     | penstock produce invoices --value-serde json
 $ penstock run examples/03_point_of_sale.py:application
 $ penstock consume loyalty --value-serde json
@@ -37,7 +38,7 @@ class Sold(Processor):
 
 
 class Branches(Processor):
-    """Hands each invoice to the children that it concerns, by name."""
+    """Forwards each invoice to the children that need it, by name."""
 
     def process(self, record: Record) -> None:
         """Route one invoice."""
@@ -45,15 +46,15 @@ class Branches(Processor):
         if invoice["delivery"] == "home":
             self.context.forward(record, to="shipments")
         if invoice["loyal"]:
-            # Points belong to a customer, so the customer becomes the key, and the repartition topic does the rest.
+            # Points belong to a customer, so the customer becomes the key before the repartition topic.
             self.context.forward(record.with_key(invoice["customer"]), to="by-customer-filter")
         self.context.forward(record, to="lines")
 
 
 class Rewards(ValueTransformer):
-    """Turns an invoice into what it earned, and what the customer has in all.
+    """Turns an invoice into the points that it earned, and the customer's total.
 
-    A value transformer cannot change the key: whatever it does, records stay with their customer.
+    A value transformer cannot change the key, so records stay with their customer.
     """
 
     def init(self, context: ValueTransformerContext) -> None:
@@ -73,14 +74,14 @@ class Lines(Processor):
     """Forwards one record for each line of an invoice, without the customer's name."""
 
     def process(self, record: Record) -> None:
-        """Take one invoice apart."""
+        """Split one invoice."""
         number = record.value["number"]
         for position, line in enumerate(record.value["lines"], 1):
             self.context.forward(record.with_key(f"{number}/{position}").with_value(line))
 
 
 def total_cents(invoice: dict[str, Any]) -> int:
-    """Return what an invoice comes to."""
+    """Return the total of an invoice."""
     return sum(line["quantity"] * line["cents"] for line in invoice["lines"])
 
 

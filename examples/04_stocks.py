@@ -1,7 +1,7 @@
-"""Stock prices by quarter. Teaches punctuators: acting as time passes, here as the records' own time does.
+"""Stock prices by quarter. Teaches punctuators: functions called as time passes, here the time of the records.
 
-Monthly prices of five stocks from 2000 to 2010 (from the PyPI package vega_datasets) come in; at each turn of a quarter
-the change of every stock since the last report goes out. Stream time is the highest timestamp seen: a
+Monthly prices of five stocks from 2000 to 2010 (from the PyPI package vega_datasets) come in. At the end of each
+quarter the change of every stock since the last report goes out. Stream time is the highest timestamp seen, so a
 recorded decade passes in a second, and a second run gives the same reports.
 
 $ penstock topics create prices reports --partitions 2
@@ -28,7 +28,7 @@ class Changes(Processor):
     """Keeps each stock's price at the last report and its price now, and reports when a quarter is over."""
 
     def init(self, context: ProcessorContext) -> None:
-        """Schedule the reports: anchored at `start`, they fall on the same days whenever the first record is of."""
+        """Schedule the reports. With `start` they are on the same days, whatever the first record's timestamp is."""
         super().init(context)
         self.prices = context.get_store("prices")
         context.schedule(QUARTER, self.report, STREAM_TIME, start=milliseconds(START))
@@ -40,7 +40,7 @@ class Changes(Processor):
         self.prices.put(record.key, {"then": known["then"] if known else price, "now": price})
 
     def report(self, time: int) -> None:
-        """Forward every stock's change. There is no current record here, so the time is given."""
+        """Forward every stock's change. A punctuator has no current record, so it gets the time."""
         for symbol, price in self.prices.all():
             change = price["now"] / price["then"] - 1
             self.context.forward(Record(symbol, {"price": price["now"], "change": round(change, 4)}, time))
@@ -58,7 +58,7 @@ application = Application("stocks", topology, value_serde="json")
 
 
 def prices() -> Iterator[tuple[str, dict[str, Any], int]]:
-    """Yield (symbol, value, timestamp) of every price, oldest first. Needs the package vega_datasets (`pip install vega_datasets`)."""
+    """Yield (symbol, value, timestamp) of every price, oldest first. Needs `pip install vega_datasets`."""
     from vega_datasets import local_data
 
     with open(local_data.stocks.filepath, encoding="utf-8") as file:
@@ -68,7 +68,7 @@ def prices() -> Iterator[tuple[str, dict[str, Any], int]]:
 
 
 def milliseconds(time: datetime) -> int:
-    """Return a time as records carry it."""
+    """Return a time as a record's timestamp."""
     return round(time.timestamp() * 1000)
 
 

@@ -1,4 +1,4 @@
-r"""Running statistics, and their laws. Teaches property tests: what holds for every input, checked on inputs that hypothesis makes up.
+r"""Running statistics and their laws. Teaches property tests: laws for every input, tried on inputs from hypothesis.
 
 $ python -m pytest examples/05_property_tests.py
 $ penstock topics create values summaries
@@ -18,7 +18,7 @@ from penstock import Application, Processor, ProcessorContext, Record, Topology,
 from penstock.plugins.testing import TopologyTestDriver
 
 Summary = list[float]
-"""How many, the lowest, the highest."""
+"""Count, lowest and highest value."""
 
 
 class Statistics(Processor):
@@ -63,7 +63,7 @@ few = settings(max_examples=15, deadline=None)
 
 
 def run(inputs: list[tuple[str, float, int]], **options: Any) -> tuple[dict[str, Summary], list[Record]]:
-    """Return what the store holds after `inputs`, and what came out."""
+    """Return the content of the store after `inputs`, and the outputs."""
     with TopologyTestDriver(application, **options) as driver:
         for key, value, timestamp in inputs:
             driver.pipe("values", key, value, timestamp)
@@ -73,7 +73,7 @@ def run(inputs: list[tuple[str, float, int]], **options: Any) -> tuple[dict[str,
 @few
 @given(INPUTS)
 def test_the_state_is_the_fold_of_the_input(inputs: list[tuple[str, float, int]]) -> None:
-    """The plain Python that the processor should agree with is the best test there is."""
+    """The best test: the processor must agree with plain Python."""
     values: dict[str, list[float]] = {}
     for key, value, _ in inputs:
         values.setdefault(key, []).append(value)
@@ -83,7 +83,7 @@ def test_the_state_is_the_fold_of_the_input(inputs: list[tuple[str, float, int]]
 @few
 @given(INPUTS, st.randoms(use_true_random=False))
 def test_the_order_of_the_input_does_not_matter(inputs: list[tuple[str, float, int]], random: Any) -> None:
-    """So late records do no harm."""
+    """So late records are harmless."""
     shuffled = list(inputs)
     random.shuffle(shuffled)
     assert run(shuffled)[0] == run(inputs)[0]
@@ -92,14 +92,14 @@ def test_the_order_of_the_input_does_not_matter(inputs: list[tuple[str, float, i
 @few
 @given(INPUTS)
 def test_opening_the_task_again_changes_nothing(inputs: list[tuple[str, float, int]]) -> None:
-    """Spark may move a task to another process between any two commits: what is not in a store is gone then."""
+    """Spark may move a task to another process between any two commits. Only stores survive that."""
     assert run(inputs, reopen_tasks=True) == run(inputs)
 
 
 @few
 @given(INPUTS)
 def test_each_input_is_answered_once_and_the_last_answer_is_the_state(inputs: list[tuple[str, float, int]]) -> None:
-    """What readers of the topic believe, and what the store holds, are the same thing."""
+    """The last output of each key equals the content of the store."""
     state, outputs = run(inputs)
     assert [record.key for record in outputs] == [key for key, _, _ in inputs]
     assert {record.key: record.value for record in outputs} == state

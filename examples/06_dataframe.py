@@ -1,8 +1,8 @@
 """Failed logins. Teaches a topology inside a Spark pipeline: a streaming DataFrame in, a streaming DataFrame out.
 
 Spark reads JSON files and picks columns, the topology keeps state for each user, and Spark writes its alerts to files.
-What counts is Spark's checkpoint: kill it, start it again, and each alert is there once. The first command does all this in a directory,
-in which it puts some logins when there are none. The others run the same application on a log.
+The commit is Spark's checkpoint: kill it, start it again, and each alert is there once. The first command does all this
+in a directory, and writes some logins there if there are none. The others run the same application on a log.
 
 $ python examples/06_dataframe.py /tmp/logins
 $ penstock topics create logins alerts --partitions 2
@@ -47,7 +47,7 @@ class Suspicion(Processor):
             self.context.forward(record.with_value({"user": record.key, "failures": len(times)}))
 
 
-# The store forgets a user who has not failed for a day; nobody has to clean up.
+# `ttl` removes a user who has not failed for a day.
 topology = (
     Topology()
     .add_source("logins", "logins", value_serde="json")
@@ -59,7 +59,7 @@ application = Application("logins", topology)
 
 
 def pipeline(session: SparkSession, directory: Path) -> DataFrame:
-    """Return the stream of alerts. Whatever Spark does before and after the topology is Spark's own."""
+    """Return the stream of alerts. Spark reads before the topology, and selects columns after it."""
     from pyspark.sql.functions import col, from_json, struct, to_json
 
     from penstock.plugins.spark import Records, transform
@@ -68,7 +68,7 @@ def pipeline(session: SparkSession, directory: Path) -> DataFrame:
         str(directory / "logins")
     )
     records = Records(logins, key="user", value=to_json(struct("ok")), timestamp="at", order_by="line")
-    # The number of tasks stays with the checkpoint. State and changelog lie beside it.
+    # The number of tasks is part of the checkpoint. State and changelog are beside it.
     rows = transform(application.with_settings(data_dir=str(directory)), {"logins": records}, partitions=2)
     alert = from_json(col("value").cast("string"), "user string, failures int")
     return rows.select("timestamp", alert.alias("alert")).select("timestamp", "alert.*")
@@ -98,7 +98,7 @@ def write_logins(directory: Path, name: str, logins: str, minute: int) -> None:
 
 
 def main(place: str) -> None:
-    """Run on what is in a directory."""
+    """Process the logins in a directory."""
     from penstock.plugins.spark.session import make_session
 
     directory = Path(place)

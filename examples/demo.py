@@ -1,9 +1,9 @@
-"""What `make demo` runs: the words of a real text, counted by 02_word_count.py on Spark, with topics and state under `.demo`.
+"""What `make demo` runs: 02_word_count.py on Spark over a real text, with topics and state under `.demo`.
 
-Kill it in the middle, however you like, and start it again: it goes on where its last commits left it, and ends with the same counts. The
-text is Python's own language reference, which every CPython carries with it.
+Kill it in the middle, however you like, and start it again: it continues from its last commits, and ends with the same
+counts. The text is Python's own language reference, which is part of every CPython.
 
-With `--kafka` (`make demo-kafka`) the topics are on a real Kafka broker, which the demo starts, and which dies with it.
+With `--kafka` (`make demo-kafka`) the topics are on a real Kafka broker, which the demo starts and which ends with it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from penstock.serde import IntSerde
 WORD_COUNT = Path(__file__).with_name("02_word_count.py")
 PARTITIONS = 2
 RECORDS_PER_BATCH = 4000
-"""Small batches, so that there is something to watch and a middle to kill it in."""
+"""Small batches, so that there is something to watch, and time to kill it."""
 
 LEASE_SECONDS = 30
-"""Longer than a killed run keeps others out, when its topics are on Kafka."""
+"""Longer than the lease of a killed run lasts on Kafka."""
 
 
 def main() -> int:
-    """Load the text if that was not done yet, count what is not counted yet, and check the result."""
+    """Load the text if that was not done yet, count the rest of it, and check the result."""
     arguments = parse_arguments()
     if arguments.fresh:
         shutil.rmtree(arguments.data_dir, ignore_errors=True)
@@ -47,13 +47,13 @@ def main() -> int:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\nStopped. Start it again, and it goes on.", file=sys.stderr)
+        print("\nStopped. Start it again, and it continues.", file=sys.stderr)
         return 130
 
 
 @contextmanager
 def topics_at(arguments: argparse.Namespace) -> Iterator[str]:
-    """Say where the topics are: in a directory, or on a broker that runs as long as this."""
+    """Yield the log's location: a directory, or a broker that runs as long as this context."""
     if not arguments.kafka:
         yield "local:log"
         return
@@ -129,7 +129,7 @@ def load_text(log: Log, most: int | None) -> None:
     there = sum(log.end_offsets(partitions("text")).values())
     begun = any(position is not None for position in log.committed("word-count", partitions("text")).values())
     if there < len(lines) and not begun:
-        # Nothing, or what was written before a kill: in Kafka that can be a part.
+        # The topic is empty, or a run was killed while it wrote: in Kafka a part may be there.
         if there:
             log.delete_topic("text")
             log.create_topic("text", PARTITIONS)
@@ -140,7 +140,7 @@ def load_text(log: Log, most: int | None) -> None:
 
 
 def now_ms() -> int:
-    """Return the time, as records carry it."""
+    """Return the time as a record's timestamp."""
     return time.time_ns() // 1_000_000
 
 
@@ -150,12 +150,12 @@ def partitions(topic: str) -> list[TopicPartition]:
 
 
 def read(log: Log, partition: TopicPartition, start: int) -> Iterator[tuple[int, bytes | None, bytes | None]]:
-    """Yield (next offset, key, value) of what a partition holds from `start` on."""
+    """Yield (next offset, key, value) of the records of a partition from `start` on."""
     end = log.end_offsets([partition])[partition]
     while start < end:
         batches = log.fetch(partition, start, end, 1 << 20)
         if not batches:
-            return  # what is left are marks of Kafka's transactions
+            return  # only transaction markers are left
         for batch in batches:
             start = batch.next_offset
             for offset, key, value in zip(batch.offsets, batch.keys, batch.values, strict=True):
@@ -177,7 +177,7 @@ class Counts:
         """Whether each word counted 1, 2, 3, ... without a gap and without a repetition."""
 
     def read_on(self) -> None:
-        """Take in what has come since the last call."""
+        """Read the records since the last call."""
         for partition, start in self._positions.items():
             for position, key, value in read(self._log, partition, start):
                 assert key is not None and value is not None
@@ -208,7 +208,7 @@ class Watching:
                 summary = run(self._application, master=master, on_progress=self._show)
                 break
             except LogError as error:
-                # Kafka cannot see that a killed run is dead. It only hears nothing from it any more.
+                # Kafka does not show that a run was killed: its lease has to expire.
                 if "is already run by" not in str(error) or time.monotonic() > deadline:
                     raise
                 time.sleep(1)
@@ -220,19 +220,21 @@ class Watching:
             self._batches = progress.batches
             self._counts.read_on()
             print(
-                f"batch {progress.batches:3}: {progress.records_in:7,} records in, {progress.lag:7,} to go   {self._counts.top(5)}",
+                f"batch {progress.batches:3}: {progress.records_in:7,} records in, {progress.lag:7,} to go   "
+                f"{self._counts.top(5)}",
                 flush=True,
             )
 
 
 def say_where_it_stands(log: Log, counts: Counts) -> None:
-    """Say whether this is a beginning, or the rest of a run that was ended."""
+    """Print whether this run starts from the beginning, or continues an earlier one."""
     committed = log.committed("word-count", partitions("text"))
     done = sum(position or 0 for position in committed.values())
     total = sum(log.end_offsets(partitions("text")).values())
     if counts.table:
         print(
-            f"An earlier run read {done:,} of {total:,} lines and counted {counts.table.total():,} words. This one goes on from there."
+            f"An earlier run read {done:,} of {total:,} lines and counted {counts.table.total():,} words. "
+            "This one continues."
         )
     else:
         print(f"{total:,} lines to read. Kill this whenever you like, and start it again.")

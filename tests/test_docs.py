@@ -124,6 +124,27 @@ def test_links_between_files_lead_somewhere(page: Path) -> None:
     assert not [link for link in links if not (page.parent / link).exists()]
 
 
+def prose(text: str) -> list[tuple[int, str]]:
+    """The lines of paragraphs and lists, with their numbers: no code, tables or comments."""
+    lines, fence = [], ""
+    for number, line in enumerate(text.split("\n"), 1):
+        mark = re.match(r" *(```+|~~~+)", line)
+        if mark and not fence:
+            fence = mark[1]
+        elif fence:
+            fence = "" if line.strip() == fence else fence
+        elif not re.match(r"(    |\||<!--)", line):
+            lines.append((number, line))
+    return lines
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_of_prose_have_at_most_120_characters(page: Path) -> None:
+    one_link = re.compile(r"\s*([-*]|\d+\.)?\s*\[[^]]*\]\([^)]*\)\S?")
+    too_long = [number for number, line in prose(page.read_text()) if len(line) > 120 and not one_link.fullmatch(line)]
+    assert not too_long, f"{page.relative_to(ROOT)}, lines {too_long}: break them"
+
+
 HOOKS = [name for name in vars(Hooks) if name.startswith("penstock_")]
 
 
