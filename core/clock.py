@@ -1,4 +1,4 @@
-"""The only place where a clock is read. Everything else is handed the time."""
+"""The only file of core that reads a clock. All others get the time as an argument."""
 
 from __future__ import annotations
 

@@ -124,6 +124,15 @@ def test_links_between_files_lead_somewhere(page: Path) -> None:
     assert not [link for link in links if not (page.parent / link).exists()]
 
 
+def test_the_source_reads_in_seven_files() -> None:
+    way = section(ROOT / "README.md", "Reading the source").split("Around this way:")[0]
+    files = re.findall(r"^\d\. \[([^]]+)\]\(\1\)", way, re.MULTILINE)
+    assert 0 < len(files) <= 7
+    for file in files:
+        docstring = (ROOT / file).read_text().split('"""')[1]
+        assert "Comes in: " in docstring and "Goes out: " in docstring, file
+
+
 def prose(text: str) -> list[tuple[int, str]]:
     """The lines of paragraphs and lists, with their numbers: no code, tables or comments."""
     lines, fence = [], ""
