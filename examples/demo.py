@@ -94,7 +94,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--data-dir", type=Path, default=Path(".demo"), help="where topics and state are kept (default: .demo)"
     )
-    parser.add_argument("--fresh", action="store_true", help="delete what is there, and begin anew")
+    parser.add_argument(
+        "--fresh", action="store_true", help="delete the data directory first, and start from the beginning"
+    )
     parser.add_argument("--kafka", action="store_true", help="keep the topics on a Kafka broker of the demo's own")
     parser.add_argument(
         "--guarantee",
