@@ -88,7 +88,7 @@ def reset(
     as_json: bool,
     **where: Any,
 ) -> None:
-    """Let the application MODULE:ATTR start again from where it is told, with empty state.
+    """Let the application MODULE:ATTR start again from chosen positions, with empty state.
 
     Its positions in source topics move; its internal topics, the state of its stores and Spark's checkpoint are
     deleted, always: state is of what was read before the old positions, and would be wrong at any others. What it wrote

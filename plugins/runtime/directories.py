@@ -21,10 +21,10 @@ _REMOVED = ".removed"
 
 
 class DirectoryUse:
-    """Holds a directory as used, from now until `close`, against `remove_unused` of any process on the host.
+    """Marks a directory as used, from now until `close`: `remove_unused` of no process on this machine removes it.
 
-    A lock file beside the directory is locked (shared) while it is in use; its time says when it last was. Beside and
-    not inside: the file must outlive the directory, or one process could lock a file that another has just deleted.
+    A lock file beside the directory is locked (shared) while it is in use; its time says when it last was. It is not
+    inside: the file must outlive the directory, or one process could lock a file that another has just deleted.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -35,7 +35,7 @@ class DirectoryUse:
         lock_open_file(self._file, shared=True, wait=True)
 
     def close(self) -> None:
-        """Note the time, and let go; idempotent."""
+        """Note the time, and release the lock; idempotent."""
         if self._file is not None:
             try:
                 os.utime(self._file)

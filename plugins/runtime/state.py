@@ -82,7 +82,7 @@ class TaskState:
         for builder in self._builders:
             kept, context = self._layouts.now[builder.name], self._context(builder.name)
             buffer = self._buffers[builder.name] = CommitBuffer(self._backends.of(builder.name), builder.name)
-            # What had a TTL in an earlier program still expires; a store that has one of its own sees to that itself.
+            # Entries with a TTL from an earlier program still expire; a store with a TTL does that itself.
             hides = kept.expires and getattr(builder, "ttl_ms", None) is None
             below = TtlStore(buffer, None, context.stream_time) if hides else buffer
             self.stores[builder.name] = builder.build(below, context)
@@ -163,7 +163,7 @@ class TaskState:
 
     @property
     def keeps_commits(self) -> bool:
-        """Whether `reset --from-state` can go back to a commit that the changelog keeps."""
+        """Whether `reset --from-state` can use commits that the changelog keeps."""
         return self._changelog is not None and not getattr(self._changelog, "in_log", False)
 
     def proven(self) -> set[str]:
@@ -233,7 +233,7 @@ class TaskState:
         return True
 
     def clean_changelog(self, version: str, grace_ms: int, now_ms: int, is_current: Callable[[], bool]) -> None:
-        """Delete what is needed to reach neither `version` nor any later one, while `is_current` returns True."""
+        """Delete history that `version` and later versions do not need, while `is_current` returns True."""
         # Ask here as well: writing the snapshot may have taken long.
         if self._changelog is not None and is_current():
             self._changelog.clean(version, grace_ms, now_ms, is_current)
@@ -247,16 +247,16 @@ class TaskState:
             raise StaleStoreError(f"the store is no longer at version {self.version}")
 
     def release(self) -> None:
-        """Let go of what pins resources until the next batch."""
+        """Release what pins resources until the next batch."""
         self._backends.release()
 
     def destroy(self) -> None:
-        """Close, and delete this host's copy; the changelog stays."""
+        """Close, and delete the local copy; the changelog stays."""
         self._backends.destroy()
         self.close()
 
     def close(self) -> None:
-        """Close stores and backends; uncommitted changes are forgotten."""
+        """Close stores and backends; uncommitted changes are lost."""
         for store in self.stores.values():
             store.close()
         self._backends.close()

@@ -1,4 +1,4 @@
-"""Temporary directories that a later process removes where theirs was killed."""
+"""Temporary directories that a later process removes if their own process was killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PREFIX, _SUFFIX = "penstock-", ".lock"
 
 _log = logging.getLogger("penstock.state")
 _swept: set[str] = set()
-"""Where this process has looked for leavings."""
+"""Directories that this process has cleaned."""
 
 
 class TemporaryDirectory:

@@ -33,18 +33,19 @@ from .state import TaskState
 _log = logging.getLogger("penstock.worker")
 
 _CHUNK = 2_000
-"""Records between two looks at the commit limits."""
+"""Number of records after which the commit limits are checked."""
 _MOST_UNPROVEN = 10_000
 """After so many records of internal topics without a change of state, write an empty delta to prove the last commit."""
 _SENT_BYTES = 256 * 1024
-"""So many bytes of outputs are sent ahead of the commit, where the log takes them."""
+"""Number of bytes of outputs that are sent before the commit, if the log can do that."""
 
 
 class TaskWorker:
-    """One task and its edges. Not thread-safe; any process may make one for any task at any time.
+    """One task with its log, changelog and local state. Not thread-safe.
 
-    `partitions` are the task's input partitions by their names in the log. Making one opens nothing;
-    `run_batch` does, and after an error the next `run_batch` starts from the last commit.
+    Any process may make one for any task at any time. `partitions` are the task's input partitions by their names in
+    the log. A new worker has nothing open; `run_batch` opens the task, and after an error the next `run_batch` starts
+    from the last commit.
     """
 
     def __init__(
@@ -87,11 +88,11 @@ class TaskWorker:
         known: KnownCommit | None = None,
         topic_ids: Mapping[str, str] | None = None,
     ) -> TaskReport:
-        """Process every input partition up to its planned end, fire what is due at `wall_clock_ms`, and commit.
+        """Process every input partition up to its planned end, call punctuators that are due, and commit.
 
         A log whose last commit is older than `known`, or that has none, is refused. `topic_ids`: ids of the global
         stores' topics, if `ends` has their partitions. Raises FencedError when another process took the task over; the
-        handlers' errors; and what log, changelog and stores raise. Nothing after the last commit counts then, and this
+        handlers' errors; and what log, changelog and stores raise. After an error only the last commit counts, and this
         object can be used again.
         """
         while True:
@@ -157,7 +158,7 @@ class TaskWorker:
                 task.commit_requested
                 or since - last_commit > self._commit_interval
                 or since - self._sent_at > committer.commit_within
-                or waiting + self._held_bytes() > self._settings.commit_bytes
+                or waiting + self._uncommitted_bytes() > self._settings.commit_bytes
             ):
                 produced += self._make_commit(phases)
                 commit, last_commit = self._commit, perf_counter()
@@ -181,7 +182,7 @@ class TaskWorker:
         self._retries.clear()
         return self._report(phases, task.records_in - records_before, produced)
 
-    def _held_bytes(self) -> int:
+    def _uncommitted_bytes(self) -> int:
         return self._state.size_bytes() if self._state is not None else 0
 
     # ------------------------------------------------------------------ opening
@@ -239,7 +240,7 @@ class TaskWorker:
     # ------------------------------------------------------------------ committing
 
     def _send(self, outputs: list[OutputBatch], phases: Phases) -> int:
-        """Hand outputs to the log ahead of the commit; return how many."""
+        """Send outputs to the log before the commit; return how many."""
         assert self._committer is not None
         since = perf_counter()
         if not self._has_sent:
@@ -263,7 +264,7 @@ class TaskWorker:
         if unchanged and not self._has_sent and not committer.expires():
             return 0
         if outputs and committer.streams_outputs:
-            # Not with the commit: at least once, only what is sent ahead can be read before it.
+            # Send them now: at least once, only outputs that `send` takes can be read before the commit.
             self._send(outputs, phases)
             outputs, since = [], perf_counter()
         version = last.version

@@ -1,4 +1,4 @@
-"""TopologyTestDriver: runs a whole topology in this process, one record at a time, without Spark and without files of its own."""
+"""TopologyTestDriver: runs a whole topology in this process, one record at a time, without Spark and files."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ class TopologyTestDriver:
     # ------------------------------------------------------------------ running
 
     def _drain(self) -> None:
-        """Run until every record is processed that no task waits with, one at a time, the oldest head first."""
+        """Process all records, one at a time, the oldest first, except those that tasks hold back (`max_task_idle`)."""
         self._resources.update_globals(self.application, self.log, {}, self.wall_clock_ms)
         waiting: set[TaskId] = set()
         while True:
@@ -291,7 +291,7 @@ class TopologyTestDriver:
             _, _, worker, partition, end = min(heads, key=lambda head: head[:2])
             planned = {partition: end}
             if self._may_wait:
-                # Such a task has to see what its other inputs have, or it would wait for that.
+                # A task with `max_task_idle` has to see its other inputs, or it would wait for them.
                 planned = {each: up_to for _, _, of, each, up_to in heads if of is worker}
             report = self._run(worker, planned)
             if any(report.positions[each] >= up_to for each, up_to in planned.items()):
@@ -361,7 +361,7 @@ class TopologyTestDriver:
 
 
 class _AutoCreatingLog(MemoryLog):
-    """A memory log that makes an unknown topic when it is first written to, as a test wants."""
+    """A memory log that creates an unknown topic when it is first used."""
 
     def __init__(self, count: Any, clock: ManualClock) -> None:
         super().__init__(clock=clock)

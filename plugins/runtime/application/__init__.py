@@ -1,1 +1,1 @@
-"""An application as a whole, laid over its log: preparation, lease, what it saved, lag and reset."""
+"""An application as a whole on its log: preparation, lease, what it saved, lag and reset."""

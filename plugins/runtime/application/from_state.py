@@ -91,9 +91,9 @@ def plan_from_state(
 ) -> FromStatePlan:
     """Return how each task goes on whose committed positions are gone; changes nothing.
 
-    `destination` says where the lost positions start of tasks whose changelog does not prove them; with `topics`, the
-    lost positions in these topics, proven or not. Raises IncompatibleStateError when the program does not fit what is
-    saved, ConfigError for a topic in which no position is lost.
+    `destination`: where lost positions start that the changelog does not prove; with `topics`, also those in these
+    topics that it proves. Raises IncompatibleStateError when the program does not fit what is saved, ConfigError for a
+    topic in which no position is lost.
     """
     prepared = check_program(application, log)
     application, assignment = prepared.application, prepared.assignment
@@ -114,10 +114,10 @@ def plan_from_state(
 
 
 def go_on(application: Application, log: Log, plan: FromStatePlan, check_lease: Callable[[], None]) -> list[str]:
-    """Carry a plan out, and return remarks about what is left where. Whoever calls holds the application's lease.
+    """Carry a plan out; return remarks about what could not be deleted. The caller holds the application's lease.
 
-    Each task is one commit. Killed in between, the tasks that have theirs are left alone when it is done again, and a
-    run is refused until all have. Spark's checkpoint goes first: it may know later commits.
+    Each task is one commit. If this process is killed in between, repeat it: tasks with a new commit are skipped, and a
+    run is refused until all have one. Spark's checkpoint is deleted first: it may have later commits.
     """
     plan.check(application.id)
     check_lease()
@@ -248,7 +248,7 @@ class _Finder:
             each: min(max(at, self.starts[each]), self.ends[each])
             for each, at in destination(known).items()
         }  # fmt: skip
-        # What waits in a repartition topic was not processed: the log keeps it until then.
+        # The records of a repartition topic are not processed yet: start at its first one.
         asked |= {each: self.starts[each] for each in movable - set(sources)}
         return [
             self._chosen(each, {one: asked[one] for one in each.lost if one in movable and one in asked})

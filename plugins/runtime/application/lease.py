@@ -39,7 +39,7 @@ class LeaseKeeper:
                 self.lost = error
                 return
             except Exception as error:
-                # The log is busy or away: there is time to try again.
+                # The log is busy or away: try again before the lease expires.
                 _log.debug("the lease was not renewed: %s", error)
                 continue
         self._give_up()

@@ -46,8 +46,7 @@ class ResetPlan:
     """What a reset does.
 
     `topics`: internal topics to delete, each with the number of records that wait there and are dropped. `left_alone`:
-    internal topics that may be of the application, or of another one whose id begins like its. `tasks` are those that
-    have a changelog.
+    internal topics that may be another application's, whose id begins with this one's. `tasks`: those with a changelog.
     """
 
     moves: tuple[Move, ...]
@@ -160,22 +159,21 @@ def plan_reset(
 
 
 def reset(application: Application, log: Log, plan: ResetPlan, check_lease: Callable[[], None]) -> list[str]:
-    """Carry a plan out, and return remarks about what is left where. Whoever calls holds the application's lease.
+    """Carry a plan out; return remarks about what could not be deleted. The caller holds the application's lease.
 
-    `check_lease` raises when it was lost. It is called before each step: who was frozen, and overtaken by a driver,
-    must not delete what that has begun.
+    `check_lease` raises when the lease was lost. It is called before each step: a process that was frozen must not
+    delete what its successor has begun.
 
-    One step, the log's `set_positions`, is the reset: killed before it, a run goes on from where the application was;
-    killed after it, a run starts from where it was to go, without state. Everything else may be half done:
+    One step, the log's `set_positions`, is the reset. Killed before it, the application goes on from its old positions;
+    killed after it, it starts at the new ones, without state. Everything else may be half done:
 
-    - Before it goes Spark's checkpoint, which only remembers what is in the log too. After it, a checkpoint would name
-      commits that the log does not know, and a run would be refused.
-    - State cannot go before it, for the commits name its versions. After it no commit names them, and new versions have
-      names of their own: what is left in the changelog or on this or another host is recognised as of no use. The
-      changelog goes first, while all partitions have positions: a task without positions that has one is taken for a
-      task whose commit was lost.
-    - Internal topics cannot go before it, for they hold what one task has committed and the next has not read. In the
-      same step their positions move to their ends, so what is left in one that was not deleted is not read.
+    - Spark's checkpoint is deleted before it: later, the checkpoint would have commits that the log does not have, and
+      a run would be refused. It has nothing that is not in the log.
+    - State is deleted after it, since the old commits name its versions. New versions have other names, so what is left
+      of the old state is never used. The changelog goes first, while all partitions have positions: a task that has a
+      changelog and no positions counts as one whose commit was lost.
+    - Internal topics are deleted after it, since they have records that are not processed yet. In the same step their
+      positions move to their ends, so that a topic that is left is not read.
     """
     remarks = []
     check_lease()
@@ -196,7 +194,7 @@ def reset(application: Application, log: Log, plan: ResetPlan, check_lease: Call
         for name in plan.topics:
             check_lease()
             log.delete_topic(name)
-        # A log may keep positions of a topic that was deleted, and a task start at them when it is made again.
+        # A log may keep positions of a deleted topic, and a task would start there when it is made again.
         check_lease()
         log.set_positions(application.id, positions)
     check_lease()
