@@ -74,7 +74,8 @@ def filter_map() -> Result:
 
 
 def word_count() -> Result:
-    """Split sentences of ten words, repartition by word, count, emit every update, exactly once; rates are sentences."""
+    """Split sentences of ten words, repartition by word, count, emit every update, exactly once; rates are
+    sentences."""
     return compare("kafka-word-count", "word-count", 300_000)
 
 
@@ -106,8 +107,8 @@ def compare(name: str, program: str, records: int, guarantee: str = "exactly_onc
             "ratios": ", ".join(f"{each:.2f}" for each in ratios),
             "records/s with start-up": f"{statistics.median(each.total_rate for each in ours):,.0f}, peer "
             f"{statistics.median(each.total_rate for each in theirs):,.0f}",
-            "broker's CPU s per million": f"{statistics.median(each.broker_cpu_s_per_million for each in ours):.2f}, peer "
-            f"{statistics.median(each.broker_cpu_s_per_million for each in theirs):.2f}",
+            "broker's CPU s per million": f"{statistics.median(each.broker_cpu_s_per_million for each in ours):.2f}, "
+            f"peer {statistics.median(each.broker_cpu_s_per_million for each in theirs):.2f}",
             "phases of the last run": ours[-1].printed,
         },
     )

@@ -1,4 +1,5 @@
-"""`python -m bench.kafka_app PROGRAM INPUT OUTPUT BOOTSTRAP DIRECTORY GUARANTEE`: a measured program on Spark and Kafka, until its input is read."""
+"""`python -m bench.kafka_app PROGRAM INPUT OUTPUT BOOTSTRAP DIRECTORY GUARANTEE`: a measured program on Spark and
+Kafka, until its input is read."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ class Result:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.name}: {self.records_per_s:,.0f} records/s, {self.cpu_s_per_million:.2f} CPU s per million records, "
-            f"peak {self.peak_mb:,.0f} MB"
+            f"{self.name}: {self.records_per_s:,.0f} records/s, {self.cpu_s_per_million:.2f} CPU s per million "
+            f"records, peak {self.peak_mb:,.0f} MB"
         ]
         total = sum(self.phases.values()) or 1.0
         lines += [f"  {phase:<10} {seconds:8.3f} s {seconds / total:6.1%}" for phase, seconds in self.phases.items()]

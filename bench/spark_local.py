@@ -40,7 +40,8 @@ def filter_map() -> Result:
 def measure(
     name: str, topology: Topology, records: int = RECORDS, per_batch: int = PER_BATCH, session: Any = None
 ) -> Result:
-    """Process `records` records of 100 bytes from 4 partitions in batches of `per_batch`; measure all but the first batch."""
+    """Process `records` records of 100 bytes from 4 partitions in batches of `per_batch`; measure all but the first
+    batch."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
         application = Application("bench", topology, data_dir=directory, max_records_per_batch=per_batch)
         log = open_log(application.settings)

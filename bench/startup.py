@@ -35,7 +35,9 @@ def count(key, frames, state):
     yield pd.DataFrame({"count": [number]})
 
 session = (
-    SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2")
+    SparkSession.builder.master("local[2]")
+    .config("spark.ui.enabled", "false")
+    .config("spark.sql.shuffle.partitions", "2")
     .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
 )
 session.sparkContext.setLogLevel("OFF")

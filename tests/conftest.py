@@ -30,7 +30,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the long ones, so that no process is left with one of them at the end: what shares the session first."""
+    """Begin with the long ones, so that no process is left with one of them at the end: what shares the session
+    first."""
     items.sort(
         key=lambda item: (
             "spark" not in getattr(item, "fixturenames", ()),
@@ -51,6 +52,7 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[KafkaBroker]:
-    """The Kafka broker of all tests in this process that need one. Who kills it starts it again; names are made by `fresh_name`."""
+    """The Kafka broker of all tests in this process that need one. Who kills it starts it again; names are made by
+    `fresh_name`."""
     with KafkaBroker() as broker:
         yield broker

@@ -1,4 +1,5 @@
-"""A log that loses an application's commits and keeps its notes, as a broker does when a group's offsets expire or are deleted."""
+"""A log that loses an application's commits and keeps its notes, as a broker does when a group's offsets expire or are
+deleted."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The documentation cannot drift: its examples run, and nothing that can be named, set or called is missing from its page.
+"""The documentation cannot drift: its examples run, and nothing that can be named, set or called is missing from its
+page.
 
-In every page, blocks of ```python run in order in one namespace; one that begins with `# NAME.py` is written to that file,
-too. Blocks of ```console are typed: each line after `$ ` is a command, what follows is what it prints (`...` stands
-for anything). Everything of a page happens in one fresh directory.
+In every page, blocks of ```python run in order in one namespace; one that begins with `# NAME.py` is written to that
+file, too. Blocks of ```console are typed: each line after `$ ` is a command, what follows is what it prints (`...`
+stands for anything). Everything of a page happens in one fresh directory.
 """
 
 from __future__ import annotations

@@ -135,7 +135,8 @@ def test_imports_are_relative_inside_a_layer_and_absolute_across(source: Path) -
     "source", [file for file in SOURCES if layer(file) == "core"], ids=lambda file: str(file.relative_to(ROOT))
 )
 def test_core_names_no_plugin(source: Path) -> None:
-    """Nothing of core imports a plugin, by a name in a string neither: what plugins bring is looked up in the registry."""
+    """Nothing of core imports a plugin, by a name in a string neither: what plugins bring is looked up in the
+    registry."""
     tree = ast.parse(source.read_text())
     docstrings = {ast.get_docstring(node, clean=False) for node in ast.walk(tree) if isinstance(node, DOCUMENTED)}
     texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}

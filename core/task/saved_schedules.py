@@ -54,7 +54,7 @@ class SavedSchedules:
         )
 
     def end(self, node: str) -> Iterator[tuple[str, str]]:
-        """Yield key and text of schedules that were made after the node's `init`, and that `init` did not make again."""
+        """Yield key and text of schedules that were made after the node's `init`, and not again by it."""
         claims, self._claims = self._claims, {}
         for key, texts in claims.items():
             for text in filter(None, texts):

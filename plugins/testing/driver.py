@@ -43,7 +43,8 @@ class TopologyTestDriver:
     >>> class Upper(Processor):
     ...     def process(self, record):
     ...         self.context.forward(record.with_value(record.value.upper()))
-    >>> topology = Topology().add_source("in", "words").add_processor("upper", Upper, "in").add_sink("out", "loud", "upper")
+    >>> topology = Topology().add_source("in", "words").add_processor("upper", Upper, "in")
+    >>> topology = topology.add_sink("out", "loud", "upper")
     >>> with TopologyTestDriver(topology) as driver:
     ...     driver.pipe("words", "k", "hello", timestamp=7)
     ...     driver.read("loud")
@@ -190,7 +191,7 @@ class TopologyTestDriver:
         return next(self._unread(topic, None, None), None)
 
     def read_all(self, topic: str) -> list[Record]:
-        """Return every record of an output topic that was not read yet, by partition, in the order they were produced."""
+        """Return every record of an output topic that was not read yet: by partition, as they were produced."""
         return list(self._unread(topic, None, None))
 
     def output_topics(self) -> list[str]:

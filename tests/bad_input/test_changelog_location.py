@@ -1,4 +1,5 @@
-"""The changelog in another place than before: every task's state is there, or the start is refused with the command that moves it."""
+"""The changelog in another place than before: every task's state is there, or the start is refused with the command
+that moves it."""
 
 from __future__ import annotations
 
@@ -133,7 +134,8 @@ def test_secrets_are_not_noted(world: World, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_large_state_is_moved_as_it_is(world: World, tmp_path: Path) -> None:
-    """Deletions, snapshots and more than one store; stores that the program does not name any more go with the others."""
+    """Deletions, snapshots and more than one store; stores that the program does not name any more go with the
+    others."""
     from penstock.plugins.runtime.application.changelog_move import _Sorted
 
     log = DirectoryChangelog(str(tmp_path / "any"), "shop", "0_0", chunk_bytes=100)

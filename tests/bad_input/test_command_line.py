@@ -79,12 +79,12 @@ def run_in_a_process(world: World, *arguments: str, code: int, **environment: st
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["--set", "comit_interval=5s"], ["Error: --set comit_interval: unknown setting 'comit_interval'; did you mean 'commit_interval'"]),
-        (["--set", "commit_interval=5"], ["Error: --set commit_interval: setting 'commit_interval': expected a timedelta or text like", "a bare number does not say its unit"]),
+        (["--set", "comit_interval=5s"], ["Error: --set comit_interval: unknown setting 'comit_interval'; did you " "mean 'commit_interval'"]),
+        (["--set", "commit_interval=5"], ["Error: --set commit_interval: setting 'commit_interval': expected a " "timedelta or text like", "a bare number does not say its unit"]),
         (["--set", "commit_interval=5 minutes"], ["Error: --set commit_interval: setting 'commit_interval': ", "found '5 minutes'"]),
-        (["--set", "store_backend=lmbd"], ["Error: --set store_backend: setting 'store_backend': no store backend named 'lmbd' is installed", "Did you mean 'lmdb'?"]),
-        (["--log", "locl:log"], ["Error: --log: setting 'log': no log named 'locl' is installed", "Did you mean 'local'?"]),
-        (["--set", "changelog=directry:c"], ["Error: --set changelog: setting 'changelog': no changelog named 'directry' is installed", "Did you mean 'directory'?"]),
+        (["--set", "store_backend=lmbd"], ["Error: --set store_backend: setting 'store_backend': no store backend " "named 'lmbd' is installed", "Did you mean 'lmdb'?"]),
+        (["--log", "locl:log"], ["Error: --log: setting 'log': no log named 'locl' is " "installed", "Did you mean 'local'?"]),
+        (["--set", "changelog=directry:c"], ["Error: --set changelog: setting 'changelog': no changelog named " "'directry' is installed", "Did you mean 'directory'?"]),
         (["--trigger", "5"], ["Error: --trigger '5': expected available_now, or a time like 10s"]),
     ],
 )  # fmt: skip
@@ -113,7 +113,8 @@ def test_a_topic_that_nobody_made(shop: World, undisturbed: Contents) -> None:
         log.delete_topic("totals-by-customer")
     says(
         run_here(code=2),
-        "Error: the log has no topic 'totals-by-customer' (sink 'totals-out'); create it (`penstock topics create`) or correct the name",
+        "Error: the log has no topic 'totals-by-customer' (sink 'totals-out'); create it (`penstock topics create`) "
+        "or correct the name",
     )
     assert (
         CliRunner().invoke(penstock, ["topics", "create", "totals-by-customer", "-p", "2", "--data-dir", "."]).exit_code
@@ -130,7 +131,8 @@ def test_saved_state_that_does_not_fit(shop: World) -> None:
         log.create_topic("orders", 3)
     says(
         run_here(code=1),
-        "Error: application 'shop' does not fit what it saved: sub-topology 0 had 2 tasks and now has 3 ('orders' had 2 partitions and has 3)",
+        "Error: application 'shop' does not fit what it saved: sub-topology 0 had 2 tasks and now has 3 ('orders' had "
+        "2 partitions and has 3)",
         "Undo the change, or run it under another application id, which starts afresh",
     )
 
@@ -158,7 +160,8 @@ def test_java_that_is_missing(shop: World, tmp_path: Path) -> None:
     message = run_in_a_process(shop, code=1, JAVA_HOME=str(tmp_path / "empty"))
     says(
         message,
-        f"Error: JAVA_HOME is '{tmp_path / 'empty'}', and there is no bin/java in it; correct it, or install a Java runtime",
+        f"Error: JAVA_HOME is '{tmp_path / 'empty'}', and there is no bin/java in it; correct it, or install a Java "
+        "runtime",
     )
 
 
@@ -166,8 +169,8 @@ def test_java_that_is_missing(shop: World, tmp_path: Path) -> None:
     ("script", "parts"),
     [
         ("echo 'openjdk version \"11.0.2\" 2019-01-15' >&2", ["Spark needs Java 17 or later, and ", "bin/java is version 11; install a Java runtime"]),
-        ("echo 'java version \"1.8.0_392\"' >&2", ["Spark needs Java 17 or later, and ", "bin/java is version 8; install a Java runtime"]),
-        ("echo 'cannot map the heap' >&2; exit 1", ["bin/java -version` failed: cannot map the heap; install a Java runtime"]),
+        ("echo 'java version \"1.8.0_392\"' >&2", ["Spark needs Java 17 or later, and ", "bin/java is version 8; " "install a Java runtime"]),
+        ("echo 'cannot map the heap' >&2; exit 1", ["bin/java -version` failed: cannot map the heap; install a Java " "runtime"]),
     ],
     ids=["11", "8", "broken"],
 )  # fmt: skip
@@ -232,7 +235,8 @@ def test_what_fails_in_a_worker_is_one_message_and_nothing_is_lost(
     aside.rename(delta)
     says(
         error(run_in_a_process(world, "--master", "local[2]", "--quiet", code=1)),
-        "Error: application 'shop', task 0_0, node 'orders', at topic 'orders' partition 0 offset 3: serde 'str': b'\\xff' is not UTF-8",
+        "Error: application 'shop', task 0_0, node 'orders', at topic 'orders' partition 0 offset 3: serde 'str': "
+        "b'\\xff' is not UTF-8",
         "Or set deserialization_handler (skip, DeadLetter(TOPIC), Retry())",
     )
 

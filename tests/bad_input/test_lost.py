@@ -1,4 +1,5 @@
-"""Files, commits and records that were lost: what is missing is named, nothing starts empty, and what is put back is enough."""
+"""Files, commits and records that were lost: what is missing is named, nothing starts empty, and what is put back is
+enough."""
 
 from __future__ import annotations
 
@@ -150,7 +151,8 @@ def test_a_damaged_snapshot_that_deltas_make_needless(
     world.run()
     says(
         caplog.text,
-        f"changelog at {world.changelog}/shop/0_0: going by older files, because a newer one is damaged: {snapshot.name}",
+        f"changelog at {world.changelog}/shop/0_0: going by older files, because a newer one is damaged: "
+        f"{snapshot.name}",
     )
     assert world.contents() == undisturbed
 
@@ -230,7 +232,7 @@ def test_a_log_that_is_another_one(world: World, make_world: MakeWorld, undistur
     with world.workers() as (_, workers), pytest.raises(IncompatibleStateError) as caught:
         workers[0].run_batch({}, 0, KnownCommit(first.version, first.positions))
     says(
-        caught.value, f"application 'shop', task 0_0: Spark's checkpoint knows a commit (state version {first.version}), but the log has none: ",
+        caught.value, "application 'shop', task 0_0: Spark's checkpoint knows a commit (state version " f"{first.version}), but the log has none: ",
         "or this is another log. ", "`penstock reset --from-state --dry-run`",
     )  # fmt: skip
     shutil.rmtree(world.log)
@@ -276,7 +278,7 @@ def test_records_that_were_deleted_before_they_were_processed(make_world: MakeWo
     with pytest.raises(OffsetOutOfRangeError) as caught:
         world.run()
     says(
-        caught.value, "application 'shop', task 0_0: offset 5 of topic 'orders' partition 0 is out of range: the log has offsets from 6 up to, not including, 7",
+        caught.value, "application 'shop', task 0_0: offset 5 of topic 'orders' partition 0 is out of range: the log " "has offsets from 6 up to, not including, 7",
         "`retention.ms`", "deleted before they were processed", "What was committed stays", "run it under a new application id",
     )  # fmt: skip
     with world.open() as log:

@@ -1,4 +1,5 @@
-"""Commits that the log lost: what the notes and the changelog prove is missed, what never was committed starts, and nothing repeats unasked."""
+"""Commits that the log lost: what the notes and the changelog prove is missed, what never was committed starts, and
+nothing repeats unasked."""
 
 from __future__ import annotations
 

@@ -28,18 +28,18 @@ from .world import ORDERS, Contents, MakeWorld, Total, World, says, totals
 INSTALL = "Install the package that brings it (`penstock plugins` lists them)"
 
 PLUGINS: list[tuple[str, Any, list[str]]] = [
-    ("processor", lambda: totals("acme.dedupe"), ["processor 'total': no processor named 'acme.dedupe' is installed; installed: ", INSTALL]),
+    ("processor", lambda: totals("acme.dedupe"), ["processor 'total': no processor named 'acme.dedupe' is installed; " "installed: ", INSTALL]),
     (
         "store backend of a store",
         lambda: Topology().add_store(key_value_store("totals", backend="lmbd")),
-        ["store 'totals': no store backend named 'lmbd' is installed; installed: lmdb, memory", "Did you mean 'lmdb'?", INSTALL],
+        ["store 'totals': no store backend named 'lmbd' is installed; installed: lmdb, " "memory", "Did you mean 'lmdb'?", INSTALL],
     ),
     (
         "serde of a store",
         lambda: Topology().add_store(key_value_store("totals", value_serde="msgpak")),
         ["store 'totals', value_serde: no serde named 'msgpak' is installed; installed: ", "Did you mean 'msgpack'?", INSTALL],
     ),
-    ("serde of a source", lambda: totals(key_serde="strr"), ["source 'orders', key_serde: no serde named 'strr' is installed; ", "Did you mean 'str'?"]),
+    ("serde of a source", lambda: totals(key_serde="strr"), ["source 'orders', key_serde: no serde named 'strr' is " "installed; ", "Did you mean 'str'?"]),
     (
         "serde of a sink",
         lambda: totals().add_sink("more", "more", "total", value_serde="jsn"),
@@ -89,10 +89,10 @@ SETTINGS: list[tuple[dict[str, Any], list[str]]] = [
     ({"comit_interval": "5s"}, ["unknown setting 'comit_interval'; did you mean 'commit_interval'"]),
     ({"colour": "blue"}, ["unknown setting 'colour'; known: ", "commit_interval"]),
     ({"commit_interval": 5}, ["setting 'commit_interval': expected a timedelta or text like ", '"10s"', "found 5 (a bare number does not say its unit)"]),
-    ({"commit_interval": "5"}, ["setting 'commit_interval': expected ", "found '5' (a bare number does not say its unit)"]),
+    ({"commit_interval": "5"}, ["setting 'commit_interval': expected ", "found '5' (a bare number does not say its " "unit)"]),
     ({"commit_interval": "5 minutes"}, ["setting 'commit_interval': expected ", "found '5 minutes'"]),
     ({"max_task_idle": "-1s"}, ["setting 'max_task_idle': ", "'-1s'"]),
-    ({"commit_interval": timedelta(seconds=-1)}, ["setting 'commit_interval': ", "expected a length of time of 0 or more"]),
+    ({"commit_interval": timedelta(seconds=-1)}, ["setting 'commit_interval': ", "expected a length of time of 0 or " "more"]),
     ({"commit_interval": None}, ["setting 'commit_interval': expected ", "found None"]),
     ({"commit_bytes": "64MB"}, ["setting 'commit_bytes': expected a whole number above 0, found '64MB'"]),
     ({"parallelism": 0}, ["setting 'parallelism': expected a whole number above 0, found 0"]),
@@ -175,7 +175,7 @@ def test_a_topic_that_a_record_chooses_and_nobody_made(world: World, undisturbed
     with pytest.raises(ProductionError) as caught:
         world.run()
     says(
-        caught.value, "topic 'totals-by-custmer' does not exist in ", str(world.log), "did you mean 'totals-by-customer'?",
+        caught.value, "topic 'totals-by-custmer' does not exist in ", str(world.log), "did you mean " "'totals-by-customer'?",
         "`penstock topics create totals-by-custmer`",
     )  # fmt: skip
     world.change(totals())
@@ -240,8 +240,8 @@ CHANGED: list[tuple[Any, list[str]]] = [
     (
         with_other_serde,
         [
-            "store 'totals' was written with value_serde penstock.plugins.serdes.msgpack.MsgpackSerde and now has penstock.serde.IntSerde: its "
-            "content cannot be read",
+            "store 'totals' was written with value_serde penstock.plugins.serdes.msgpack.MsgpackSerde and now has "
+            "penstock.serde.IntSerde: its content cannot be read",
         ],
     ),
     (with_source_before, ["store 'totals' was in sub-topology 0 and is now in 1", "add new ones behind the old"]),

@@ -1,4 +1,5 @@
-"""Directories that are read-only or full: what the message says, and that everything is there once there is room again."""
+"""Directories that are read-only or full: what the message says, and that everything is there once there is room
+again."""
 
 from __future__ import annotations
 
@@ -168,13 +169,13 @@ MEGABYTE = 1 << 20
 
 FULL: list[tuple[str, str, str, int, list[str]]] = [
     ("log", "output", "LogError", 0, [
-        "local log ", "{world.log}: cannot commit task 0_0 of 'shop'", "make room there, or give the log another directory", " bytes are free)", "there completely or not at all",
+        "local log ", "{world.log}: cannot commit task 0_0 of 'shop'", "make room there, or give the log another " "directory", " bytes are free)", "there completely or not at all",
     ]),
     ("changelog", "store", "ChangelogError", 0, [
-        "changelog at {world.changelog}/shop/0_0: cannot write delta ", "File too large; the disk is full, or a quota or file size limit is reached: make room there",
+        "changelog at {world.changelog}/shop/0_0: cannot write delta ", "File too large; the disk is full, or a quota " "or file size limit is reached: make room there",
     ]),
     ("state", "store", "StoreError", 1, [
-        "store directory {world.state}/shop/0_0/lmdb/0: ", "the disk is full, or a quota or file size limit is reached: make room there, or set state_dir to another directory",
+        "store directory {world.state}/shop/0_0/lmdb/0: ", "the disk is full, or a quota or file size limit is " "reached: make room there, or set state_dir to another directory",
     ]),
 ]  # fmt: skip
 
@@ -249,7 +250,8 @@ def test_a_full_disk(make_world: MakeWorld, tmp_path: Path, place: str, where: s
 
 
 def test_too_many_open_files(make_world: MakeWorld, undisturbed: Contents) -> None:
-    """Whatever is being opened when the limit is met: what is said is the limit, and what was not done is done with a higher one."""
+    """Whatever is being opened when the limit is met: what is said is the limit, and what was not done is done with a
+    higher one."""
     world = make_world()
     world.produce("orders", *ORDERS)
 

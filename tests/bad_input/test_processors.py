@@ -142,20 +142,20 @@ FAILING: list[tuple[type[Processor | ValueTransformer], type[BaseException], lis
     (FailsInProcess, ProcessingError, [WHERE, "ZeroDivisionError: no price", WAY_OUT]),
     (FailsInTransform, ProcessingError, [WHERE, "KeyError: '4'", WAY_OUT]),
     (FailsInInit, ProcessingError, ["node 'total' in task 0_0: init raised OSError: no price list"]),
-    (FailsInStreamTime, ProcessingError, ["task 0_0, node 'total', in a punctuator: ZeroDivisionError: no price", WAY_OUT]),
-    (FailsInWallClockTime, ProcessingError, ["task 0_0, node 'total', in a punctuator: ZeroDivisionError: no price", WAY_OUT]),
+    (FailsInStreamTime, ProcessingError, ["task 0_0, node 'total', in a punctuator: ZeroDivisionError: no " "price", WAY_OUT]),
+    (FailsInWallClockTime, ProcessingError, ["task 0_0, node 'total', in a punctuator: ZeroDivisionError: no " "price", WAY_OUT]),
     (
         ForwardsNoRecord, ProcessingError,
-        [WHERE + "forwarded tuple ('ann', '4') to sink 'totals-out', expected a Record, for instance record.with_value(...)"],
+        [WHERE + "forwarded tuple ('ann', '4') to sink 'totals-out', expected a Record, for instance " "record.with_value(...)"],
     ),
-    (ForwardsNoTimestamp, ProductionError, ["node 'totals-out' while producing to topic 'totals-by-customer'", "the timestamp 2.5 is no int of milliseconds"]),
-    (ForwardsTextHeader, ProductionError, ["node 'totals-out' while producing to topic 'totals-by-customer'", "(('from', 'me'),)", "value as bytes or None"]),
-    (ForwardsNumber, ProductionError, ["node 'totals-out' while producing", "serde 'str': expected str, found int 4; name a serde that fits", "Or set production_handler"]),
-    (ForwardsToNobody, ProcessingError, [WHERE, "forwarding to 'totals-uot', which is not a child of this node; children: totals-out"]),
+    (ForwardsNoTimestamp, ProductionError, ["node 'totals-out' while producing to topic " "'totals-by-customer'", "the timestamp 2.5 is no int of milliseconds"]),
+    (ForwardsTextHeader, ProductionError, ["node 'totals-out' while producing to topic " "'totals-by-customer'", "(('from', 'me'),)", "value as bytes or None"]),
+    (ForwardsNumber, ProductionError, ["node 'totals-out' while producing", "serde 'str': expected str, found int 4; " "name a serde that fits", "Or set production_handler"]),
+    (ForwardsToNobody, ProcessingError, [WHERE, "forwarding to 'totals-uot', which is not a child of this node; " "children: totals-out"]),
     (StoresAnObject, ProcessingError, [WHERE, "store 'totals': cannot write the value of ", "ann", "serde 'msgpack'", "or give the store or topic another serde"]),
-    (StoresUnderNone, ProcessingError, [WHERE, "store 'totals': a key of None; drop records without a key, or give them one"]),
-    (SchedulesABareNumber, ProcessingError, [WHERE, "node 'total': punctuation interval: expected a timedelta or text", '"10s"', "found 10"]),
-    (Exits, ProcessingError, [WHERE, "it called sys.exit(3), which ends no application: raise an error instead", WAY_OUT]),
+    (StoresUnderNone, ProcessingError, [WHERE, "store 'totals': a key of None; drop records without a key, or give " "them one"]),
+    (SchedulesABareNumber, ProcessingError, [WHERE, "node 'total': punctuation interval: expected a timedelta or " "text", '"10s"', "found 10"]),
+    (Exits, ProcessingError, [WHERE, "it called sys.exit(3), which ends no application: raise an error " "instead", WAY_OUT]),
 ]  # fmt: skip
 
 
@@ -229,13 +229,13 @@ def no_price_list() -> Processor:
 ONE = Total()
 
 SUPPLIERS: list[tuple[str, Any, list[str]]] = [
-    ("returns something else", not_a_processor, ["processor 'total'", "its supplier made 'total', which is neither a Processor nor a ValueTransformer"]),
+    ("returns something else", not_a_processor, ["processor 'total'", "its supplier made 'total', which is neither a " "Processor nor a ValueTransformer"]),
     ("raises", no_price_list, ["processor 'total'", "its supplier raised FileNotFoundError: prices.csv"]),
     ("returns one instance twice", lambda: ONE, ["processor 'total'", "same object twice", "each task needs an instance of its own"]),
     ("is an instance", ONE, ["processor 'total'", "found one instance of Total", "pass the class"]),
-    ("is another class", dict, ["processor 'total'", "class dict is neither a Processor nor a ValueTransformer; derive it from one"]),
+    ("is another class", dict, ["processor 'total'", "class dict is neither a Processor nor a ValueTransformer; " "derive it from one"]),
     ("is abstract", Processor, ["processor 'total'", "class Processor is abstract; write its method process"]),
-    ("is no function", 7, ["processor 'total'", "expected a class, a factory or the name of an installed processor, found 7"]),
+    ("is no function", 7, ["processor 'total'", "expected a class, a factory or the name of an installed processor, " "found 7"]),
 ]  # fmt: skip
 
 
@@ -294,11 +294,11 @@ def with_neighbour(processor: Any) -> Topology:
     [
         (
             lambda: with_neighbour(asking("history")),
-            ["node 'total' is not connected to store 'history'", "topology.connect('total', 'history'), or add_processor(..., stores=['history'])"],
+            ["node 'total' is not connected to store 'history'", "topology.connect('total', 'history'), or " "add_processor(..., stores=['history'])"],
         ),
         (
             lambda: totals(asking("totls")),
-            ["node 'total' asks for store 'totls', which it is not connected to; connected: totals", "topology.add_store(key_value_store('totls'), 'total')"],
+            ["node 'total' asks for store 'totls', which it is not connected to; connected: " "totals", "topology.add_store(key_value_store('totls'), 'total')"],
         ),
     ],
     ids=["another node's", "undeclared"],

@@ -27,11 +27,11 @@ FIRST = TopicPartition("orders", 0)
 SECOND = TopicPartition("orders", 1)
 
 POISON: list[tuple[str, dict[str, Any], Given, list[str]]] = [
-    ("not text", {}, ("ann", b"\xff\xfe", 2), ["serde 'str': b'\\xff\\xfe' is not UTF-8", "name the serde it was written with"]),
+    ("not text", {}, ("ann", b"\xff\xfe", 2), ["serde 'str': b'\\xff\\xfe' is not UTF-8", "name the serde it was " "written with"]),
     ("a key that is not text", {}, (b"\x80", "4", 2), ["serde 'str': b'\\x80' is not UTF-8"]),
     ("wrong JSON", {"value_serde": "json"}, ("ann", '{"amount": ', 2), ["serde 'json': not JSON: ", "near b'{\"amount\": '"]),
-    ("another number of bytes", {"value_serde": "int"}, ("ann", b"\x01", 2), ["serde 'int': expected 8 bytes that it wrote, found 1"]),
-    ("no timestamp", {}, ("ann", "4", -1), ["key 'ann' has the invalid timestamp -1", "set a timestamp_extractor", "skip_on_invalid_timestamp"]),
+    ("another number of bytes", {"value_serde": "int"}, ("ann", b"\x01", 2), ["serde 'int': expected 8 bytes that it " "wrote, found 1"]),
+    ("no timestamp", {}, ("ann", "4", -1), ["key 'ann' has the invalid timestamp -1", "set a " "timestamp_extractor", "skip_on_invalid_timestamp"]),
 ]  # fmt: skip
 
 
@@ -68,7 +68,8 @@ def without_poison(tmp_path_factory: pytest.TempPathFactory) -> Without:
 
 
 def results(contents: Contents) -> Any:
-    """What has to be the same whether or not there was a poison record: everything but positions and the input itself."""
+    """What has to be the same whether or not there was a poison record: everything but positions and the input
+    itself."""
     return contents.stores, {place: rows for place, rows in contents.topics.items() if place[0] == "totals-by-customer"}
 
 

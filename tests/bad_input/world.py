@@ -1,4 +1,5 @@
-"""What the tests of bad input share: an application on a local log, LMDB and a directory changelog, and what is in all of them."""
+"""What the tests of bad input share: an application on a local log, LMDB and a directory changelog, and what is in all
+of them."""
 
 from __future__ import annotations
 
@@ -136,7 +137,8 @@ class World:
                     return reports
 
     def run_as_nobody(self, limit: int | None = None) -> str:
-        """Run in a child process; return how its error reads. Root, to whom every file is open, becomes somebody else."""
+        """Run in a child process; return how its error reads. Root, to whom every file is open, becomes somebody
+        else."""
 
         def child(connection: Connection) -> None:
             if os.getuid() == 0:

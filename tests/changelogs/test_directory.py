@@ -90,8 +90,10 @@ def test_a_missing_delta_is_named(tmp_path: Path) -> None:
             log.restore("3-v", have)
         assert str(caught.value) == (
             f"changelog at {tmp_path}/app/0_0: no way to version 3-v, because files are lost or damaged: "
-            "2-v.*.delta (missing). Bring the file back from a backup or from the store's older object versions, or start "
-            "on a host that still has a local copy of the state at that version; to give up the state, use a new application id, or `penstock reset`"
+            "2-v.*.delta (missing). Bring the file back from a backup or from the store's older object versions, or "
+            "start "
+            "on a host that still has a local copy of the state at that version; to give up the state, use a new "
+            "application id, or `penstock reset`"
         )
     assert restored(log, "3-v", "2-v", {"2-v": {"s": {b"a": b"1", b"b": b"2"}}}) == _STATE
 
@@ -287,7 +289,8 @@ def test_a_place_that_is_a_file_is_an_error(tmp_path: Path) -> None:
         (errno.EACCES, r"Permission denied; make it writable for user \d+, or name another place"),
         (
             errno.ENOSPC,
-            "No space left on device; the disk is full.*make room there, or name another place.*what was committed before is safe",
+            "No space left on device; the disk is full.*make room there, or name another place.*what was committed "
+            "before is safe",
         ),
     ],
 )

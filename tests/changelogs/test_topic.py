@@ -173,7 +173,8 @@ def test_any_moves_between_hosts(tmp_path_factory: pytest.TempPathFactory, steps
 
 
 def test_a_version_says_where_its_delta_begins(log: Log, tmp_path: Path) -> None:
-    """However often the task is opened from its local copy: who catches up from there reads nothing twice but that delta."""
+    """However often the task is opened from its local copy: who catches up from there reads nothing twice but that
+    delta."""
     log.create_topic("in", 1)
     application = make(tmp_path, store_backend="lmdb")
     prepare(application, log)

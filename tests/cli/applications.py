@@ -52,7 +52,8 @@ def counting(console: Console) -> None:
 
 
 def run(target: str = TARGET, *, subtopologies: int = 2, **settings: Any) -> None:
-    """Run the application's tasks until nothing is left, in this process and without Spark; the first sub-topologies only if told."""
+    """Run the application's tasks until nothing is left, in this process and without Spark; the first sub-topologies
+    only if told."""
     application: Application = load(target).with_settings(**settings)
     log, resources = open_log(application.settings), ProcessResources()
     try:

@@ -156,9 +156,9 @@ def test_what_is_wrong_in_the_file_is_said_before_anything_runs(shop: Console, a
 def test_values_that_json_does_not_have_are_text(shop: Console) -> None:
     shop.write(
         "odd.py",
-        "from datetime import timedelta\nfrom penstock import Application, DeadLetter, StrSerde\nfrom shop import topology\n"
-        "application = Application('odd', topology, commit_interval=timedelta(seconds=2), key_serde=StrSerde(), "
-        "production_handler=DeadLetter('dlq'), user={1: {2, 3}})\n",
+        "from datetime import timedelta\nfrom penstock import Application, DeadLetter, StrSerde\nfrom shop import "
+        "topology\napplication = Application('odd', topology, commit_interval=timedelta(seconds=2), "
+        "key_serde=StrSerde(), production_handler=DeadLetter('dlq'), user={1: {2, 3}})\n",
     )
     found: dict[str, Any] = json.loads(shop("config", "odd:application", "--json").stdout)["settings"]
     assert found["commit_interval"]["value"] == "0:00:02"

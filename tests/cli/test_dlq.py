@@ -22,7 +22,8 @@ def letters(console: Console) -> Console:
     """Three records that failed, read from both partitions of `words`."""
     counting(console)
     text = (
-        '{"value": "good"}\n{"value": "bad ä", "key": "k", "timestamp": 7, "headers": [["h", "1"], ["h", {"base64": "/w=="}]]}\n'
+        '{"value": "good"}\n{"value": "bad ä", "key": "k", "timestamp": 7, "headers": [["h", "1"], ["h", {"base64": '
+        '"/w=="}]]}\n'
         '{"value": "worse", "timestamp": 9}\n'
     )
     console("produce", "words", "--json-lines", "--partition", "1", stdin=text)

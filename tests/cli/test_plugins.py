@@ -46,7 +46,8 @@ def test_plugins_of_others_are_listed_and_checked(console: Console) -> None:
     environment = install(
         console,
         "acme",
-        "@hookimpl\ndef penstock_serdes():\n    return {'acme.fine': 'acme.serdes:Fine', 'acme.gone': 'acme.serdes:Gone'}\n",
+        "@hookimpl\ndef penstock_serdes():\n    return {'acme.fine': 'acme.serdes:Fine', 'acme.gone': "
+        "'acme.serdes:Gone'}\n",
         serdes="from penstock.serde import BytesSerde as Fine\n",
     )
     out, err = console.process("plugins", environment=environment)

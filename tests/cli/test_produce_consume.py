@@ -81,8 +81,8 @@ def test_the_serdes_of_an_application_are_used(lines: Console) -> None:
     lines.write(
         "app.py",
         "from penstock import Application, Topology\n"
-        "topology = Topology().add_source('in', 'lines', value_serde='int').add_sink('out', 'copies', 'in', key_serde='json')\n"
-        "application = Application('app', topology, key_serde='float')\n",
+        "topology = Topology().add_source('in', 'lines', value_serde='int').add_sink('out', 'copies', 'in', "
+        "key_serde='json')\napplication = Application('app', topology, key_serde='float')\n",
     )
     lines("topics", "create", "copies")
     for topic, text in (("lines", "1.5=2\n"), ("copies", '{"a":1}=text\n')):
@@ -97,12 +97,12 @@ def test_the_serdes_of_an_application_are_used(lines: Console) -> None:
         (["--value-serde", "int"], "1\n2\nthree\n4\n", "line 3: value 'three' is not JSON"),
         (["--value-serde", "int"], "1\n2\n2.5\n4\n", "line 3: serde 'int': expected int, found float 2.5"),
         (["-K", "="], "a=1\nb=2\nc\n", "line 3: no key separator '=' in 'c'"),
-        (["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"valeu": "c"}\n', 'line 3: expected a JSON object with "value"'),
+        (["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"valeu": "c"}\n', 'line 3: expected a JSON object with ' '"value"'),
         (["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"value": "c", "kye": 1}\n', "line 3: unknown name 'kye'"),
         (["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"value": "c"\n', "line 3: "),
-        (["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"value": "c", "partition": 1}\n', "line 3: partition 1: topic 'lines' has 1"),
-        (["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"value": "c", "timestamp": 1.5}\n', 'line 3: "timestamp": expected ms'),
-        (["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"value": "c", "headers": 5}\n', 'line 3: "headers": expected'),
+        (["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"value": "c", "partition": ' '1}\n', "line 3: partition 1: topic 'lines' has 1"),
+        (["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"value": "c", "timestamp": ' '1.5}\n', 'line 3: "timestamp": expected ms'),
+        (["--json-lines"], '{"value": "a"}\n{"value": "b"}\n{"value": "c", "headers": ' '5}\n', 'line 3: "headers": expected'),
     ],
 )  # fmt: skip
 def test_a_line_that_does_not_fit_ends_after_those_before_it(

@@ -23,7 +23,8 @@ PARTITIONS = [TopicPartition("words", 0), TopicPartition("words", 1)]
 
 @pytest.fixture
 def words(console: Console) -> Console:
-    """An application that has counted `a a b` in the first partition and `a c` in the second, at times 1, 2, ... and 11, 12."""
+    """An application that has counted `a a b` in the first partition and `a c` in the second, at times 1, 2, ... and
+    11, 12."""
     counting(console)
     with logs(console) as log:
         for partition, text, first in ((0, "aab", 1), (1, "ac", 11)):
@@ -217,7 +218,7 @@ def test_nothing_happens_without_a_yes(words: Console) -> None:
         (["--to-time", "yesterday"], "--to-time 'yesterday': expected ms since the epoch, a time like"),
         (["--to-offsets", "words=1"], "expected TOPIC:PARTITION=OFFSET, or a file with a line for each (No such file"),
         (["--to-offsets", "wrong.txt"], "wrong.txt, line 2: expected TOPIC:PARTITION=OFFSET or TOPIC,PARTITION,OFFSET"),
-        (["--to-offsets", "words:2=1"], "words:2=1: the application reads no such partition; it reads: words:0, words:1"),
+        (["--to-offsets", "words:2=1"], "words:2=1: the application reads no such partition; it reads: words:0, " "words:1"),
         (["--topic", "wrods"], "has no source topic 'wrods'; did you mean 'words'?"),
     ],
 )  # fmt: skip

@@ -19,7 +19,8 @@ WHERE = ["--to-offsets", "words:0=4", "--to-offsets", "words:1=2"]
 
 @pytest.fixture
 def lost(console: Console) -> Console:
-    """An application that has counted `a`, then `b`, then `ba` in the first partition and `ac` in the second, without its commits."""
+    """An application that has counted `a`, then `b`, then `ba` in the first partition and `ac` in the second, without
+    its commits."""
     counting(console)
     for texts in (("a", ""), ("b", "ac"), ("ba", "")):
         with logs(console) as log:
@@ -141,7 +142,7 @@ def test_the_changelog_moves(console: Console) -> None:
     result = console("changelog", "move", TARGET, "--from", old, *place)
     assert result.stdout == "2 tasks copied, 0 tasks there already\n"
     assert result.stderr.splitlines() == [
-        "task 1_0 is copied", "task 1_1 is copied", f"what counting has in {old} is not used any more, and can be deleted",
+        "task 1_0 is copied", "task 1_1 is copied", f"what counting has in {old} is not used any more, and can be " "deleted",
     ]  # fmt: skip
     # From the place to itself: nothing may be said of deleting it.
     assert console("changelog", "move", TARGET, "--from", "directory:elsewhere", *place).stderr == ""

@@ -68,7 +68,8 @@ def test_a_file_of_a_package_is_imported_as_part_of_it(pipe: Console) -> None:
     pipe.write("shop/names.py", "ID = 'shop-pipe'")
     pipe.write(
         "shop/app.py",
-        "from penstock import Application\nfrom pipe import topology\nfrom .names import ID\napplication = Application(ID, topology())\n",
+        "from penstock import Application\nfrom pipe import topology\nfrom .names import ID\napplication = "
+        "Application(ID, topology())\n",
     )
     assert load_application("shop/app.py:application").id == "shop-pipe"
     assert load_application("shop.app:application").id == "shop-pipe"

@@ -1,4 +1,5 @@
-"""`python -m tests.conformance DIR`: a line per family, each failing case with its first difference; exit 0 only if all pass."""
+"""`python -m tests.conformance DIR`: a line per family, each failing case with its first difference; exit 0 only if all
+pass."""
 
 from __future__ import annotations
 

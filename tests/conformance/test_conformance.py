@@ -32,7 +32,8 @@ def test_every_topology_has_a_case() -> None:
 
 
 def shortened(case: Case) -> Case:
-    """Return a case cut after a few ops, with what the test driver (which passes all of it) answers as what is expected."""
+    """Return a case cut after a few ops, with what the test driver (which passes all of it) answers as what is
+    expected."""
     cut: Case = {**case, "inputs": case["inputs"][:OPS_ON_SPARK]}
     driver = TestDriver(cut)
     cut["expected"] = play(cut, driver)

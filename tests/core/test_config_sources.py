@@ -38,9 +38,9 @@ def toml(text: str, path: str = "my.toml") -> Any:
     "text",
     [
         'log = "kafka:a:1"\nconsumer.fetch.min.bytes = 5\nsecurity.protocol = "SSL"\nuser.limit = 3\n',
-        '"bootstrap.servers" = "a:1"\n[consumer]\nfetch.min.bytes = "5"\n[security]\nprotocol = "SSL"\n[user]\nlimit = 3\n',
-        'bootstrap.servers = ["a:1"]\n[clients]\nconsumer.fetch.min.bytes = 5\nsecurity = {protocol = "SSL"}\n[user]\nlimit = 3',
-        '[other]\nx = 1\n[penstock]\nlog = "kafka:a:1"\n[penstock.consumer.fetch]\nmin.bytes = 5\n[penstock.security]\nprotocol="SSL"\n[penstock.user]\nlimit=3',
+        '"bootstrap.servers" = "a:1"\n[consumer]\nfetch.min.bytes = "5"\n[security]\nprotocol = "SSL"\n[user]\nlimit ' '= 3\n',
+        'bootstrap.servers = ["a:1"]\n[clients]\nconsumer.fetch.min.bytes = 5\nsecurity = {protocol = ' '"SSL"}\n[user]\nlimit = 3',
+        '[other]\nx = 1\n[penstock]\nlog = "kafka:a:1"\n[penstock.consumer.fetch]\nmin.bytes = ' '5\n[penstock.security]\nprotocol="SSL"\n[penstock.user]\nlimit=3',
     ],
 )  # fmt: skip
 def test_tables_stand_for_dots(text: str) -> None:

@@ -107,8 +107,8 @@ UNFIT: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[], dict[str, Any]
         lambda: saved(base()),
         lambda: saved(front()),
         [
-            "store 'counts' was in sub-topology 1 and is now in 2: sub-topologies are numbered in the order of their first "
-            "nodes, add new ones behind the old",
+            "store 'counts' was in sub-topology 1 and is now in 2: sub-topologies are numbered in the order of their "
+            "first nodes, add new ones behind the old",
             "topic 'in' was in sub-topology 0 and is now in 1",
             "topic 'r-repartition' was in sub-topology 1 and is now in 2",
             "sub-topology 0 read 'in' and now reads 'new'",
@@ -131,7 +131,7 @@ UNFIT: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[], dict[str, Any]
     "another serde": (
         lambda: saved(with_store(value_serde=StrSerde())),
         lambda: saved(with_store(value_serde=NewSerde())),
-        ["store 'counts' was written with value_serde penstock.serde.StrSerde and now has tests.core.test_fingerprint.NewSerde"],
+        ["store 'counts' was written with value_serde penstock.serde.StrSerde and now has " "tests.core.test_fingerprint.NewSerde"],
     ),
     "another topic": (
         lambda: saved(stateless("a")),
@@ -142,8 +142,8 @@ UNFIT: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[], dict[str, Any]
         lambda: saved(moved_into_one(), **{"in": 4}),
         lambda: saved(moved_into_one(), **{"in": 8}),
         [
-            "sub-topology 0 had 4 tasks and now has 8 ('in' had 4 partitions and has 8): the content of 'counts' is divided by "
-            "the old number"
+            "sub-topology 0 had 4 tasks and now has 8 ('in' had 4 partitions and has 8): the content of 'counts' is "
+            "divided by the old number"
         ],
     ),
     "a pattern that moved": (
@@ -164,7 +164,7 @@ UNFIT: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[], dict[str, Any]
     "a default and another serde": (
         lambda: saved(with_store()),
         lambda: saved(with_store(value_serde=StrSerde())),
-        ["store 'counts' was written with value_serde penstock.plugins.serdes.msgpack.MsgpackSerde and now has penstock.serde.StrSerde"],
+        ["store 'counts' was written with value_serde penstock.plugins.serdes.msgpack.MsgpackSerde and now has " "penstock.serde.StrSerde"],
     ),
     "another serde than in format 1": (
         lambda: in_format_1(with_store(value_serde="str")),

@@ -166,7 +166,8 @@ def test_retry_goes_back_to_the_commit_and_gives_up_in_the_end(failures: int, su
     built.add_sink("out", "out", "fragile")
     with TopologyTestDriver(built, reopen_tasks=reopen, processing_handler=Retry(3, "5ms", skip)) as driver:
         send(driver, b"a", b"raise", b"b")
-        # What the failed attempts put and forwarded never happened; a skipped record keeps what came before its failure.
+        # What the failed attempts put and forwarded never happened; a skipped record keeps what came before its
+        # failure.
         assert [record.value for record in driver.read_all("out")] == ["a", "raise", "b"]
         assert driver.store("seen").get("all") == 3
         assert driver.dropped_records() == (0 if succeeds else 1)

@@ -1,4 +1,5 @@
-"""Punctuators: when they fire (KIP-138, KIP-1146), against a model of multiples passed, and that a re-opening changes nothing."""
+"""Punctuators: when they fire (KIP-138, KIP-1146), against a model of multiples passed, and that a re-opening changes
+nothing."""
 
 from __future__ import annotations
 

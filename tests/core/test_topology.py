@@ -131,11 +131,11 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         r"processor 'q': its parent 'srd' is not in the topology; parents are added before .* did you mean 'src'\?",
     ),
     "unknown parent, nothing near": (lambda: base().add_sink("q", "t", "zzz"), "there is: src, p, out"),
-    "own parent": (lambda: base().add_processor("q", Pass, ["src", "q"]), "'q' is its own parent, .*no cycles; .*add_source"),
+    "own parent": (lambda: base().add_processor("q", Pass, ["src", "q"]), "'q' is its own parent, .*no cycles; " ".*add_source"),
     "no parent": (lambda: base().add_sink("q", "t", []), "sink 'q' has no parent; name the nodes"),
-    "parents that are none": (lambda: base().add_sink("q", "t", 3), "expected the name of its parent"),  # type: ignore[arg-type]
+    "parents that are none": (lambda: base().add_sink("q", "t", 3), "expected the name of its " "parent"),  # type: ignore[arg-type]
     "parent twice": (lambda: base().add_processor("q", Pass, ["p", "p"]), "'q' names a parent twice"),
-    "sink as parent": (lambda: base().add_processor("q", Pass, "out"), "'out' is a sink, .* name the sink's own parents"),
+    "sink as parent": (lambda: base().add_processor("q", Pass, "out"), "'out' is a sink, .* name the sink's own " "parents"),
     "source without topics": (lambda: base().add_source("s"), r"source 's': expected topics or a pattern, found neither"),
     "topics and pattern": (lambda: base().add_source("s", "a", pattern="b"), "found both"),
     "topic of two sources": (
@@ -145,34 +145,34 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "topic twice": (lambda: base().add_source("s", "a", "a"), "names a topic twice: a, a"),
     "topic name": (lambda: base().add_source("s", "a b"), "a topic's name is 1 to 249 letters, .*found 'a b'"),
     "topic name of a sink": (lambda: base().add_sink("s", "..", "p"), r"sink 's': a topic's name .*found '\.\.'"),
-    "topic that is no text": (lambda: base().add_sink("s", None, "p"), "a topic's name or a function"),  # type: ignore[arg-type]
+    "topic that is no text": (lambda: base().add_sink("s", None, "p"), "a topic's name or a " "function"),  # type: ignore[arg-type]
     "invalid pattern": (lambda: base().add_source("s", pattern="a(b"), r"'a\(b' is not a regular expression: missing \)"),
     "pattern of bytes": (lambda: base().add_source("s", pattern=re.compile(b"a")), "is of bytes"),  # type: ignore[arg-type]
-    "pattern and topic": (lambda: base().add_source("s", pattern="i.").build(), "'in' of source 'src' also matches .* source 's'"),
+    "pattern and topic": (lambda: base().add_source("s", pattern="i.").build(), "'in' of source 'src' also matches .* " "source 's'"),
     "same pattern": (
         lambda: base().add_source("s", pattern="x.*").add_source("t", pattern="x.*").build(),
         "sources 's' and 't' have the same pattern 'x",
     ),
-    "offset reset": (lambda: base().add_source("s", "x", offset_reset="first"), "is 'earliest' or 'latest', found 'first'"),
-    "extractor": (lambda: base().add_source("s", "x", timestamp_extractor="ts"), "timestamp_extractor is a function"),  # type: ignore[arg-type]
-    "serde": (lambda: base().add_source("s", "x", key_serde=StrSerde), "key_serde is a Serde or the name"),  # type: ignore[arg-type]
-    "partitioner": (lambda: base().add_sink("s", "x", "p", partitioner=0), "partitioner is a function, found 0"),  # type: ignore[arg-type]
-    "instance for class": (lambda: base().add_processor("q", SHARED, "p"), "found one instance of Pass; pass the class"),  # type: ignore[arg-type]
-    "supplier that is none": (lambda: base().add_processor("q", 5, "p"), "expected a class, a factory or the name"),  # type: ignore[arg-type]
-    "class that is no processor": (lambda: base().add_processor("q", dict, "p"), "dict is neither a Processor nor"),  # type: ignore[arg-type]
-    "abstract class": (lambda: base().add_processor("q", Unfinished, "p"), "Unfinished is abstract; write its method process"),
-    "factory of something else": (lambda: base().add_processor("q", lambda: 3, "p"), "made 3, which is neither"),  # type: ignore[arg-type,return-value]
+    "offset reset": (lambda: base().add_source("s", "x", offset_reset="first"), "is 'earliest' or 'latest', found " "'first'"),
+    "extractor": (lambda: base().add_source("s", "x", timestamp_extractor="ts"), "timestamp_extractor is a " "function"),  # type: ignore[arg-type]
+    "serde": (lambda: base().add_source("s", "x", key_serde=StrSerde), "key_serde is a Serde or the " "name"),  # type: ignore[arg-type]
+    "partitioner": (lambda: base().add_sink("s", "x", "p", partitioner=0), "partitioner is a function, found " "0"),  # type: ignore[arg-type]
+    "instance for class": (lambda: base().add_processor("q", SHARED, "p"), "found one instance of Pass; pass the " "class"),  # type: ignore[arg-type]
+    "supplier that is none": (lambda: base().add_processor("q", 5, "p"), "expected a class, a factory or the " "name"),  # type: ignore[arg-type]
+    "class that is no processor": (lambda: base().add_processor("q", dict, "p"), "dict is neither a Processor " "nor"),  # type: ignore[arg-type]
+    "abstract class": (lambda: base().add_processor("q", Unfinished, "p"), "Unfinished is abstract; write its method " "process"),
+    "factory of something else": (lambda: base().add_processor("q", lambda: 3, "p"), "made 3, which is " "neither"),  # type: ignore[arg-type,return-value]
     "factory of one instance": (lambda: base().add_processor("q", lambda: SHARED, "p"), "the same object twice"),
     "singleton": (lambda: base().add_processor("q", Singleton, "p"), "the same object twice"),
     "singleton by metaclass": (lambda: base().add_processor("q", MetaSingleton, "p"), "the same object twice"),
-    "broken factory": (lambda: base().add_processor("q", broken_factory, "p"), "'q': its supplier raised OSError: no route"),
+    "broken factory": (lambda: base().add_processor("q", broken_factory, "p"), "'q': its supplier raised OSError: no " "route"),
     "wrong options": (lambda: base().add_processor("q", Pass, "p", sufix="x"), r"options \['sufix'\]: got an unexpected"),
-    "missing options": (lambda: base().add_processor("q", lambda size: Pass(size), "p"), "options none: missing a required"),
+    "missing options": (lambda: base().add_processor("q", lambda size: Pass(size), "p"), "options none: missing a " "required"),
     "wrong options of a plugin": (lambda: base().add_processor("q", "acme.pass", "p", sufix="x"), "unexpected keyword"),
     "stores that are no list": (lambda: base().add_processor("q", Pass, "p", stores="s"), r"write stores=\['s'\]"),
-    "store that is none": (lambda: base().add_processor("q", Pass, "p", stores=[3]), "expected a declared store, found 3"),  # type: ignore[list-item]
+    "store that is none": (lambda: base().add_processor("q", Pass, "p", stores=[3]), "expected a declared store, " "found 3"),  # type: ignore[list-item]
     "store name": (lambda: base().add_store(KeyValueStoreSpec("a/b"), "p"), "store 'a/b': a store's name is"),
-    "store without a kind": (lambda: base().add_store(StoreSpec("s"), "p"), "store 's': class StoreSpec sets no `kind`"),
+    "store without a kind": (lambda: base().add_store(StoreSpec("s"), "p"), "store 's': class StoreSpec sets no " "`kind`"),
     "unknown store": (
         lambda: base().add_store(key_value_store("totals"), "p").add_processor("q", Pass, "p", stores=["total"]).build(),
         "processor 'q' is connected to store 'total', which is not in the topology; .* did you mean 'totals'",
@@ -182,7 +182,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: base().add_store(key_value_store("s"), "pp"),
         "'s' cannot be connected to 'pp': there is no such processor yet; did you mean 'p'",
     ),
-    "store of a source": (lambda: base().add_store(key_value_store("s"), "src"), "'src', which is a source: only processors use stores"),
+    "store of a source": (lambda: base().add_store(key_value_store("s"), "src"), "'src', which is a source: only " "processors use stores"),
     "store of a sink": (lambda: base().connect("out", "s"), "'out', which is a sink"),
     "connect nothing": (lambda: base().connect("p"), "name at least one store"),
     "two stores of a name": (
@@ -199,11 +199,11 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: base().add_store(key_value_store("s"), "p").add_global_store(key_value_store("s"), "a", "g", "b", Pass),
         "global store 's': there is already a store of that name",
     ),
-    "child of a global source": (lambda: with_global().add_sink("q", "t", "gs-source"), "belongs to a global store .*get_store"),
+    "child of a global source": (lambda: with_global().add_sink("q", "t", "gs-source"), "belongs to a global store " ".*get_store"),
     "child of a global processor": (lambda: with_global().add_sink("q", "t", "gs-fill"), "belongs to a global store"),
     "second store of a global processor": (lambda: with_global().connect("gs-fill", "s"), "can have no other store"),
     "global names alike": (lambda: base().add_global_store(key_value_store("x"), "a", "g", "a", Pass), "need different names"),
-    "global topic read elsewhere": (lambda: with_global().add_source("s", "g"), "'g' is already read by source 'gs-source'"),
+    "global topic read elsewhere": (lambda: with_global().add_source("s", "g"), "'g' is already read by source " "'gs-source'"),
     "global store of an internal topic": (
         lambda: base().add_internal_topic("i").add_sink("s", "i", "p").add_global_store(key_value_store("x"), "a", "i", "b", Pass).build(),
         "global store 'x' reads the internal topic 'i'",
@@ -219,7 +219,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         "internal topic 'i' is read by no source",
     ),
     "repartition twice": (lambda: base().add_repartition("r", "p").add_repartition("r", "p"), "already a processor named 'r-filter'"),
-    "copartition of an unknown source": (lambda: base().copartition("src", "sr"), "no source named 'sr' yet; did you mean 'src'"),
+    "copartition of an unknown source": (lambda: base().copartition("src", "sr"), "no source named 'sr' yet; did you " "mean 'src'"),
     "copartition of a processor": (lambda: base().copartition("src", "p"), "no source named 'p'"),
     "copartition of a global source": (lambda: with_global().copartition("src", "gs-source"), "belongs to a global store"),
     "copartition of one": (lambda: base().copartition("src"), "at least two sources"),

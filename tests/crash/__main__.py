@@ -1,4 +1,5 @@
-"""`python -m tests.crash --log local|kafka --rounds N --seed S`: exit 0 only if nothing was lost, repeated, wrong or left behind."""
+"""`python -m tests.crash --log local|kafka --rounds N --seed S`: exit 0 only if nothing was lost, repeated, wrong or
+left behind."""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ GRACE_SECONDS = 2
 
 
 class Ledger(Processor):
-    """Keeps each customer's balance of orders and refunds, answers each with it, and counts the ticks of the wall clock.
+    """Keeps each customer's balance of orders and refunds, answers each with it, and counts the ticks of the wall
+    clock.
 
     An order gets a random token, so that processing it a second time does not go unnoticed.
     """
@@ -52,7 +53,8 @@ class Ledger(Processor):
 
 
 class Sales(Processor):
-    """Counts and adds up each product's orders, joins them with the product's version, and reports as stream time passes."""
+    """Counts and adds up each product's orders, joins them with the product's version, and reports as stream time
+    passes."""
 
     def init(self, context: Any) -> None:
         super().init(context)
@@ -103,7 +105,8 @@ def _number(where: RecordMetadata | None) -> str:
 
 
 def make_topology() -> Topology:
-    """Return three sub-topologies: two inputs that share a store, what counts behind a repartition topic, and one without state."""
+    """Return three sub-topologies: two inputs that share a store, what counts behind a repartition topic, and one
+    without state."""
     return (
         Topology()
         .add_source("orders", ORDERS)

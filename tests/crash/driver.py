@@ -116,11 +116,13 @@ class Driver:
         """Run `penstock ARGUMENTS` on a host, to its end."""
         return subprocess.run(
             [sys.executable, "-m", "penstock.plugins.cli", *arguments],
-            cwd=ROOT, env=self.environment(host or self.host), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+            cwd=ROOT, env=self.environment(host or self.host), capture_output=True, text=True, check=False,
+            stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
     def stores(self, host: str) -> Stores:
-        """Return what the stores hold as a host finds them, in a process of its own. Raises RuntimeError with what it said."""
+        """Return what the stores hold as a host finds them, in a process of its own. Raises RuntimeError with what it
+        said."""
         done = subprocess.run(
             [sys.executable, "-m", "tests.crash.state"],
             cwd=ROOT, env=self.environment(host), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
@@ -140,7 +142,8 @@ class Driver:
     # ------------------------------------------------------------------ looking
 
     def processes(self, every_start: bool = False) -> list[psutil.Process]:
-        """Return the live processes of the last start, or of all: the driver, Spark's JVM, and Python processes below that."""
+        """Return the live processes of the last start, or of all: the driver, Spark's JVM, and Python processes below
+        that."""
         mark = f"{self._mark}-" if every_start else f"{self._mark}-{self.starts}"
         found = []
         for each in psutil.process_iter():

@@ -26,7 +26,8 @@ END_SECONDS = 240.0
 
 @dataclass(frozen=True)
 class Strike:
-    """One round's fault: when it comes (after so many outputs of the round, or seconds), and how long a freeze takes."""
+    """One round's fault: when it comes (after so many outputs of the round, or seconds), and how long a freeze
+    takes."""
 
     kind: str
     seed: int
@@ -176,8 +177,8 @@ def take_over(harness: Harness, strike: Strike) -> str | None:
 def zombies(harness: Harness, strike: Strike) -> str | None:
     """Halt workers, kill all else, have a successor work until the grace period is over, and let the zombies wake up.
 
-    All workers are halted anywhere, or one halts itself at a call around a commit (`plugin`). In the end a third host, which has nothing
-    but the changelog, takes over.
+    All workers are halted anywhere, or one halts itself at a call around a commit (`plugin`). In the end a third host,
+    which has nothing but the changelog, takes over.
     """
     driver = harness.driver
     frozen, where = _halt(harness, strike)

@@ -31,7 +31,8 @@ PATIENCE = 240.0
 
 @dataclass(frozen=True)
 class Options:
-    """What is run, and how often it is struck: `rounds`, or as many as fit into `minutes`; `faults` are names (none: all that apply)."""
+    """What is run, and how often it is struck: `rounds`, or as many as fit into `minutes`; `faults` are names (none:
+    all that apply)."""
 
     log: str = "local"
     rounds: int = 20
@@ -65,8 +66,8 @@ class Tally:
         faults = ", ".join(f"{kind} {count}" for kind, count in sorted(self.faults.items()))
         verdict = self.verdict
         return (
-            f"rounds {self.rounds} inputs {self.inputs} lost {verdict.lost} duplicated {verdict.repeated} wrong {len(verdict.wrong)} "
-            f"({faults}; {self.repeated} repeated as the guarantee allows)"
+            f"rounds {self.rounds} inputs {self.inputs} lost {verdict.lost} duplicated {verdict.repeated} wrong "
+            f"{len(verdict.wrong)} ({faults}; {self.repeated} repeated as the guarantee allows)"
         )
 
 
@@ -142,7 +143,8 @@ class Harness:
         self.wait_for(self.reader.is_drained, "everything to be processed")
 
     def judge(self, hosts: Iterable[str] = ()) -> Verdict:
-        """Have the oracle judge the outputs, and what the stores hold on hosts; all must be processed. Return its verdict."""
+        """Have the oracle judge the outputs, and what the stores hold on hosts; all must be processed. Return its
+        verdict."""
         self.reader.read()
         stores = {}
         for host in hosts:
@@ -164,7 +166,8 @@ class Harness:
     # ------------------------------------------------------------------ the application
 
     def ensure_running(self) -> None:
-        """Start the application again if it has ended, where the round says. Raises WrongError if nobody asked for that."""
+        """Start the application again if it has ended, where the round says. Raises WrongError if nobody asked for
+        that."""
         if not self.driver.is_down:
             return
         if (ended := self.driver.unexpected_end()) is not None:
@@ -220,7 +223,8 @@ class Harness:
         raise WrongError(Verdict(wrong=[*self.problems, what]))
 
     def expect_gone(self, processes: list[psutil.Process], when: str) -> None:
-        """Have the end of the round see that processes have ended by themselves; their successors do not wait for that."""
+        """Have the end of the round see that processes have ended by themselves; their successors do not wait for
+        that."""
         self._orphans.append((processes, when))
 
     def _check_orphans(self) -> None:
@@ -297,7 +301,8 @@ class WrongError(Exception):
 
 
 def run(options: Options, say: Callable[[str], None] = print) -> Tally:
-    """Run rounds in a new directory, which stays if something is wrong. Rounds that find nothing to strike do not count."""
+    """Run rounds in a new directory, which stays if something is wrong. Rounds that find nothing to strike do not
+    count."""
     directory = Path(tempfile.mkdtemp(prefix="penstock-crash-"))
     tally = Tally()
     began = time.monotonic()
@@ -315,7 +320,8 @@ def run(options: Options, say: Callable[[str], None] = print) -> Tally:
                 tally.rounds += 1
                 tally.faults[strike.kind] += 1
             say(
-                f"  {done or 'nothing to strike'}; {len(harness.reader.inputs)} inputs, {time.monotonic() - start:.1f} s"
+                f"  {done or 'nothing to strike'}; {len(harness.reader.inputs)} inputs, "
+                f"{time.monotonic() - start:.1f} s"
             )
         tally.verdict = harness.finish()
         keep = False
@@ -329,7 +335,8 @@ def run(options: Options, say: Callable[[str], None] = print) -> Tally:
         harness.close()
         if keep:
             say(
-                f"kept: {directory}; driver.log is what the drivers said, data/ has the state, kafka/ the broker's data:"
+                f"kept: {directory}; driver.log is what the drivers said, data/ has the state, kafka/ the broker's "
+                "data:"
             )
             say(
                 f"  python -m penstock.plugins.testing.kafka_broker --directory {directory}/kafka runs the broker again"
@@ -348,7 +355,10 @@ def _goes_on(options: Options, tally: Tally, number: int, began: float) -> bool:
 
 def _arguments(options: Options) -> str:
     faults = "".join(f" --fault '{each}'" for each in options.faults)
-    return f"--log {options.log} --changelog {options.changelog} --guarantee {options.guarantee} --rounds {options.rounds} --seed {options.seed}{faults}"
+    return (
+        f"--log {options.log} --changelog {options.changelog} --guarantee {options.guarantee} --rounds "
+        f"{options.rounds} --seed {options.seed}{faults}"
+    )
 
 
 def _describe(process: psutil.Process) -> str:

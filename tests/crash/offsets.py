@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 def lose_offsets(harness: Harness, strike: Strike) -> str | None:
-    """Delete the application's offsets while it is stopped; start it with its checkpoint and local state, and without; then reset it.
+    """Delete the application's offsets while it is stopped; start it with its checkpoint and local state, and without;
+    then reset it.
 
     A topic changelog has no way on but from the beginning: there the offsets are put back, as from a backup.
     """

@@ -48,10 +48,11 @@ class Verdict:
 
 
 class Oracle:
-    """Judges outputs and stores. `exactly_once` is the guarantee; at least once outputs may repeat, and counts be too high.
+    """Judges outputs and stores. `exactly_once` is the guarantee; at least once outputs may repeat, and counts be too
+    high.
 
-    `again` has the inputs that a reset said it would process again, and how many times: what comes of them may repeat so often. After a reset
-    numbers that count up begin again from its state.
+    `again` has the inputs that a reset said it would process again, and how many times: what comes of them may repeat
+    so often. After a reset numbers that count up begin again from its state.
     """
 
     def __init__(

@@ -1,4 +1,5 @@
-"""A changelog and a store backend as somebody else's package brings them: ours, that halt their process at a call if told to."""
+"""A changelog and a store backend as somebody else's package brings them: ours, that halt their process at a call if
+told to."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ ORDER, HALTED = "halt-at", "halted"
 """Files in CRASH_DATA: "CALL SUB-TOPOLOGY", where the next process is to halt, and the process that did."""
 METHODS = ("append", "wants_snapshot", "snapshot", "clean")
 CALLS = (*METHODS, "deletions", "write")
-"""Where a process can be halted: at the entry of one of the changelog's methods, before `clean` deletes, or after the store's `write`, which is
-the last step of a commit."""
+"""Where a process can be halted: at the entry of one of the changelog's methods, before `clean` deletes, or after the
+store's `write`, which is the last step of a commit."""
 
 
 class HaltingChangelog(DirectoryChangelog):
@@ -64,7 +65,8 @@ class HaltingBackend(LmdbBackend):
 
 
 def _halt_if_told(name: str, task_id: str) -> None:
-    """Stop this process (SIGSTOP) if the order names this call and the task's sub-topology. One process takes the order."""
+    """Stop this process (SIGSTOP) if the order names this call and the task's sub-topology. One process takes the
+    order."""
     data = Path(os.environ["CRASH_DATA"])
     try:
         if (data / ORDER).read_text() != f"{name} {task_id.partition('_')[0]}":
@@ -91,7 +93,8 @@ def penstock_store_backends() -> Mapping[str, Any]:
 
 
 def install(directory: Path) -> Path:
-    """Write what makes this module an installed plugin to Python processes with `directory` on their path; return it."""
+    """Write what makes this module an installed plugin to Python processes with `directory` on their path; return
+    it."""
     info = directory / "crash-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: crash\nVersion: 1.0\n")

@@ -1,4 +1,5 @@
-"""`python -m tests.crash.state`: opens every task as a worker on this host would, and prints what its stores hold as JSON."""
+"""`python -m tests.crash.state`: opens every task as a worker on this host would, and prints what its stores hold as
+JSON."""
 
 from __future__ import annotations
 

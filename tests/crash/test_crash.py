@@ -9,7 +9,8 @@ import pytest
 from .harness import Options, run
 
 
-# Seeds whose faults come early, after some hundred outputs; the zombie halts behind a store's write, its successor is at rest.
+# Seeds whose faults come early, after some hundred outputs; the zombie halts behind a store's write, its successor is
+# at rest.
 @pytest.mark.spark
 @pytest.mark.broker
 @pytest.mark.parametrize(

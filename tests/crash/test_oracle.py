@@ -1,4 +1,5 @@
-"""The oracle finds nothing wrong with what the application does undisturbed, and whatever else is done to its outputs."""
+"""The oracle finds nothing wrong with what the application does undisturbed, and whatever else is done to its
+outputs."""
 
 from __future__ import annotations
 

@@ -134,7 +134,8 @@ class Reader:
         if REPARTITION not in self._log.topics():
             return False
         read = partitions(READ)
-        # In this order: what was produced by commits that these positions are from can be read once no transaction is open.
+        # In this order: what was produced by commits that these positions are from can be read once no transaction is
+        # open.
         committed = self._log.committed(ID, read)
         return not self.open_transactions() and committed == self._log.end_offsets(read)
 

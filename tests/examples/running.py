@@ -30,13 +30,15 @@ def load(name: str) -> Any:
 
 
 class Runner(Protocol):
-    """Runs an application over the records of one topic and answers what came out, for each topic in the order of each key."""
+    """Runs an application over the records of one topic and answers what came out, for each topic in the order of each
+    key."""
 
     def __call__(self, application: Application, topic: str, rows: Iterable[Row]) -> dict[str, list[Record]]: ...
 
 
 def in_the_driver(application: Application, topic: str, rows: Iterable[Row]) -> dict[str, list[Record]]:
-    """One record at a time, two partitions a topic; every task is opened again after each step, unless there are many."""
+    """One record at a time, two partitions a topic; every task is opened again after each step, unless there are
+    many."""
     records = [Record(*row) for row in rows]
     with TopologyTestDriver(application, partitions=2, reopen_tasks=len(records) < 100) as driver:
         driver.pipe_all(topic, records)

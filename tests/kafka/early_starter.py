@@ -1,7 +1,9 @@
-"""A driver's start, as `penstock run` makes it until Spark comes in, and what a driver and the commands ask of brokers later.
+"""A driver's start, as `penstock run` makes it until Spark comes in, and what a driver and the commands ask of brokers
+later.
 
-`python -m tests.kafka.early_starter HOST:PORT APPLICATION DIRECTORY SECONDS` prints "prepared" when it is, and for each line on standard
-input asks everything once more and prints "asked". SECONDS is how long one try of a call waits, 0 for the usual time.
+`python -m tests.kafka.early_starter HOST:PORT APPLICATION DIRECTORY SECONDS` prints "prepared" when it is, and for each
+line on standard input asks everything once more and prints "asked". SECONDS is how long one try of a call waits, 0 for
+the usual time.
 """
 
 from __future__ import annotations

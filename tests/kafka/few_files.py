@@ -1,4 +1,5 @@
-"""`python -m tests.kafka.few_files HOST:PORT` opens a log with fewer and fewer files left, and prints what each try failed with."""
+"""`python -m tests.kafka.few_files HOST:PORT` opens a log with fewer and fewer files left, and prints what each try
+failed with."""
 
 from __future__ import annotations
 

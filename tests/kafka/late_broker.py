@@ -1,4 +1,5 @@
-"""`python -m tests.kafka.late_broker --rounds N`: exit 0 only if every start before the broker got through, and every one while it was away."""
+"""`python -m tests.kafka.late_broker --rounds N`: exit 0 only if every start before the broker got through, and every
+one while it was away."""
 
 from __future__ import annotations
 
@@ -77,7 +78,8 @@ class Start:
 def start_before(
     broker: KafkaBroker, stack: ExitStack, directory: Path, lates: list[float], try_seconds: float = 0.0
 ) -> list[Start]:
-    """Start a process for each of `lates`, so many seconds before the broker, which does not run; return when all are prepared or failed."""
+    """Start a process for each of `lates`, so many seconds before the broker, which does not run; return when all are
+    prepared or failed."""
     starts = []
     begin = time.monotonic()
     for late in sorted(lates, reverse=True):

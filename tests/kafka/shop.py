@@ -1,4 +1,5 @@
-"""What the tests of Kafka's edges share: the running total of each customer's orders, without Spark, on a real broker."""
+"""What the tests of Kafka's edges share: the running total of each customer's orders, without Spark, on a real
+broker."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ class Add(Processor):
 
 
 class Shop:
-    """An application with names of its own on a broker. Each `open` is a process of its own as far as the broker can tell."""
+    """An application with names of its own on a broker. Each `open` is a process of its own as far as the broker can
+    tell."""
 
     def __init__(
         self,

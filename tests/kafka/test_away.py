@@ -1,4 +1,5 @@
-"""A broker that is not there, goes away, or does not let us in: what is said, and that nothing is lost or counted twice."""
+"""A broker that is not there, goes away, or does not let us in: what is said, and that nothing is lost or counted
+twice."""
 
 from __future__ import annotations
 

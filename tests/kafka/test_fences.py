@@ -1,4 +1,5 @@
-"""At least once, a process that was thought dead takes neither positions nor state back, whatever its successor deleted meanwhile."""
+"""At least once, a process that was thought dead takes neither positions nor state back, whatever its successor deleted
+meanwhile."""
 
 from __future__ import annotations
 

@@ -84,7 +84,8 @@ def test_the_log_waits_for_a_leader(cluster: KafkaCluster) -> None:
 
 
 def test_an_application_goes_on(cluster: KafkaCluster, tmp_path: Path) -> None:
-    """What leads moves, and who coordinates the group and the transactions; a task that is told so begins again from its last commit."""
+    """What leads moves, and who coordinates the group and the transactions; a task that is told so begins again from
+    its last commit."""
     shop = Shop(cluster.bootstrap, tmp_path, partitions=4, task_timeout="60s")
     customers = [f"customer {number}" for number in range(20)]
     shop.sell(*[(customer, 1) for customer in customers])

@@ -1,4 +1,5 @@
-"""Positions that a broker has forgotten: an application is not started from the beginning, and goes on with its state."""
+"""Positions that a broker has forgotten: an application is not started from the beginning, and goes on with its
+state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Committed positions that are damaged, of a newer version, or set by somebody else; and somebody else in the application's group."""
+"""Committed positions that are damaged, of a newer version, or set by somebody else; and somebody else in the
+application's group."""
 
 from __future__ import annotations
 

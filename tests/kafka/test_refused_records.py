@@ -1,4 +1,5 @@
-"""Records that a topic does not take: the error names the topic and what to do, nothing of the commit counts, handlers are asked."""
+"""Records that a topic does not take: the error names the topic and what to do, nothing of the commit counts, handlers
+are asked."""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ def test_many_small_ones_at_once(broker: KafkaBroker) -> None:
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_the_refused_record_is_named_each_time(broker: KafkaBroker, guarantee: str) -> None:
-    """Wherever it is among others, and though the transaction may say first that it failed, and other records that they were given up."""
+    """Wherever it is among others, and though the transaction may say first that it failed, and other records that they
+    were given up."""
     log = KafkaLog(broker.bootstrap, {"processing.guarantee": guarantee})
     topic, application = fresh_name("small"), fresh_name("application")
     log.create_topic(topic, 1, {"max.message.bytes": "300"})

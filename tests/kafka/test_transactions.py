@@ -53,7 +53,8 @@ os._exit(9)
     ],
 )
 def test_a_killed_task_holds_nobody_back(broker: KafkaBroker, before: str, after: str) -> None:
-    """Its successor's opening ends its transaction, long before the broker would, whichever guarantee each of them has."""
+    """Its successor's opening ends its transaction, long before the broker would, whichever guarantee each of them
+    has."""
     application, topic = fresh_name("app"), fresh_name("out")
     make_topic(broker.bootstrap, topic)
     arguments = [sys.executable, "-c", KILLED, broker.bootstrap, before, application, topic]

@@ -173,7 +173,8 @@ def test_a_purge_comes_with_the_next_commit_or_with_close(log: LocalLog, directo
 
 
 def test_compaction_of_many_batches(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In several transactions and several passes, with a producer beside it; what is current stays readable throughout."""
+    """In several transactions and several passes, with a producer beside it; what is current stays readable
+    throughout."""
     for module, name, value in (
         (layout, "TARGET_BATCH_BYTES", 2000),
         (maintenance, "TARGET_BATCH_BYTES", 2000),
@@ -220,7 +221,8 @@ def test_compaction_of_many_batches(directory: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_compaction_waits_until_enough_is_dirty(directory: str) -> None:
-    """`min.cleanable.dirty.ratio`: re-reading a large topic for each record that is added would cost more than it gives."""
+    """`min.cleanable.dirty.ratio`: re-reading a large topic for each record that is added would cost more than it
+    gives."""
     log = LocalLog(directory)
     log.create_topic("out", 1, {"cleanup.policy": "compact"})
     log.append(output(100, b"v" * 100))

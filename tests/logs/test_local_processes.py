@@ -33,7 +33,8 @@ def make(directory: Path) -> str:
 
 
 def check_whole(directory: str) -> int:
-    """Check that each task's commits are there completely and in order, as far as its position says; return how many."""
+    """Check that each task's commits are there completely and in order, as far as its position says; return how
+    many."""
     log = LocalLog(directory)
     inputs = [TopicPartition("in", task) for task in range(TASKS)]
     positions = {each.partition: position or 0 for each, position in log.committed("app", inputs).items()}
@@ -70,7 +71,8 @@ def test_two_processes_commit_at_once(tmp_path: Path) -> None:
 
 
 def test_kill_9_at_any_moment_loses_and_halves_nothing(tmp_path: Path) -> None:
-    """One of two committing processes is killed, again and again; the other goes on at once, and so does a successor."""
+    """One of two committing processes is killed, again and again; the other goes on at once, and so does a
+    successor."""
     directory = make(tmp_path)
     chance = random.Random(7)
     acknowledged = 0
@@ -143,7 +145,8 @@ def test_a_frozen_process_that_wakes_is_fenced(tmp_path: Path) -> None:
 
 
 def test_the_lease_of_a_killed_driver_is_free_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the next one starts under another host name, as a container does. A driver that runs is named at once, without a wait."""
+    """Also where the next one starts under another host name, as a container does. A driver that runs is named at once,
+    without a wait."""
     directory = make(tmp_path)
     log = LocalLog(directory)
     monkeypatch.setattr(socket, "gethostname", lambda: "another-container")

@@ -1,4 +1,5 @@
-"""A log, a changelog and a store backend that fail at a chosen step of a commit; and the programs that are run over them."""
+"""A log, a changelog and a store backend that fail at a chosen step of a commit; and the programs that are run over
+them."""
 
 from __future__ import annotations
 

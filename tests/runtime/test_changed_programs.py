@@ -432,7 +432,8 @@ def start(world: World, application: Application, *, subtopologies: int = 2, rec
 def test_a_sub_topology_that_is_rolled_back_and_comes_again(world: World) -> None:
     assert start(world, with_totals(world))[-1] == "totals=5"
     assert start(world, world.application(counts()))[-1] == "counts=10"
-    # What came through the repartition topic was all processed; what the first sub-topology did not send there is missed.
+    # What came through the repartition topic was all processed; what the first sub-topology did not send there is
+    # missed.
     with pytest.raises(IncompatibleStateError, match=r"'totals' was parked.*in-0 from 5 to 10"):
         start(world, with_totals(world), records=0)
     accept_stores("app", world.log, ["totals"])
@@ -493,7 +494,8 @@ def unnamed(state: TaskState, previous: str | None, new_version: Any = TaskState
 
 
 def save_as_format_1(world: World, *stores: str) -> None:
-    """Replace the note of the program by what the first release left: serdes by the names they were given, null for defaults."""
+    """Replace the note of the program by what the first release left: serdes by the names they were given, null for
+    defaults."""
     note = {
         "identity": "0123456789abcdef",
         "changelog": world.changelog.partition(":")[0],

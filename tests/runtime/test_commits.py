@@ -1,4 +1,5 @@
-"""The commit protocol: whatever step a commit ends at, the next worker goes on and nothing is lost, doubled or wrong."""
+"""The commit protocol: whatever step a commit ends at, the next worker goes on and nothing is lost, doubled or
+wrong."""
 
 from __future__ import annotations
 
@@ -157,7 +158,8 @@ def test_local_log_lmdb_and_directory_too(
     when, what = step.split()
     assert worker._state is not None and worker._committer is not None
     target, name = {
-        "delta": (worker._state, "append_delta"), "commit": (worker._committer, "commit"), "write": (worker._state, "apply"),
+        "delta": (worker._state, "append_delta"), "commit": (worker._committer, "commit"),
+        "write": (worker._state, "apply"),
     }[what]  # fmt: skip
     original = getattr(target, name)
 

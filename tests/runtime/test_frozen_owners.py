@@ -1,4 +1,5 @@
-"""A worker that was frozen between its commit and its upkeep, and wakes up long after its successor took the task over."""
+"""A worker that was frozen between its commit and its upkeep, and wakes up long after its successor took the task
+over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Global stores whose topic was replaced or lost records, that are killed while they read, or that another process has locked."""
+"""Global stores whose topic was replaced or lost records, that are killed while they read, or that another process has
+locked."""
 
 from __future__ import annotations
 
@@ -345,7 +346,8 @@ def read_slowly(directory: Path) -> None:
 
 @pytest.mark.parametrize("backend", ["memory", "lmdb"])
 def test_two_that_write_at_once_are_found_out(tmp_path: Path, log: CountingLog, backend: str) -> None:
-    """As a process of an earlier release does, whose lock is of another kind. The one that comes second has written nothing."""
+    """As a process of an earlier release does, whose lock is of another kind. The one that comes second has written
+    nothing."""
     first, second = (GlobalStores(application(tmp_path, backend), tmp_path) for _ in range(2))
     fill(log, ("a", "1"), ("b", "1"))
     fetch = log.fetch

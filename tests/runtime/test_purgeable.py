@@ -1,4 +1,5 @@
-"""What a task's report says may be purged of internal topics: not what it needs again when the log loses its last commit."""
+"""What a task's report says may be purged of internal topics: not what it needs again when the log loses its last
+commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A record that the log refuses is asked about at its sink, with the record that it came from; everything else is as if it had not been."""
+"""A record that the log refuses is asked about at its sink, with the record that it came from; everything else is as if
+it had not been."""
 
 from __future__ import annotations
 

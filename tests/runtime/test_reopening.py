@@ -1,4 +1,5 @@
-"""Re-opening a task between any two commits changes nothing: random programs over random input, kept open and opened again."""
+"""Re-opening a task between any two commits changes nothing: random programs over random input, kept open and opened
+again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Schedules of a re-opened task: those made in `init`, in `process` and by punctuators go on as in a task that was kept open."""
+"""Schedules of a re-opened task: those made in `init`, in `process` and by punctuators go on as in a task that was kept
+open."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ CLOCKS = {"stream": STREAM_TIME, "wall": WALL_CLOCK_TIME}
 
 @dataclass(frozen=True)
 class Plan:
-    """What to call `schedule` with. `site` is the callback: a method, or where `named` a function that init gives a name."""
+    """What to call `schedule` with. `site` is the callback: a method, or where `named` a function that init gives a
+    name."""
 
     site: int
     clock: str
@@ -47,7 +49,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that a processor does: make a schedule, cancel what `init` made, or both ("again", by the same handle)."""
+    """One thing that a processor does: make a schedule, cancel what `init` made, or both ("again", by the same
+    handle)."""
 
     does: str
     plan: Plan
@@ -57,7 +60,8 @@ METHODS, NAMES = 3, 2
 
 
 class Acting(Processor):
-    """Does what its program says: `in_init` a list of steps, each record the list that its value names, a callback's first ticks others.
+    """Does what its program says: `in_init` a list of steps, each record the list that its value names, a callback's
+    first ticks others.
 
     What it counts is in `ticks`, which outlasts a re-opening as a store does.
     """
@@ -140,7 +144,8 @@ EVENTS = st.lists(
     min_size=1,
     max_size=10,
 )
-"""A record (which list of steps, timestamp), or by how much the wall clock goes on; and whether the task is opened again after it."""
+"""A record (which list of steps, timestamp), or by how much the wall clock goes on; and whether the task is opened
+again after it."""
 
 
 def seen(programs: list[tuple[Any, Any, Any]], events: list[Any], reopen: bool) -> list[list[str]]:
@@ -377,7 +382,8 @@ def test_a_call_that_is_refused_leaves_the_schedule_that_it_would_have_replaced(
 
 
 class Ticking(Processor):
-    """Makes in `init` and at each record the schedules it is told: (method, milliseconds) or (method, milliseconds, name)."""
+    """Makes in `init` and at each record the schedules it is told: (method, milliseconds) or (method, milliseconds,
+    name)."""
 
     def __init__(self, in_init: Iterable[Any] = (), on_record: Iterable[Any] = ()) -> None:
         self.in_init, self.on_record = in_init, on_record

@@ -1,4 +1,5 @@
-"""Outputs that are sent ahead of their commit, and commits that the log lost: over the log in memory, which is taught the first."""
+"""Outputs that are sent ahead of their commit, and commits that the log lost: over the log in memory, which is taught
+the first."""
 
 from __future__ import annotations
 

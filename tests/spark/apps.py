@@ -153,7 +153,8 @@ class FreezesOnce(Count):
 
 
 class LingersOnce(Count):
-    """Waits at a record with the value "linger", the first time, for a file that says to go on; says which process it is."""
+    """Waits at a record with the value "linger", the first time, for a file that says to go on; says which process it
+    is."""
 
     def __init__(self, flag: str) -> None:
         self.flag, self.release, self.awake = Path(flag), Path(flag + ".release"), Path(flag + ".awake")

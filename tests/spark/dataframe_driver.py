@@ -1,6 +1,7 @@
 """A pipeline in a process of its own: `python -m tests.spark.dataframe_driver DIRECTORY (files|rate)`.
 
-Reads DIRECTORY/in, one file a batch, or Spark's rate source; writes DIRECTORY/out; checkpoint and state are in DIRECTORY too.
+Reads DIRECTORY/in, one file a batch, or Spark's rate source; writes DIRECTORY/out; checkpoint and state are in
+DIRECTORY too.
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     # macOS has one address of loopback.
     hosts = [host if can_bind(host) else HOSTS[0] for host in HOSTS]
     with pytest.MonkeyPatch.context() as patch:
-        # Each of the many JVMs starts as that of a local session does: with the archive of classes, from where it is valid.
+        # Each of the many JVMs starts as that of a local session does: with the archive of classes, from where it is
+        # valid.
         patch.delenv("SPARK_HOME", raising=False)
         java_options = f"{JAVA_OPTIONS} {archive_options(check_java())}"
         patch.setenv("SPARK_HOME", str(launch_home() or Path(pyspark.__file__).parent))
@@ -100,7 +101,8 @@ def test_a_speculative_attempt_shuts_out_the_one_that_lingers(master: list[str],
         surroundings.put("in", [*records(300), ("k6", "linger", 300), *records(400)[301:]])
         speculation = [
             f"log={surroundings.log_name}", "spark.speculation=true", "spark.speculation.quantile=0.5",
-            "spark.speculation.multiplier=1.1", "spark.speculation.interval=100ms", "spark.speculation.minTaskRuntime=500ms",
+            "spark.speculation.multiplier=1.1", "spark.speculation.interval=100ms",
+            "spark.speculation.minTaskRuntime=500ms",
         ]  # fmt: skip
         topology = f"count(LingersOnce, flag={str(flag)!r})"
         with driver(surroundings, topology, "available_now", *master, *speculation) as process:
@@ -120,7 +122,8 @@ def test_a_speculative_attempt_shuts_out_the_one_that_lingers(master: list[str],
 
 @contextmanager
 def cluster(directory: Path, hosts: Sequence[str], java_options: str) -> Iterator[str]:
-    """Start a master and a worker of one core on each of the hosts, on free ports of loopback; yield the master's URL."""
+    """Start a master and a worker of one core on each of the hosts, on free ports of loopback; yield the master's
+    URL."""
     launcher = str(Path(os.environ["SPARK_HOME"]) / "bin" / "spark-class")
     environment = {
         **os.environ,
@@ -165,7 +168,10 @@ def cluster(directory: Path, hosts: Sequence[str], java_options: str) -> Iterato
     try:
         master = said(start("master", "master.Master", "127.0.0.1"), r"spark://127\.0\.0\.1:\d+")
         workers = [
-            start(f"worker{number}", "worker.Worker", host, "--cores", "1", "--memory", "600m", "-d", str(directory / f"w{number}"), master)
+            start(
+                f"worker{number}", "worker.Worker", host,
+                "--cores", "1", "--memory", "600m", "-d", str(directory / f"w{number}"), master,
+            )
             for number, host in enumerate(hosts)
         ]  # fmt: skip
         for worker in workers:

@@ -1,4 +1,5 @@
-"""DataFrame in, DataFrame out, on Spark: exactly once through kills and retries, chained with other operators, checked when built."""
+"""DataFrame in, DataFrame out, on Spark: exactly once through kills and retries, chained with other operators, checked
+when built."""
 
 from __future__ import annotations
 
@@ -73,7 +74,8 @@ def state(session: Any, directory: Path, tasks: int = 3) -> dict[str, Any]:
     for partition in range(tasks):
         commit = StreamCommit.from_state(tuple(commits[group_key(TaskId(0, partition), 480)])[:2])
         task = StreamTask(
-            app, TaskId(0, partition), [TopicPartition("in", partition)], fingerprint, ProcessResources(), stream=query, kept=9, has_timeouts=False
+            app, TaskId(0, partition), [TopicPartition("in", partition)], fingerprint, ProcessResources(),
+            stream=query, kept=9, has_timeouts=False,
         )  # fmt: skip
         task.run({}, 0, commit)
         assert task._state is not None
@@ -187,7 +189,8 @@ def test_a_batch_that_is_evaluated_twice_gives_the_same_rows(session: Any, tmp_p
 
 
 def run(frame: Any, directory: Path, each: Any = None, mode: str = "append", **trigger: Any) -> list[Any]:
-    """Run a query to its end with what it needs beside `directory`; return its rows, those of the last batch in complete mode."""
+    """Run a query to its end with what it needs beside `directory`; return its rows, those of the last batch in
+    complete mode."""
     rows: list[Any] = []
 
     def collect(batch: Any, number: int) -> None:
@@ -317,7 +320,8 @@ def refused(topology: Topology, message: str, kind: type[Exception] = TopologyEr
 def test_what_needs_a_log_is_refused() -> None:
     refused(
         apps.count_by_value(),
-        "'app' cannot run as an operator.*sink 'by-value-sink' and source 'by-value' exchange.*topic 'by-value-repartition'.*key column",
+        "'app' cannot run as an operator.*sink 'by-value-sink' and source 'by-value' exchange.*topic "
+        "'by-value-repartition'.*key column",
     )
     table = Topology().add_global_store(key_value_store("names"), "names", "people", "fill", Rekeys)
     refused(table.add_source("in", "in").add_sink("out", "out", "in"), "global store 'names'.*topic 'people'.*Join")

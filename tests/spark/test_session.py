@@ -79,19 +79,24 @@ def test_what_spark_says_is_told_without_its_stack() -> None:
         "Driver stacktrace:\n=== Streaming Query ===\nIdentifier: x"
     )
     assert explain(text) == "Job aborted due to stage failure: Task 0 failed: ExecutorLostFailure"
-    python = 'Worker failed.\nTraceback (most recent call last):\n  File "x.py", line 3\nOSError: disk full\n\nat java.lang.X'
+    python = (
+        'Worker failed.\nTraceback (most recent call last):\n  File "x.py", line 3\nOSError: disk full\n\nat '
+        "java.lang.X"
+    )
     assert explain(python) == "OSError: disk full"
     assert explain("") == "no reason given"
 
 
 def test_a_full_disk_counts_before_what_came_of_it() -> None:
     text = (
-        "org.apache.spark.SparkException: Job aborted\n\tat org.apache.spark.X\nTraceback (most recent call last):\n  File y\n"
-        "EOFError\n\nCaused by: java.io.IOException: No space left on device\n\tat java.io.FileOutputStream.writeBytes\n"
+        "org.apache.spark.SparkException: Job aborted\n\tat org.apache.spark.X\nTraceback (most recent call last):\n  "
+        "File y\n"
+        "EOFError\n\nCaused by: java.io.IOException: No space left on device\n\tat "
+        "java.io.FileOutputStream.writeBytes\n"
     )
     assert explain(text, "/data/checkpoint/a") == (
-        "java.io.IOException: No space left on device; the disk is full, or a quota or file size limit is reached: make room there, or set "
-        "`checkpoint_dir` (now /data/checkpoint/a) or SPARK_LOCAL_DIRS to another directory"
+        "java.io.IOException: No space left on device; the disk is full, or a quota or file size limit is reached: "
+        "make room there, or set `checkpoint_dir` (now /data/checkpoint/a) or SPARK_LOCAL_DIRS to another directory"
     )
     assert "the limit of this process is" in explain("Cannot run program: error=24, Too many open files")
 

@@ -1,4 +1,5 @@
-"""The task of a topology inside a Spark pipeline, handed batches as Spark hands them: split, repeated, moved, taken back."""
+"""The task of a topology inside a Spark pipeline, handed batches as Spark hands them: split, repeated, moved, taken
+back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A package of somebody else's, really installed: its parts are found by name, in this process's children and in Spark's."""
+"""A package of somebody else's, really installed: its parts are found by name, in this process's children and in
+Spark's."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ class Installation:
     def python(self, *arguments: str, cwd: Path, input: str | None = None, code: int = 0) -> str:
         """What it printed; for an exit code other than 0, what it complained of."""
         done = subprocess.run(
-            [sys.executable, *arguments], env=self._environment, cwd=cwd, input=input, check=False, capture_output=True, text=True, timeout=300
+            [sys.executable, *arguments], env=self._environment, cwd=cwd, input=input,
+            check=False, capture_output=True, text=True, timeout=300,
         )  # fmt: skip
         assert done.returncode == code, done.stderr
         return done.stderr if code else done.stdout
@@ -80,7 +82,8 @@ def test_its_parts_are_listed_with_their_package(acme: Installation, tmp_path: P
     assert not listed["broken"]
     found = [(each["kind"], each["name"]) for each in listed["components"] if each["package"] == "penstock-acme"]
     assert found == [
-        ("processor", "acme.dedupe"), ("store backend", "acme.sqlite"), ("store kind", "acme.set"), ("serde", "acme.upper"),
+        ("processor", "acme.dedupe"), ("store backend", "acme.sqlite"), ("store kind", "acme.set"),
+        ("serde", "acme.upper"),
         ("renderer", "acme.names"), ("command", "acme"),
     ]  # fmt: skip
     assert {each["version"] for each in listed["components"] if each["package"] == "penstock-acme"} == {"1.2.3"}

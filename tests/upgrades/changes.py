@@ -23,7 +23,8 @@ class GoesOn:
 
 @dataclass(frozen=True)
 class Refused:
-    """The start is refused with a message that matches `message`; nothing is changed, and the version before still runs."""
+    """The start is refused with a message that matches `message`; nothing is changed, and the version before still
+    runs."""
 
     text: str
     message: str
@@ -40,8 +41,9 @@ EVERY = ("directory", "topic")
 class Change:
     """One kind of change, from `before` to `after` and back, and what comes of it.
 
-    `lost_there` and `lost_back` say what is different where the host's copy of the state is lost before the start. `quiet`: nothing is processed
-    between the change and the way back. `waiting`: the version before has left records in a repartition topic. `first` is a command that is given before the change, and `first_back` one before the way back.
+    `lost_there` and `lost_back` say what is different where the host's copy of the state is lost before the start.
+    `quiet`: nothing is processed between the change and the way back. `waiting`: the version before has left records in
+    a repartition topic. `first` is a command that is given before the change, and `first_back` one before the way back.
     """
 
     name: str

@@ -1,4 +1,5 @@
-"""Each kind of change, there and back, with the host's copy of the state and without it, for both changelogs, against an account of its own."""
+"""Each kind of change, there and back, with the host's copy of the state and without it, for both changelogs, against
+an account of its own."""
 
 from __future__ import annotations
 

@@ -27,10 +27,11 @@ def store(name: str = "counts", **options: Any) -> StoreBuilder:
 
 @dataclass(frozen=True)
 class Flow:
-    """Counts the records of topics by key in each of its stores, and sends on the counts; a sub-topology, or two with a repartition topic.
+    """Counts the records of topics by key in each of its stores, and sends on the counts; a sub-topology, or two with a
+    repartition topic.
 
-    `before` and `after` are processors around the one that counts, which do nothing. `timers` are schedules of `init` that count in the first
-    store, every ten seconds each.
+    `before` and `after` are processors around the one that counts, which do nothing. `timers` are schedules of `init`
+    that count in the first store, every ten seconds each.
     """
 
     name: str = "orders"
@@ -49,7 +50,8 @@ class Flow:
 
 @dataclass(frozen=True)
 class Table:
-    """A global store that keeps the last value of each key of a topic; `in_front`: added to the topology before the flows."""
+    """A global store that keeps the last value of each key of a topic; `in_front`: added to the topology before the
+    flows."""
 
     store: StoreBuilder
     topic: str = "rates"

@@ -1,4 +1,5 @@
-"""A log, a host's disk and an application on them that starts again and again, beside a plain account of what it must have counted."""
+"""A log, a host's disk and an application on them that starts again and again, beside a plain account of what it must
+have counted."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ Command = Literal["stores accept", "stores drop", "changelog move"]
 
 
 class World:
-    """What outlasts a start. `start` runs a version until it has processed everything, at a time after the last start's."""
+    """What outlasts a start. `start` runs a version until it has processed everything, at a time after the last
+    start's."""
 
     def __init__(self, directory: Path, changelog: str, versions: Sequence[Version]) -> None:
         self.directory = directory
@@ -73,7 +75,8 @@ class World:
             shutil.rmtree(state)
 
     def start(self, version: Version, *, until_done: bool = True) -> dict[str, dict[str, Any]]:
-        """Run a version over all there is, and if it has timers for ten more seconds; return what its stores have. Raises what a start raises.
+        """Run a version over all there is, and if it has timers for ten more seconds; return what its stores have.
+        Raises what a start raises.
 
         Not `until_done`: one batch of each task that reads no repartition topic.
         """
@@ -113,7 +116,8 @@ class World:
         return contents
 
     def grow(self, topic: str, partitions: int) -> None:
-        """Give a topic more partitions, as Kafka can. Nothing in a local log does, so its object is made anew to see it."""
+        """Give a topic more partitions, as Kafka can. Nothing in a local log does, so its object is made anew to see
+        it."""
         storage = self.log._storage
         with storage.write(f"grow topic {topic!r}") as (transaction, topics):
             found = topics.named(topic)
