@@ -52,7 +52,9 @@ def _selection_options(command: AnyFunction) -> AnyFunction:
         ),
         click.option("--offsets", metavar="FIRST-LAST", help="These offsets of the dead-letter topic: 5, 5-9 or 5- ."),
         click.option("--partition", type=click.IntRange(min=0), help="This partition of the dead-letter topic."),
-        click.option("--from-topic", "sources", multiple=True, metavar="NAME", help="Read from this topic. Repeatable."),
+        click.option(
+            "--from-topic", "sources", multiple=True, metavar="NAME", help="Read from this topic. Repeatable."
+        ),
         click.option(
             "--exception",
             "exceptions",

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -175,6 +176,7 @@ def _summary(component: Component, limit: int) -> str:
     return _load(component).get_short_help_str(max(limit - len(origin), 20)) + click.style(origin, dim=True)
 
 
+@cache
 def _version() -> str:
     try:
         return version(PACKAGE)

@@ -89,10 +89,13 @@ def _show(application: Application, rows: list[PartitionLag], total: int, *, as_
     print_table(
         ["task", "topic", "partition", "position", "end", "lag"],
         [
-            *((row.task, row.topic, row.partition, "-" if row.position is None else row.position, row.end, row.lag) for row in rows),
+            *(
+                (row.task, row.topic, row.partition, "-" if row.position is None else row.position, row.end, row.lag)
+                for row in rows
+            ),
             ("total", "", "", "", "", total),
         ],
         numbers=["partition", "position", "end", "lag"],
-    )  # fmt: skip
+    )
     if follow:
         print_text("\n")

@@ -73,9 +73,12 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, num
     ]
     lines = [[column.upper() for column in columns], *cells]
     aligned = [
-        "  ".join(cell.rjust(width) if column in numbers else cell.ljust(width) for cell, width, column in zip(line, widths, columns, strict=True))
+        "  ".join(
+            cell.rjust(width) if column in numbers else cell.ljust(width)
+            for cell, width, column in zip(line, widths, columns, strict=True)
+        )
         for line in lines
-    ]  # fmt: skip
+    ]
     print_text("\n".join(line.rstrip() for line in aligned))
 
 

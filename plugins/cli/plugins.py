@@ -61,7 +61,8 @@ def plugins(ctx: click.Context, kind: str | None, check: bool, as_json: bool) ->
                 component.load()
             except PluginError as error:
                 row["error"] = str(error.__cause__ or error)
-                broken.append({"plugin": f"{component.package} {component.package_version} ({component.kind} {component.name})", "error": str(error)})  # fmt: skip
+                plugin = f"{component.package} {component.package_version} ({component.kind} {component.name})"
+                broken.append({"plugin": plugin, "error": str(error)})
     if as_json:
         print_json({"components": components, "broken": broken})
     else:

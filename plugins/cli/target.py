@@ -224,10 +224,12 @@ def _inside(error: BaseException, what: str, doing: str) -> ApplicationError:
     if isinstance(error, SyntaxError) and error.filename:
         where = f"{error.filename}, line {error.lineno}"
     else:
+        ours = (__file__, inspect.getfile(import_module))
         frames = [
-            frame for frame in traceback.extract_tb(error.__traceback__)
-            if not frame.filename.startswith("<frozen") and frame.filename not in (__file__, inspect.getfile(import_module))
-        ]  # fmt: skip
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if not frame.filename.startswith("<frozen") and frame.filename not in ours
+        ]
         where = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else "outside any Python code"
     message = error.msg if isinstance(error, SyntaxError) else str(error)
     return ApplicationError(f"{doing} {what} failed: {type(error).__name__}: {message} ({where})")

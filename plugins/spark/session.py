@@ -167,7 +167,9 @@ def _query_options(checkpoint_is_local: bool) -> dict[str, str]:
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.sql.streaming.minBatchesToRetain": "5",
         "spark.sql.streaming.numRecentProgressUpdates": "50",
-        "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+        ),
         "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
         "spark.sql.execution.pyspark.udf.faulthandler.enabled": "false",
     }

@@ -47,7 +47,9 @@ def normalized(topic: str, given: Records, order_by: str | Sequence[ColumnLike])
     where, frame = f"the DataFrame of topic {topic!r}", given.frame
     none = functions.lit(None)
     columns = [
-        none.cast("binary") if given.key is None and "key" not in frame.columns else _bytes(where, frame, "key", given.key),
+        none.cast("binary")
+        if given.key is None and "key" not in frame.columns
+        else _bytes(where, frame, "key", given.key),
         _bytes(where, frame, "value", given.value),
         _time(where, frame, given.timestamp),
         none.cast("string")
@@ -101,7 +103,8 @@ def _bytes(where: str, frame: DataFrame, what: str, given: ColumnLike | None) ->
     if kind not in ("binary", "string", "void"):
         raise ConfigError(
             f"{where}: its {what} is of type {kind}, expected binary or string, as the source's serde reads it: "
-            f'for instance Records(frame, {what}=col(...).cast("string")) with the serde "str", or to_json(...) with "json"'
+            f'for instance Records(frame, {what}=col(...).cast("string")) with the serde "str", or to_json(...) with '
+            '"json"'
         )
     return column.cast("binary")
 
