@@ -224,7 +224,7 @@ class _Run:
             if self._running.lease.lost is not None:
                 query.stop()
                 raise self._running.lease.lost
-            self._now_and_then()
+            self._do_periodic_work()
             self._stop.wait(_POLL_SECONDS)
         if self._stop.reason is not None:
             self._summary.stopped_by = self._stop.reason
@@ -248,9 +248,9 @@ class _Run:
             if read and batch.seconds:
                 self._rate = read / batch.seconds
             self._running.take(batch.reports)
-            self._tell(tuple(batch.reports), batch.seconds)
+            self._report_progress(tuple(batch.reports), batch.seconds)
 
-    def _tell(self, reports: tuple[TaskReport, ...] = (), seconds: float = 0.0) -> None:
+    def _report_progress(self, reports: tuple[TaskReport, ...] = (), seconds: float = 0.0) -> None:
         self._next_lag = time.monotonic() + _LAG_SECONDS
         if self._on_progress is None:
             return
@@ -269,12 +269,12 @@ class _Run:
         prepared = self._running.prepared
         return find_lag(prepared.application, prepared.assignment, self._running.log)
 
-    def _now_and_then(self) -> None:
+    def _do_periodic_work(self) -> None:
         now = time.monotonic()
         if self._clock is not None and self._query is not None:
             self._query.set_control(clock_ms=self._clock.now_ms())
         if now >= self._next_lag:
-            self._tell()
+            self._report_progress()
         if now >= self._next_maintenance:
             self._next_maintenance = now + _MAINTENANCE_SECONDS
             self._maintain()
