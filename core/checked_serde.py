@@ -1,4 +1,4 @@
-"""A look at what serdes of other packages write: anything but bytes would be produced or stored as something else."""
+"""CheckedSerde: wraps a serde of another package, so that SerdeError is raised when it writes anything but bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`layers`, under the path that the documentation names."""
+"""`penstock.config_sources.layers`, the import that the documentation shows: re-exports `settings.sources.layers`."""
 
 from .settings.sources import layers
 

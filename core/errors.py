@@ -83,7 +83,10 @@ class OffsetOutOfRangeError(LogError):
 
 
 class FencedError(LogError):
-    """Another process has taken over this task; nothing was changed and this one must stop."""
+    """The commit is refused: another process has taken over this task, or its transaction was ended.
+
+    Nothing was changed. Open the task again, which finds its last commit.
+    """
 
 
 class IncompatibleStateError(PenstockError):

@@ -1,4 +1,4 @@
-"""Timestamp extractors: which time a record is of."""
+"""Timestamp extractors: choose the timestamp of each record that is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log interface: topics in, topics out, and the commit point."""
+"""The interface to Kafka or another log: topics, records, committed positions, leases."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TaskCommitter(ABC):
     def is_current(self) -> bool:
         """Return whether no other committer has taken the task over, and no other commit was made since.
 
-        A log that cannot see a successor before its first commit may return True until then; `commit` is sure.
+        It may still return True after a successor opened, until that one commits. `commit` always refuses.
         """
 
     @abstractmethod
@@ -78,8 +78,9 @@ class TaskCommitter(ABC):
     def send(self, outputs: Sequence[OutputBatch]) -> None:
         """Send outputs of the next commit ahead of it; raises as `commit`. Only where `streams_outputs`.
 
-        They come before the outputs that are passed to `commit`, which returns when all are durable. Exactly once, they
-        are not readable before the commit, and `close` drops them; at least once, a log may show them at once.
+        They come before the outputs that are passed to `commit`, which returns when all are durable. With
+        `exactly_once` they cannot be read before the commit, and `close` drops them. With `at_least_once` they may be
+        readable immediately.
         """
         raise NotImplementedError(f"{type(self).__name__} takes outputs with the commit")
 
@@ -183,7 +184,7 @@ class LogCommits(ABC):
     ) -> Mapping[TopicPartition, int | None]:
         """Return the application's committed positions, without any fence; None where there is none.
 
-        They include every commit that has returned, unless the next one of its task is being made.
+        Every commit that has returned is included, except while the same task is in the middle of its next one.
         """
 
     @abstractmethod
@@ -222,8 +223,8 @@ class LogLeases(ABC):
     def lease(self, application_id: str, owner: str, ttl_ms: int) -> Lease:
         """Take the application's driver lease.
 
-        Raises LogError with the owner that has it. Raises LeaseHeldError, after which a caller waits, where the log
-        cannot see whether that owner's process still runs.
+        Raises LogError with the owner that has it. Raises LeaseHeldError if the log cannot tell whether that owner
+        still runs; the caller then waits for the lease to expire.
         """
 
 
@@ -231,7 +232,7 @@ class Log(LogTopics, LogRecords, LogCommits, LogLeases):
     """Topics with partitions, and commits. One object per process and location; thread-safe.
 
     Every log fences: it refuses a committer that was replaced, whatever the guarantee for outputs. Otherwise a late
-    commit would take the state back, although the records that follow it are deleted already.
+    commit would set the positions back to repartition records that were already purged.
 
     Every method that names a topic raises UnknownTopicError when it does not exist, and LogError with the location when
     the log cannot be reached.
@@ -240,7 +241,7 @@ class Log(LogTopics, LogRecords, LogCommits, LogLeases):
     def open_files(self, tasks: int) -> int:
         """Return how many file descriptors this process needs at least for this log with `tasks` open tasks.
 
-        A runner refuses to start where the limit is lower, so a log rather returns too little. 0: next to none.
+        A runner refuses to start where the limit is lower: if in doubt, return less than needed. 0 means hardly any.
         """
         return 0
 

@@ -1,4 +1,4 @@
-"""Names: what Kafka takes as the name of a topic, and so of a store; and one for a function, the same in each run."""
+"""Names: which names of topics and stores Kafka allows, and a stable name for a function."""
 
 from __future__ import annotations
 

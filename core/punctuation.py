@@ -1,4 +1,4 @@
-"""Punctuators: functions that a processor has called as time passes."""
+"""Punctuators: functions that the task calls for a processor as time passes."""
 
 from __future__ import annotations
 

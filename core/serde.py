@@ -81,7 +81,7 @@ class Serde(ABC, Generic[T]):
         """Return a name for the bytes that this serde writes; only a serde of the same name may read saved ones.
 
         The default is the class's full name, and a check sum of the attributes that are plain data, if there are any.
-        Override it where that is too much (an attribute that changes no bytes, such as a password) or too little.
+        Override it if an attribute does not change the bytes (such as a password), or if something else does.
 
         >>> StrSerde().written_form()
         'penstock.serde.StrSerde'

@@ -18,7 +18,9 @@ class StoreSpec:
     """Declares a store of the installed store kind that `kind` names; base class of all our declared stores.
 
     A subclass sets `kind` and adds the options of its kind as fields. `backend` and `logged` are as in `StoreBuilder`.
-    Fields named `key_serde` and `value_serde` are checked with the topology, and saved with the state.
+    Fields named `key_serde` and `value_serde` are checked with the topology, and saved with the state. Fields named
+    `timestamped` and `ttl_ms` are reserved: they mean what they mean for a key-value store. The name of the class is
+    saved with the state, too: do not rename it.
     """
 
     kind: ClassVar[str]

@@ -1,4 +1,4 @@
-"""Assembly: from what a Topology collected to a Program; the checks that need the whole, and the sub-topologies."""
+"""Assembly: makes a Program of a Topology's draft. It checks nodes against each other and finds the sub-topologies."""
 
 from __future__ import annotations
 

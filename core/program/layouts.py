@@ -1,4 +1,7 @@
-"""Layouts: which stores a task keeps, and how, at each version of its state."""
+"""Layouts: the stores of a task, and for each its backend and whether it is in the changelog.
+
+The name of each version of a task's state contains the id of the layout in which it was written.
+"""
 
 from __future__ import annotations
 

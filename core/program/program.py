@@ -1,4 +1,4 @@
-"""Program: a topology that was checked and divided into sub-topologies; what describing and running read."""
+"""Program: a checked topology, divided into sub-topologies. Renderers and drivers read it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Program(Graph):
 
         `partitions` has the number of partitions of every topic in the log (leave out the internal topics of other
         applications: a pattern would match them; this application's it never matches). A sub-topology has as many tasks
-        as the largest of its topics has partitions, and task p reads partition p of each topic that has one. An
-        internal topic without a count of its own takes that of the topics it is co-partitioned with, else the largest
-        among the topics of the sub-topologies that write to it.
+        as the largest of its topics has partitions, and task p reads partition p of each topic that has one. If
+        an internal topic has no number of partitions, it gets that of the topics that it must be co-partitioned with.
+        Without such topics it gets the largest number among the topics of the sub-topologies that write to it.
 
         Raises TopologyError for missing topics, for topics that must be co-partitioned and are not, for a topic that
         two patterns match, and for an internal topic that exists with another number of partitions.
@@ -40,7 +40,7 @@ class Program(Graph):
         """Return what saved positions and state depend on, as data for JSON; see `check_compatible`.
 
         With an `assignment` it also holds the numbers of partitions and tasks. Serdes are those in force under
-        `settings` (None: the defaults). Raises ConfigError or PluginError for a serde that is none.
+        `settings` (None: the defaults). Raises ConfigError or PluginError for what is not a serde.
         """
         return fingerprint(self, assignment, settings or DEFAULTS)
 

@@ -1,4 +1,4 @@
-"""Layers of settings: those of one origin by our names, and one layer over another."""
+"""Layers of settings: each has those of one origin (program, file, environment, command line)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of settings: our own, and those that installed vocabularies turn into ours."""
+"""Names of settings: penstock's own, and those of Kafka Streams and librdkafka, which vocabularies translate."""
 
 from __future__ import annotations
 

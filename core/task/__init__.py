@@ -1,1 +1,1 @@
-"""The task: one partition of one sub-topology as a pure machine, without threads, sockets or a clock of its own."""
+"""The task: one partition of one sub-topology, without I/O: no log, no clock, no thread."""

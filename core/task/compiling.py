@@ -1,4 +1,4 @@
-"""Compiling: from a sub-topology's nodes to functions that call each other, so that a forward is one bound call.
+"""Compiling: turns each node into a function that holds its children, so that `forward` calls a child directly.
 
 Comes in: a record for a source's child. Goes out: calls of processors, and records in the task's outputs.
 """
@@ -144,7 +144,7 @@ class Nodes:
 
             def forward(record: Record, to: str | None = None) -> None:
                 if to is not None and to != only:
-                    forward_to(record, to)
+                    forward_to(record, to)  # raises: there is no such child
                 counts[0] += 1
                 # A try costs nothing until something is raised. So every edge has one, and a record is skipped at its
                 # node only.

@@ -1,4 +1,4 @@
-"""Failures: what fails a record goes to the handler of its stage, and the handler's decision is carried out here."""
+"""Failures: passes a record's error to the handler of its stage, and carries out what the handler decides."""
 
 from __future__ import annotations
 

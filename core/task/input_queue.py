@@ -75,9 +75,8 @@ class InputQueue:
         self.records: list[Record] = []
         self.index = 0  # in `records`, of the next one to process
         self._raw: deque[RecordBatch] = deque()
-        self._start = (
-            0  # index in the batch's columns of records[0]; where `_kept` is set, of the first that is not decoded
-        )
+        # Index in the batch's columns of records[0]; with `_kept`, of the first record that is not decoded.
+        self._start = 0
         self._kept: list[int] | None = None  # for each record its index in the columns, when some were skipped
         self._bad: tuple[int, Exception] | None = None  # (index in the columns, error) of the record after records[-1]
         self.run: Callable[[Record], Any] = lambda record: None

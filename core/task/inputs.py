@@ -109,6 +109,7 @@ class Inputs:
             return None
         heads.sort()
         chosen = heads[0][1]
+        # Of equal timestamps the input that was added first is next.
         bound = min((time if order > chosen else time - 1 for time, order in heads[1:]), default=NEVER)
         return self._queues[chosen], bound
 

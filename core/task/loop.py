@@ -1,4 +1,4 @@
-"""Loop: the loop over records, on which the engine's speed depends.
+"""Loop: processes one chosen record after another. This is the hot path.
 
 Comes in: the queue with the next record. Goes out: calls of the nodes below each source, and of punctuators between two
 records.

@@ -1,4 +1,4 @@
-"""SavedSchedules: the schedules that the last commit saved, until the opened task has found each of them again."""
+"""SavedSchedules: the schedules of the last commit, kept until `init` schedules the same callbacks again."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ def _do_nothing(now: int) -> None:
 class Schedule:
     """One schedule of a node, as `schedule` returns it. `on_cancel` is called with it when it is cancelled.
 
-    A schedule that `init` made keeps its place after it was cancelled: the next schedule of the same callback takes
-    that place. So the handle that `init` gets in a re-opened task is as good as the first one.
+    If `init` made a schedule and it was cancelled, scheduling the same callback again uses this object again. So the
+    handle that `init` got stays valid, also in a re-opened task.
     """
 
     __slots__ = (

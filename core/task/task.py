@@ -1,4 +1,4 @@
-"""Task: one partition of one sub-topology, as a pure machine.
+"""Task: one partition of one sub-topology, without I/O: no log, no clock, no thread.
 
 Comes in: batches of records, and the time. Goes out: produced records, positions and state to commit in one step.
 """
@@ -54,9 +54,9 @@ class Task:
     `inputs` are in the order of the sources. `topic_name` maps a sink's topic to its name in the log; `partition_count`
     returns how many partitions a topic has (only asked where a partitioner is used). `saved` is the `engine_state` of
     the last commit. `attempt` returns how often a failure was met, this time included. `refusals` are what the log
-    refused in earlier attempts, by topic: such records are asked about at their sinks. `stopwatch` returns seconds, and
-    serves `decode_seconds` only. `takes_whole_batches`: the driver feeds each batch whole and commits it as one, so the
-    task waits for no input and takes no request for a commit.
+    refused in earlier attempts, by topic: the production handler is asked about each such record. `stopwatch` returns
+    seconds, and serves `decode_seconds` only. `takes_whole_batches`: the driver feeds each batch whole and commits it
+    as one, so the task waits for no input and takes no request for a commit.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Backends: what keeps a task's stores on this machine, brought to a version of the state when the task is opened."""
+"""Backends: opens a task's local store directories, and restores them to the committed version."""
 
 from __future__ import annotations
 

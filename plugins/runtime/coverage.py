@@ -1,4 +1,4 @@
-"""Coverage: which stores' content a version of a task's state has, on a host and in the changelog."""
+"""Coverage: compares the stores of a saved version with the program's: what to restore, copy, start empty or delete."""
 
 from __future__ import annotations
 

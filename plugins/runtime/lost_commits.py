@@ -1,4 +1,4 @@
-"""Messages about a commit that is gone from the log: possible causes, and how to go on."""
+"""Messages about committed offsets that expired or were deleted: possible causes, and how to go on."""
 
 from __future__ import annotations
 

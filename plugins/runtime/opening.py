@@ -1,4 +1,4 @@
-"""LastCommit: the commit that an opened task starts from: the log's last one, checked, or a first one."""
+"""LastCommit: finds and checks the commit that a task starts from, and makes the first one if there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a partition to an offset, for everything that is not a task."""
+"""Reads a partition up to an offset, for the command line and dead letters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Spark runtime: one query runs an application, a Spark task each of its tasks; imports core and runtime."""
+"""The Spark runtime: one streaming query runs an application; each of Spark's tasks runs one or more of its tasks."""
 
 from __future__ import annotations
 

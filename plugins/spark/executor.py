@@ -1,4 +1,4 @@
-"""What runs in Spark's workers: a task's batch in applyInPandasWithState, with tasks kept open between batches."""
+"""In Spark's workers, for `penstock run`: a task's batch in applyInPandasWithState, which commits to the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starting Spark's JVM on this machine: its directory, and an archive of its classes that saves a third of the time."""
+"""Starts Spark's JVM on this machine: its directory, and a class archive (AppCDS) that saves a third of the time."""
 
 from __future__ import annotations
 

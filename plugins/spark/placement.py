@@ -1,4 +1,4 @@
-"""Placement: the group key of each task, chosen so that Spark's hash puts tasks where they should be."""
+"""Placement: chooses each task's group key, so that Spark's shuffle spreads tasks evenly and keeps them in place."""
 
 from __future__ import annotations
 

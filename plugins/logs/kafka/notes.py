@@ -1,7 +1,7 @@
 """An application's notes and its driver's lease, in an internal topic: `<application id>-penstock-notes`.
 
-Partition 0 is compacted by note. Partition 1 has the claims to the lease, each with the broker's time, so that every
-reader finds the same holder, whatever the drivers' clocks show.
+Partition 0 is compacted by note. Partition 1 has the claims to the lease. The broker's timestamps decide who has it;
+the drivers' clocks play no part.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Producing: columns into a producer's queue, with bounded memory, and the first record that failed."""
+"""Outbox: queues outputs in one producer, limits the records in flight, and keeps the first delivery error."""
 
 from __future__ import annotations
 

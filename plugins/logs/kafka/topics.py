@@ -1,4 +1,4 @@
-"""Topics of a cluster: what there is, made, deleted, and where their partitions start and end."""
+"""Topics of a cluster: lists, creates and deletes them, and returns their partitions' start and end offsets."""
 
 from __future__ import annotations
 

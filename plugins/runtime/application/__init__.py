@@ -1,1 +1,1 @@
-"""An application as a whole on its log: preparation, lease, what it saved, lag and reset."""
+"""What concerns a whole application, not one task: preparation, lease, saved program and stores, lag, reset."""

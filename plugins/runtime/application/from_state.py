@@ -1,4 +1,4 @@
-"""Going on after the log lost commits: each task from the newest commit that its changelog proves."""
+"""`penstock reset --from-state`: takes the newest commit that the changelog proves, if committed offsets are gone."""
 
 from __future__ import annotations
 

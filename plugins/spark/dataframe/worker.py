@@ -1,4 +1,4 @@
-"""What runs in Spark's workers: a task's batch in applyInPandasWithState, with tasks kept open between batches."""
+"""In Spark's workers, for `transform`: a task's batch in applyInPandasWithState; Spark's checkpoint is the commit."""
 
 from __future__ import annotations
 
