@@ -25,6 +25,7 @@ $(STAMP): setup.cfg pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || { rm -rf .venv; echo "$(PYTHON) cannot make a virtual environment: install its venv module (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
 	@echo "installing penstock and what it needs into .venv (PySpark alone is some hundred megabytes)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@rm -rf penstock.egg-info  # what is left of an installation here would hide the plugins of a later one
 	@touch $@
 
 java:  ## check that Spark will find Java 17 or later

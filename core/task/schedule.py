@@ -135,3 +135,13 @@ def describe_callback(key: str, text: str) -> str:
     if method or key.startswith("."):
         return f"a method {method[0] if method else key[1:]!r} of that node's processor"
     return f"a callback that that node's init gives the name {key!r}"
+
+
+def too_many(node: str, count: int, size: int, most: int) -> str:
+    """Return the message for a schedule that a commit has no room for: the task's take `size` bytes of `most`."""
+    return (
+        f"node {node!r}: one schedule too many. The {count} of its task take {size} bytes where they are saved, with "
+        "the task's "
+        f"positions, and there is room for {most}. Cancel what is no longer needed; or keep in a store what is to be "
+        "done and when, and let one punctuator go through it"
+    )

@@ -12,7 +12,7 @@ from ..clock import Duration, duration_ms
 from ..errors import ConfigError
 from ..punctuation import PunctuationType, Punctuator
 from .saved_schedules import SavedSchedules, Texts
-from .schedule import Request, Schedule, check_request, first_due, is_name, method_name, read_times
+from .schedule import Request, Schedule, check_request, first_due, is_name, method_name, read_times, too_many
 
 NEVER = 1 << 62
 """A time that no clock reaches."""
@@ -133,7 +133,7 @@ class Schedules:
         size = len(json.dumps(self.to_data(_LATEST), separators=(",", ":")))
         if size > (most := room()):
             undo()
-            raise ConfigError(_too_many(node, sum(not each.cancelled for each in self._all), size, most))
+            raise ConfigError(too_many(node, sum(not each.cancelled for each in self._all), size, most))
         return schedule
 
     def _add_in_init(self, request: Request) -> Schedule:
@@ -246,12 +246,3 @@ class Schedules:
                 data.setdefault(each.node, {}).setdefault(each.key, []).append(text)
         self._saved.add_to(data)
         return data
-
-
-def _too_many(node: str, count: int, size: int, most: int) -> str:
-    return (
-        f"node {node!r}: one schedule too many. The {count} of its task take {size} bytes where they are saved, with "
-        "the task's "
-        f"positions, and there is room for {most}. Cancel what is no longer needed; or keep in a store what is to be "
-        "done and when, and let one punctuator go through it"
-    )

@@ -237,10 +237,7 @@ class Task:
         return self._inputs.decode_seconds()
 
     def close(self) -> None:
-        """Close every processor, parents first; idempotent.
-
-        What one raises is logged: the others are closed all the same.
-        """
+        """Close every processor, parents first; idempotent. Errors of one are logged, and the others are closed."""
         self._nodes.close()
 
 
