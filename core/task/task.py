@@ -36,11 +36,10 @@ _LEAST_ROOM = 200
 
 @dataclass(frozen=True)
 class TaskCommit:
-    """What a task has to commit. `has_changed`: `engine_state` has to be saved even if nothing else is new."""
+    """What a task has to commit beside its `engine_state`. `has_changed`: commit, though nothing else is new."""
 
     positions: Mapping[TopicPartition, int]
     outputs: list[OutputBatch]
-    engine_state: bytes
     has_changed: bool
 
 
@@ -204,7 +203,7 @@ class Task:
         """Return what to commit. A driver that cannot commit it has to open the task anew."""
         progress = self._progress
         has_changed, progress.has_changed, progress.commit_requested = progress.has_changed, False, False
-        return TaskCommit(self._inputs.positions(), self._outputs.take(), self.engine_state(), has_changed)
+        return TaskCommit(self._inputs.positions(), self._outputs.take(), has_changed)
 
     def engine_state(self) -> bytes:
         """Return what the next opening of this task has to know, as compact JSON."""

@@ -274,7 +274,7 @@ class TaskWorker:
             outputs += state.append_delta(changes, version, last)
             self._proven = last.positions
             since = phases.add("changelog", since)
-        commit = Commit(positions, version, made.engine_state)
+        commit = Commit(positions, version, task.engine_state())
         committer.commit(commit, outputs)
         since = phases.add("write", since)
         if has_delta:

@@ -170,8 +170,8 @@ def seen(programs: list[tuple[Any, Any, Any]], events: list[Any], reopen: bool) 
         found.append(values(task))
         made = task.take_commit()
         if isinstance(happens, int) and not made.has_changed:
-            assert json.loads(made.engine_state).get("timers") == json.loads(saved).get("timers")
-        saved = made.engine_state
+            assert json.loads(task.engine_state()).get("timers") == json.loads(saved).get("timers")
+        saved = task.engine_state()
         if reopen and then_reopen:
             task.close()
             task = open_task(topology, wall_clock_ms=now, saved=saved)

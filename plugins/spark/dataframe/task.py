@@ -117,7 +117,7 @@ class StreamTask:
         # A snapshot here shows the state that Spark has committed: this batch's changes are not written yet.
         self._maintain_changelog(state, last)
         if known is None or self._pending or made.outputs or made.has_changed or read != last.read:
-            self._commit = self._append(state, replace(last, read=read, engine_state=made.engine_state.decode()))
+            self._commit = self._append(state, replace(last, read=read, engine_state=task.engine_state().decode()))
         state.release()
         self._resources.clean_up(self._application)
         return Outcome(self._commit or last, made.outputs, next_tick)
