@@ -1,0 +1,1 @@
+"""Task hosts: one process for each slot of an executor, which owns the open tasks of that slot. No Spark in here."""

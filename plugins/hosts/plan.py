@@ -1,0 +1,67 @@
+"""SlotPlan: what one batch asks of the task host of one slot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.record import TopicPartition
+
+Offsets = Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True)
+class SlotPlan:
+    """A batch of one slot.
+
+    `owner` is the identity of the executor that has the slot; "" lets any executor take it. `clock_ms` is the batch's
+    wall clock. `ends` has, for each task with work, the offsets up to which it reads its input partitions.
+    `global_ends` has those of the topics of global stores, and `topic_ids` the ids of these topics. The host also runs
+    open tasks that are not in `ends` if a wall-clock punctuator is due, or if their commit expires.
+    """
+
+    slot: int
+    owner: str
+    clock_ms: int
+    ends: Mapping[str, Offsets] = field(default_factory=dict)
+    global_ends: Offsets = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Return this as text."""
+        return json.dumps(
+            {
+                "slot": self.slot,
+                "owner": self.owner,
+                "clock_ms": self.clock_ms,
+                "ends": {task: offsets_to_json(ends) for task, ends in self.ends.items()},
+                "global_ends": offsets_to_json(self.global_ends),
+                "topic_ids": dict(self.topic_ids),
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> SlotPlan:
+        """Return what `to_json` wrote."""
+        data = json.loads(text)
+        return cls(
+            data["slot"],
+            data["owner"],
+            data["clock_ms"],
+            {task: offsets_from_json(ends) for task, ends in data["ends"].items()},
+            offsets_from_json(data["global_ends"]),
+            data["topic_ids"],
+        )
+
+
+def offsets_to_json(offsets: Offsets) -> list[list[Any]]:
+    """Return offsets as data for JSON."""
+    return [[topic, partition, offset] for (topic, partition), offset in offsets.items()]
+
+
+def offsets_from_json(data: list[list[Any]]) -> dict[TopicPartition, int]:
+    """Return what `offsets_to_json` made."""
+    return {TopicPartition(topic, partition): offset for topic, partition, offset in data}
