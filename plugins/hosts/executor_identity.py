@@ -1,0 +1,196 @@
+"""ExecutorIdentity: which executor the present process belongs to, found in its ancestors. No Spark in here."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
+
+LOCAL_EXECUTOR = "driver"
+"""Spark's name of the executor where driver and executor are one JVM (master `local[n]`)."""
+
+_MOST_ANCESTORS = 16
+_EXECUTOR_ID = "--executor-id"
+
+
+@dataclass(frozen=True)
+class ExecutorIdentity:
+    """One executor: its id in Spark, its host, and the process of its JVM.
+
+    A pid alone does not name a process: it is used again. `start` is when the JVM started, in the system's own unit,
+    and `boot` names the machine's present run. `daemon` is the pid of PySpark's daemon, which forks the workers; None
+    where Spark runs without one. It may be replaced while the executor lives, so it is not part of the identity.
+    """
+
+    executor: str
+    host: str
+    process: int
+    start: str
+    boot: str
+    daemon: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The identity as it is in plans and reports."""
+        return f"{self.executor}@{self.host}/{self.process}/{self.start}/{self.boot}"
+
+
+def executor_id(identity: str) -> str:
+    """Return Spark's id of the executor from `ExecutorIdentity.text`.
+
+    >>> executor_id("7@node-1/4711/812345/9f0c")
+    '7'
+    """
+    return identity.rpartition("@")[0]
+
+
+def describe(identity: str) -> str:
+    """Return `ExecutorIdentity.text` for a person.
+
+    >>> describe("7@node-1/4711/812345/9f0c")
+    'executor 7 on node-1 (process 4711)'
+    """
+    executor, _, rest = identity.rpartition("@")
+    host, process, *_ = (*rest.split("/"), "?")
+    return f"executor {executor} on {host} (process {process})"
+
+
+def executor_identity() -> ExecutorIdentity:
+    """Return the executor of this process, which is one of Spark's Python workers."""
+    return _cached(os.getpid(), os.getppid())
+
+
+@lru_cache(maxsize=1)
+def _cached(process: int, parent: int) -> ExecutorIdentity:
+    # The parent is part of the key: where it has ended, this process is an orphan and must not be taken for its child.
+    return find_identity(parent, system_processes())
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process: its parent, its command line, and when it started in the system's own unit."""
+
+    pid: int
+    parent: int
+    command: Sequence[str]
+    start: str
+
+
+class Processes(Protocol):
+    """The processes of this machine."""
+
+    def find(self, pid: int) -> Process | None:
+        """Return a process; None if it has ended or is not visible from here."""
+
+    def boot(self) -> str:
+        """Return a name for the machine's present run; "" if there is none."""
+
+
+def find_identity(parent: int, processes: Processes) -> ExecutorIdentity:
+    """Return the executor whose JVM is the nearest ancestor. `parent` is the parent of a Python worker.
+
+    The worker's parent is PySpark's daemon, a child of the JVM. Without the daemon it is the JVM itself. Where no
+    ancestor is a JVM, the parent of the daemon counts, or the parent.
+    """
+    ancestors = list(_ancestors(parent, processes))
+    place = next((place for place, each in enumerate(ancestors) if _is_jvm(each)), None)
+    if place is None:
+        place = 1 if len(ancestors) > 1 and _is_daemon(ancestors[0]) else 0
+    host = socket.gethostname()
+    if not ancestors:
+        return ExecutorIdentity(LOCAL_EXECUTOR, host, parent, "", processes.boot())
+    jvm = ancestors[place]
+    daemon = ancestors[place - 1].pid if place else None
+    return ExecutorIdentity(_executor_id(jvm.command), host, jvm.pid, jvm.start, processes.boot(), daemon)
+
+
+def _ancestors(pid: int, processes: Processes) -> Iterator[Process]:
+    for _ in range(_MOST_ANCESTORS):
+        found = processes.find(pid) if pid > 0 else None
+        if found is None:
+            return
+        yield found
+        pid = found.parent
+
+
+def _is_jvm(process: Process) -> bool:
+    return bool(process.command) and os.path.basename(process.command[0]) in ("java", "java.exe")
+
+
+def _is_daemon(process: Process) -> bool:
+    # `python -m pyspark.daemon pyspark.worker`; `spark.python.daemon.module` names another module.
+    return "-m" in process.command and any("daemon" in each for each in process.command)
+
+
+def _executor_id(command: Sequence[str]) -> str:
+    """Return the value of `--executor-id`, which every cluster's executor has; a local JVM is the driver's."""
+    for place, each in enumerate(command):
+        if each == _EXECUTOR_ID and place + 1 < len(command):
+            return command[place + 1]
+        if each.startswith(f"{_EXECUTOR_ID}="):
+            return each.partition("=")[2]
+    return LOCAL_EXECUTOR
+
+
+def system_processes() -> Processes:
+    """Return this machine's processes: from /proc, elsewhere from `ps`."""
+    return ProcFiles() if Path("/proc/self/stat").exists() else PsCommand()
+
+
+class ProcFiles:
+    """Linux: processes as files. `start` is in clock ticks since boot."""
+
+    def __init__(self, root: Path = Path("/proc")) -> None:
+        self._root = root
+
+    def find(self, pid: int) -> Process | None:
+        """Return a process; None if it has ended."""
+        try:
+            # The name, in parentheses, may have spaces and parentheses itself.
+            fields = (self._root / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            command = (self._root / str(pid) / "cmdline").read_bytes()
+        except OSError:
+            return None
+        # Fields 4 and 22 of proc(5); the first one after the name is number 3.
+        arguments = command.decode(errors="replace").rstrip("\0").split("\0")
+        return Process(pid, int(fields[1]), arguments, fields[19])
+
+    def boot(self) -> str:
+        """Return the start of Linux's boot id."""
+        try:
+            return (self._root / "sys/kernel/random/boot_id").read_text().strip()[:8]
+        except OSError:
+            return ""
+
+
+class PsCommand:
+    """macOS and others: processes from `ps`. `start` is the time of day, to the second."""
+
+    def find(self, pid: int) -> Process | None:
+        """Return a process; None if it has ended."""
+        # `lstart` is five words long in the C locale; the command's arguments follow, divided by spaces.
+        words = _output_of("ps", "-ww", "-o", "ppid=,lstart=,command=", "-p", str(pid)).split()
+        if len(words) < 7:
+            return None
+        return Process(pid, int(words[0]), words[6:], "-".join(words[1:6]))
+
+    def boot(self) -> str:
+        """Return the time of the last boot."""
+        words = _output_of("sysctl", "-n", "kern.boottime").split()
+        # "{ sec = 1700000000, usec = 0 } Tue Nov 14 ..."
+        return words[3].rstrip(",") if len(words) > 3 else ""
+
+
+def _output_of(*command: str) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"}, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""

@@ -1,0 +1,1 @@
+"""The task hosts, without Spark."""
