@@ -191,6 +191,13 @@ class LogCommits(ABC):
     def open_committer(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> TaskCommitter:
         """Take the task's fence, then read its last commit."""
 
+    def are_current(self, committers: Sequence[TaskCommitter]) -> Sequence[bool]:
+        """Return `is_current()` of each committer, in order; raises as it. A task host asks before every batch.
+
+        `committers` were opened by this log. A log overrides this where one request for all is cheaper.
+        """
+        return [each.is_current() for each in committers]
+
     @abstractmethod
     def delete_commits(self, application_id: str) -> None:
         """Delete every commit of an application, and what `put_meta` kept for it, and fence open committers.

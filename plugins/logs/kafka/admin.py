@@ -75,19 +75,18 @@ class Admin:
         finally:
             del client  # the exception keeps this frame, which would keep the client and its request
 
-    def start(self, ask: Ask) -> Callable[[], bool]:
-        """Send a request without waiting; return a function that gives it up and returns whether it was answered.
+    def start(self, ask: Ask) -> Callable[[], Mapping[Any, Future[Any]]]:
+        """Send a request without waiting; return a function that gives it up and returns what has been answered.
 
         Raises KafkaException when no broker answers.
         """
         client = self._connected(_CONNECT_SECONDS)
         futures = ask(client, _NEVER_SECONDS)
 
-        def end() -> bool:
+        def end() -> Mapping[Any, Future[Any]]:
             if wait(futures.values(), 0).not_done:
                 self._drop(client)
-                return False
-            return True
+            return {each: future for each, future in futures.items() if future.done()}
 
         return end
 

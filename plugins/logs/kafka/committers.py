@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
 
 from penstock.errors import FencedError, LogError, PenstockError, ProductionError, RecordRefusedError
 from penstock.log import Commit, TaskCommitter
@@ -72,6 +73,28 @@ class KafkaCommitter(TaskCommitter):
         if self._transactions is None:
             return False
         return self._read() == self._committed
+
+    @staticmethod
+    def are_current(committers: Sequence[KafkaCommitter], most_seconds: float) -> list[bool]:
+        """Return `is_current()` of each, by one request for the positions of all that have the same consumer.
+
+        Raises KafkaException, also when a transaction with some of the positions does not end within `most_seconds`,
+        and LogError as `is_current`.
+        """
+        found: dict[tuple[Consumer, TopicPartition], KafkaPartition] = {}
+        by_consumer: dict[Consumer, set[TopicPartition]] = {}
+        for each in committers:
+            if each._transactions is not None:
+                by_consumer.setdefault(each._consumer, set()).update(each._partitions)
+        for consumer, partitions in by_consumer.items():
+            for position in consumer.committed(plain(sorted(partitions)), timeout=most_seconds):
+                found[consumer, TopicPartition(position.topic, position.partition)] = position
+        return [
+            each._transactions is not None
+            and each._commit_in([found[each._consumer, partition] for partition in each._partitions])[0]
+            == each._committed
+            for each in committers
+        ]
 
     def expires(self) -> bool:
         """Return whether the positions should be committed again, so that brokers do not delete them."""
@@ -209,11 +232,15 @@ class KafkaCommitter(TaskCommitter):
             lambda seconds: self._consumer.committed(plain(self._partitions), timeout=seconds),
             self._consumer,
         )
+        commit, self._committed_at = self._commit_in(found)
+        return commit
+
+    def _commit_in(self, found: Sequence[KafkaPartition]) -> tuple[Commit | None, int]:
+        """Return the commit in the task's positions, and when it was made. Raises KafkaException and LogError."""
         for each in found:
             if each.error is not None:
                 raise KafkaException(each.error)
-        commit, self._committed_at = from_kafka(self._task_id, found)
-        return commit
+        return from_kafka(self._task_id, found)
 
     def _failed(self, outbox: Outbox, doing: str, exception: KafkaException) -> PenstockError:
         """Return the error of penstock for an exception of Kafka's during a commit."""

@@ -18,7 +18,7 @@ from penstock.record import OutputBatch, RecordBatch, TopicPartition
 from ..messages import out_of_range as out_of_range_error
 from ..messages import too_large
 from .clients import Clients
-from .committers import AtLeastOnce, ExactlyOnce
+from .committers import AtLeastOnce, ExactlyOnce, KafkaCommitter
 from .failures import error_of, is_retriable, is_unknown_topic
 from .groups import Groups
 from .notes import Notes
@@ -201,6 +201,16 @@ class KafkaLog(Log):
         self._topics.check(partitions)
         consumer = self._group(application_id, "read_committed")
         return self._committer(self._clients, application_id, task_id, partitions, self._topics.count, consumer)
+
+    def are_current(self, committers: Sequence[TaskCommitter]) -> Sequence[bool]:
+        """Return `is_current()` of each, by one request."""
+        own = [each for each in committers if isinstance(each, KafkaCommitter)]
+        if len(own) == len(committers):
+            try:
+                return KafkaCommitter.are_current(own, _SETTLE_SECONDS)
+            except KafkaException:
+                pass  # The positions of one task fail, or its successor died in a transaction: ask for each task.
+        return super().are_current(committers)
 
     def delete_commits(self, application_id: str) -> None:
         """Forget every commit of an application, and its notes; open committers are fenced."""

@@ -52,7 +52,8 @@ class Topics:
         self._counted_at = -_CACHE_SECONDS
         self._purges: dict[TopicPartition, int] = {}
         self._purged_at = 0.0
-        self._end_purge: Callable[[], bool] = lambda: True
+        self._purged: dict[TopicPartition, int] = {}
+        self._end_purge: Callable[[], Mapping[Any, Future[Any]]] = dict
 
     # ------------------------------------------------------------------ what there is
 
@@ -161,6 +162,12 @@ class Topics:
     def delete(self, name: str) -> None:
         """Delete a topic, and wait until it is gone."""
         self._count(name, self.counts(fresh=True))
+        with self._lock:
+            # A topic of that name begins at 0 when it is created again.
+            self._end_purge = dict
+            for offsets in (self._purges, self._purged):
+                for each in [each for each in offsets if each.topic == name]:
+                    del offsets[each]
         try:
             self._admin.one(
                 f"deleting topic {name!r}",
@@ -268,26 +275,32 @@ class Topics:
     # ------------------------------------------------------------------ purging
 
     def purge(self, partition: TopicPartition, before: int) -> None:
-        """Delete records below an offset; requests are collected and sent about once a second."""
+        """Delete records below an offset; requests are collected and sent about once a second.
+
+        A partition whose records were deleted up to there needs no request.
+        """
         with self._lock:
-            if before > self._purges.get(partition, 0):
+            if before > max(self._purges.get(partition, 0), self._purged.get(partition, 0)):
                 self._purges[partition] = before
-            if time.monotonic() < self._purged_at + _PURGE_SECONDS:
+            if not self._purges or time.monotonic() < self._purged_at + _PURGE_SECONDS:
                 return
             self._purged_at = time.monotonic()
-            purges, self._purges = self._purges, {}
-        # A request without an answer is given up: a later one deletes the same records.
-        self._end_purge()
-        try:
-            self._end_purge = self._admin.start(_deleting(purges))
-        except KafkaException as exception:
-            _log.debug("purging %s: %s", purges, exception)
+            for asked, future in self._end_purge().items():
+                if future.exception() is None:
+                    self._purged[TopicPartition(asked.topic, asked.partition)] = future.result().low_watermark
+            purges = {each: offset for each, offset in self._purges.items() if offset > self._purged.get(each, 0)}
+            self._purges, self._end_purge = {}, dict
+            if purges:
+                try:
+                    self._end_purge = self._admin.start(_deleting(purges))
+                except KafkaException as exception:
+                    _log.debug("purging %s: %s", purges, exception)
 
     def flush_purges(self, seconds: float = 5.0) -> None:
         """Send the collected requests of `purge`, and wait for the answer."""
         with self._lock:
             purges, self._purges = self._purges, {}
-            self._end_purge = lambda: True
+            self._end_purge = dict
         if purges:
             try:
                 self._admin.once(_deleting(purges), lambda futures: None, seconds)

@@ -87,6 +87,23 @@ class CommitTests(LogTests):
             assert log.open_committer(APPLICATION, "0_0", [partition]).committed is None
         assert log.committed(APPLICATION, [partition]) == {partition: None}
 
+    def test_which_committers_are_current(self, log: Log) -> None:
+        """Many at once, of several applications: in order, and as each of them says."""
+        log.create_topic("in", 3)
+        partitions = [TopicPartition("in", number) for number in range(3)]
+        committers = [log.open_committer(APPLICATION, f"0_{each.partition}", [each]) for each in partitions]
+        committers.append(log.open_committer(f"{APPLICATION}-2", "0_1", partitions))
+        assert list(log.are_current([])) == []
+        assert list(log.are_current(committers)) == [True] * 4
+        for committer, partition in zip(committers, [*partitions, partitions[1]], strict=True):
+            committer.commit(Commit({partition: 5}, "v1"), [])
+        assert list(log.are_current(committers)) == [True] * 4
+        successor = log.open_committer(APPLICATION, "0_1", partitions[1:2])
+        successor.commit(Commit({partitions[1]: 6}, "v2"), [])
+        committers[0].close()
+        assert list(log.are_current(committers)) == [each.is_current() for each in committers]
+        assert list(log.are_current([*committers[1:], successor])) == [False, True, True, True]
+
     def test_whoever_was_replaced_is_fenced(self, log: Log) -> None:
         """It commits nothing, and its successor has read its last commit."""
         log.create_topic("in", 1)
