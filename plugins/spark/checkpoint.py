@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from penstock.errors import IncompatibleStateError
@@ -23,25 +23,29 @@ from penstock.settings.settings import Settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_FORM = 2
+"""Of the offsets and states that this release writes: a group is a slot; before, it was a task."""
+
 _log = logging.getLogger("penstock.spark")
 
 
 @dataclass(frozen=True)
 class _Pointer:
-    """The directory in use, and what it was made for."""
+    """The directory in use, and what it was made for. `form`: of its offsets and states; 1 in earlier releases."""
 
     directory: str
     identity: str
     parallelism: int
     spark: str
+    form: int = 1
 
 
 class Checkpoint:
     """The checkpoint of one application.
 
     `identity` is the application's incarnation in the log. A checkpoint of another incarnation raises
-    IncompatibleStateError: the log was replaced or lost. A checkpoint for another number of Spark partitions, or
-    another release of Spark, is replaced. `delete` deletes the directory or URL of a replaced one.
+    IncompatibleStateError: the log was replaced or lost. A checkpoint for another number of Spark partitions, of
+    another release of Spark, or of another form is replaced. `delete` deletes the directory or URL of a replaced one.
     """
 
     def __init__(
@@ -60,7 +64,7 @@ class Checkpoint:
         with checkpoint_writable(local):
             local.mkdir(parents=True, exist_ok=True)
         self._path = local / "current.json"
-        self._wanted = _Pointer("", identity, parallelism, spark)
+        self._wanted = _Pointer("", identity, parallelism, spark, _FORM)
         found = self._read()
         self.is_new = found is None
         if found is not None and found.identity != identity:
@@ -72,7 +76,7 @@ class Checkpoint:
                 f"reset with `penstock reset` on another host, delete {self._path.parent}. Otherwise bring that log "
                 "back: with this one everything is processed again"
             )
-        if found is not None and (found.parallelism, found.spark) == (parallelism, spark):
+        if found is not None and replace(found, directory="") == self._wanted:
             self.directory = found.directory
         else:
             self.renew()
@@ -83,7 +87,7 @@ class Checkpoint:
         directory = f"{self._root}/{secrets.token_hex(6)}"
         previous = self._read()
         aside = self._path.with_suffix(".new")
-        pointer = _Pointer(directory, self._wanted.identity, self._wanted.parallelism, self._wanted.spark)
+        pointer = replace(self._wanted, directory=directory)
         with checkpoint_writable(self._path.parent):
             aside.write_text(json.dumps(asdict(pointer)))
             os.replace(aside, self._path)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pickle
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from penstock.settings.settings import Settings
@@ -17,13 +18,16 @@ class Control:
 
     `stopping`: plan no more batches. `next_tick`: the wall-clock time (ms) at which the first punctuator is due.
     `clock_ms`: the time that batches get, in place of the machine's. `step`: each new number asks for one batch, and
-    punctuators do not cause any.
+    punctuators do not cause any. `owners`: the identity of the executor that has each slot, by the slot's number as
+    text; a slot that is not named may go anywhere. `unopened`: ids of the tasks that no host has open; None for all.
     """
 
     stopping: bool = False
     next_tick: int | None = None
     clock_ms: int | None = None
     step: int | None = None
+    owners: Mapping[str, str] = field(default_factory=dict)
+    unopened: list[str] | None = None
 
 
 class ControlFile:

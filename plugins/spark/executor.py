@@ -7,11 +7,12 @@ import json
 import logging
 import os
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.plugins.hosts.plan import SlotPlan
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.opening import KnownCommit
 from penstock.plugins.runtime.process_resources import tune_garbage_collector
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
 
 OUTPUT_SCHEMA = "message string"
-STATE_SCHEMA = "version string, positions string"
+STATE_SCHEMA = "commits string"
 
 
 @dataclass(frozen=True)
@@ -43,34 +44,37 @@ class Cargo:
 
 
 class BatchFunction:
-    """The function for applyInPandasWithState. `cargo` is a pickled `Cargo`, unpacked once in each process."""
+    """The function for applyInPandasWithState.
 
-    def __init__(self, cargo: bytes) -> None:
+    `cargo` is a pickled `Cargo`, unpacked once in each process. `slots` has the task ids of each slot.
+    """
+
+    def __init__(self, cargo: bytes, slots: Mapping[int, Sequence[str]]) -> None:
         self.cargo = cargo
+        self.slots = slots
         self.digest = hashlib.sha256(cargo).hexdigest()
 
     def __call__(
         self, key: tuple[int], frames: Iterator[pandas.DataFrame], state: GroupState
     ) -> Iterator[pandas.DataFrame]:
-        """Run one task's batch: rows of `source.SCHEMA` in, one message out; the state keeps the task's last commit."""
+        """Run a slot's batch: a row of `source.SCHEMA` in, a message a task out; the state keeps the last commits."""
         import pandas
 
-        rows: list[Any] = [row for frame in frames for row in frame.itertuples(index=False)]
-        known = None
-        if state.exists:
-            version, positions = state.get
-            known = KnownCommit(version, positions_from_list(json.loads(positions)))
-        message = run_batch(
-            self,
-            rows[0].task,
-            {TopicPartition(row.topic, int(row.partition)): int(row.end) for row in rows},
-            int(rows[0].clock_ms),
-            known,
-            {row.topic: row.topic_id for row in rows if row.topic_id},
-        )
-        if message.report is not None:
-            state.update((message.report.version, json.dumps(positions_to_list(message.report.positions))))
-        yield pandas.DataFrame({"message": [message.to_json()]})
+        [plan] = [SlotPlan.from_json(str(row.plan)) for frame in frames for row in frame.itertuples(index=False)]
+        commits: dict[str, Any] = json.loads(state.get[0]) if state.exists else {}
+        messages = []
+        for task in self.slots.get(plan.slot, ()):
+            known = None
+            if task in commits:
+                version, positions = commits[task]
+                known = KnownCommit(version, positions_from_list(positions))
+            ends = {**plan.ends.get(task, {}), **plan.global_ends}
+            message = run_batch(self, task, ends, plan.clock_ms, known, plan.topic_ids)
+            messages.append(message.to_json())
+            if message.report is not None:
+                commits[task] = message.report.version, positions_to_list(message.report.positions)
+        state.update((json.dumps(commits),))
+        yield pandas.DataFrame({"message": messages})
 
 
 def run_batch(

@@ -4,49 +4,53 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from penstock.clock import Clock, SystemClock, duration_ms
 from penstock.errors import UnknownTopicError
-from penstock.log import Log, TopicInfo
+from penstock.log import Log
+from penstock.plugins.hosts.plan import SlotPlan
 from penstock.plugins.runtime.application.lag import latest_topics
 from penstock.plugins.runtime.application.preparation import Prepared
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
 
-from .control import ControlFile
-from .placement import group_key
+from .control import Control, ControlFile
+from .lags import Lags
+from .openings import Openings
+from .placement import slot, slot_key
 
 Offset = dict[str, Any]
 """What Spark logs for a batch: `seq` counts batches, `clock_ms` is their wall clock, `step` the test's step, and `ends`
-has for each topic and partition the offset that the batch may read up to. `topics` has the ids of topics that fill
-global stores."""
+has for each topic and partition that the batch reads the offset up to which it may. `globals` has the same for topics
+of global stores, and `topics` their ids. `owners`: see Control."""
 
-Row = tuple[int, str, str, int, int, int, str]
-"""(group, task, topic, partition, end, clock_ms, topic_id): one input partition of a task in a batch.
+Row = tuple[int, str]
+"""(group, plan): the group key of a slot, and its `SlotPlan` as JSON."""
 
-`topic_id` is set for topics of global stores only.
-"""
-
+_FILE = "plan"
 _FIRST_WAIT, _LONGEST_WAIT = 0.02, 0.5
 _FIRST_IDLE_WAIT, _LONGEST_IDLE_WAIT = 0.005, 0.05
 _MOST_DOUBLINGS = 10
 """After so many doublings a wait has its longest time; a larger power of two may not fit into a float."""
-_LONGEST_QUIET = 6 * 3600.0
-"""Seconds after which a batch runs without any records: a log may expire commits that are not renewed."""
+RENEWAL_SECONDS = 50.0
+"""Seconds after which a batch runs without work: task hosts end when no batch has come for three times as long."""
+_LOOK_AT_ALL_SECONDS = 30.0
+"""Seconds after which all committed positions are asked for again."""
 _MOST_LOOKS = 100
 """Number of times that the planner waits for records of an open transaction; then a batch opens its task."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the source reads about an application; goes through a Spark option as JSON, which Spark's UI shows.
+    """What the source reads about an application.
 
     `tasks`: (topic, partition) pairs by task id. `internal`: the application's own topics. `latest`: topics that are
-    first read at their end. `globals`: topics of global stores.
+    first read at their end. `globals`: topics of global stores. `control`: the directory of the control files.
     """
 
     application_id: str
@@ -76,41 +80,54 @@ class Plan:
             control,
         )
 
-    def to_json(self) -> str:
-        """Return this as text."""
-        return json.dumps(asdict(self))
+    def write(self) -> None:
+        """Write this to its file beside the control file.
+
+        A Spark option would be sent to Spark's workers in each batch; this text grows with the tasks.
+        """
+        (Path(self.control) / _FILE).write_text(json.dumps(asdict(self)))
 
     @classmethod
-    def from_json(cls, text: str) -> Plan:
-        """Return what `to_json` wrote."""
-        return cls(**json.loads(text))
+    def read(cls, control: str) -> Plan:
+        """Return what `write` wrote. `control`: the directory of the control files."""
+        return cls(**json.loads((Path(control) / _FILE).read_text()))
 
 
 class BatchPlanner:
     """Plans the batches of one run of a query.
 
-    The log's committed positions count; Spark's offsets are only an upper bound.
+    The log's committed positions count; Spark's offsets are only an upper bound. `seconds` is a clock that never goes
+    back.
     """
 
     def __init__(
-        self, plan: Plan, log: Log, clock: Clock | None = None, wait: Callable[[float], None] = time.sleep
+        self,
+        plan: Plan,
+        log: Log,
+        clock: Clock | None = None,
+        wait: Callable[[float], None] = time.sleep,
+        seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self._plan = plan
         self._log = log
         self._clock = clock or SystemClock()
         self._wait = wait
+        self._seconds = seconds
         self._control = ControlFile(plan.control)
-        self._read = [TopicPartition(*each) for partitions in plan.tasks.values() for each in partitions]
-        self._internal = frozenset(plan.internal)
-        self._own = [each for each in self._read if each.topic in self._internal]
-        self._latest = frozenset(plan.latest)
-        self._targets: Mapping[TopicPartition, int] | None = None
+        self._inputs = {task: [TopicPartition(*each) for each in partitions] for task, partitions in plan.tasks.items()}
+        self._readers = {each: task for task, partitions in self._inputs.items() for each in partitions}
+        self._slots = {task: slot(TaskId.parse(task), plan.parallelism) for task in plan.tasks}
+        self._keys = [slot_key(number, plan.parallelism) for number in range(plan.parallelism)]
+        self._lags = Lags(log, plan.application_id, list(self._readers), plan.internal, plan.latest)
+        self._drains_only = False
         self._has_run = False
-        self._quiet_until = time.monotonic() + _LONGEST_QUIET
-        self._last_positions: Mapping[TopicPartition, int | None] = {}
-        self._idle_batches = 0
-        self._pending_looks = self._idle_looks = 0
-        self._rows: dict[str, int] = {}
+        self._quiet_until = 0.0
+        self._look_at_all_at = 0.0
+        self._behind_before: Mapping[TopicPartition, int] = {}
+        self._idle_batches = self._idle_looks = 0
+        self._owners: Mapping[str, str] = {}
+        self._openings = Openings(plan.tasks, seconds)
+        self._planned: dict[TopicPartition, int] = {}
 
     def first(self) -> Offset:
         """Return the offset before the first batch."""
@@ -118,124 +135,152 @@ class BatchPlanner:
 
     def drain_only(self) -> None:
         """Read source topics only to their present ends, and internal topics until they are empty."""
-        self._targets = self._log.end_offsets([each for each in self._read if each.topic not in self._internal])
+        self._drains_only = True
+        self._lags.stop_at_present_ends()
 
     def next(self, start: Offset, max_records: int | None) -> Offset:
         """Return the offset of the next batch, or `start` when there is nothing to do.
 
-        A batch runs at the start, when the control file asks for a step, when a wall-clock tick is due, and while some
-        position is below its end.
+        A batch runs at the start, when the control file asks for a step, for tasks that are not open, or for a slot
+        that moves, when a wall-clock tick is due, and while some position is below its end.
         """
-        control = self._control.read()
-        if control.stopping:
-            return start
-        now = self._clock.now_ms() if control.clock_ms is None else control.clock_ms
-        positions = self._log.committed(self._plan.application_id, self._read)
-        # Committed records that are not readable yet lie between the stable and the high end offset: ask for the high
-        # one first.
-        on_their_way = self._log.end_offsets(self._own, stable=False) if self._own else {}
-        ends = self._ends()
-        behind = self._behind(positions, ends)
-        wanted = not self._has_run or (control.step is not None and control.step > start["step"])
-        tick_is_due = (
-            control.step is None
-            and control.next_tick is not None
-            and now >= max(control.next_tick, start["clock_ms"] + self._plan.punctuation_interval_ms)
-        )
-        wanted = wanted or time.monotonic() >= self._quiet_until
-        is_pending = any(ends[partition] < end for partition, end in on_their_way.items())
-        if not (wanted or tick_is_due or behind) and is_pending:
+        for _ in range(_MOST_LOOKS):
+            control = self._control.read()
+            if control.stopping:
+                return start
+            unopened = self._openings.due(control.unopened)
+            self._look(everything=bool(unopened) or control.owners != self._owners)
+            is_wanted = self._is_wanted(control, start, bool(unopened))
+            if is_wanted or self._lags.behind:
+                return self._batch(control, start, max_records, unopened, is_wanted)
+            if not self._lags.are_records_on_their_way():
+                self._rest(control, start)
+                return start
             # The last batch's records in internal topics are committed, but not readable yet.
-            if self._pending_looks < _MOST_LOOKS:
-                self._pending_looks += 1
-                self._wait(_FIRST_WAIT)
-                return self.next(start, max_records)
-            wanted = True
-        self._pending_looks = 0
-        if not (wanted or tick_is_due or behind):
-            if control.step is not None:
-                self._control.write_drained(start["step"])
-            if self._targets is None:
-                # Wait: Spark calls again after milliseconds, and each call asks the log.
-                self._wait(_doubled(_FIRST_IDLE_WAIT, _LONGEST_IDLE_WAIT, self._idle_looks))
-                self._idle_looks += 1
-            return start
-        self._idle_looks = 0
-        if not wanted and not tick_is_due and positions == self._last_positions:
+            self._wait(_FIRST_WAIT)
+        # A transaction stays open. Opening its task ends it.
+        return self._batch(control, start, max_records, list(self._inputs), True)
+
+    def latest(self) -> Offset:
+        """Return the present ends of what the last batch read, for Spark's report of the lag."""
+        ends = self._lags.ends
+        return {**self.first(), "ends": _nested({each: ends[each] for each in self._planned if each in ends})}
+
+    def rows(self, end: Offset) -> list[Row]:
+        """Return the rows of the batch that ends at `end`: one for every slot."""
+        tasks: dict[int, dict[str, dict[TopicPartition, int]]] = {number: {} for number in range(len(self._keys))}
+        for partition, up_to in _flat(end["ends"]).items():
+            task = self._readers.get(partition)
+            if task is not None:
+                tasks[self._slots[task]].setdefault(task, {})[partition] = up_to
+        owners, ids, global_ends = end.get("owners", {}), end.get("topics", {}), _flat(end.get("globals", {}))
+        return [
+            (
+                key,
+                SlotPlan(
+                    number, owners.get(str(number), ""), end["clock_ms"], tasks[number], global_ends, ids
+                ).to_json(),
+            )
+            for number, key in enumerate(self._keys)
+        ]
+
+    # ------------------------------------------------------------------ whether a batch runs
+
+    def _look(self, *, everything: bool) -> None:
+        now = self._seconds()
+        everything = everything or now >= self._look_at_all_at
+        self._lags.look(everything=everything)
+        if everything:
+            self._look_at_all_at = now + _LOOK_AT_ALL_SECONDS
+
+    def _is_wanted(self, control: Control, start: Offset, has_unopened: bool) -> bool:
+        """Return whether a batch runs even if nothing is to be read."""
+        if not self._has_run:
+            return True
+        if control.step is not None:
+            return bool(control.step > start["step"])
+        return (
+            has_unopened
+            or any(control.owners.get(number) != owner for number, owner in self._owners.items())
+            or self._is_tick_due(control, start)
+            or self._seconds() >= self._quiet_until
+        )
+
+    def _is_tick_due(self, control: Control, start: Offset) -> bool:
+        if control.next_tick is None:
+            return False
+        earliest: int = start["clock_ms"] + self._plan.punctuation_interval_ms
+        return self._now_ms(control) >= max(control.next_tick, earliest)
+
+    def _now_ms(self, control: Control) -> int:
+        return self._clock.now_ms() if control.clock_ms is None else control.clock_ms
+
+    def _rest(self, control: Control, start: Offset) -> None:
+        """Wait, as there is nothing to do."""
+        if control.step is not None:
+            self._control.write_drained(start["step"])
+        if not self._drains_only:
+            # Spark calls again after milliseconds, and each call asks the log.
+            self._wait(_doubled(_FIRST_IDLE_WAIT, _LONGEST_IDLE_WAIT, self._idle_looks))
+            self._idle_looks += 1
+
+    # ------------------------------------------------------------------ what a batch has
+
+    def _batch(
+        self, control: Control, start: Offset, max_records: int | None, unopened: Collection[str], is_wanted: bool
+    ) -> Offset:
+        """Return the offset of a batch."""
+        behind = self._lags.behind
+        before = self._behind_before
+        if before and not is_wanted and all(behind.get(each) == position for each, position in before.items()):
             # Tasks wait (max_task_idle) or fail: run them again, but not at once.
             self._wait(_doubled(_FIRST_WAIT, _LONGEST_WAIT, self._idle_batches))
             self._idle_batches += 1
+            self._look_at_all_at = 0.0
         else:
             self._idle_batches = 0
+        self._idle_looks = 0
         self._has_run = True
-        self._quiet_until = time.monotonic() + _LONGEST_QUIET
-        self._last_positions = dict(positions)
+        self._quiet_until = self._seconds() + RENEWAL_SECONDS
+        self._behind_before, self._owners = behind, control.owners
+        self._lags.begin_batch()
+        if unopened:
+            self._openings.note(control.unopened)
         seq = start["seq"] + 1
-        planned = _limit(behind, ends, max_records, seq)
-        offset = {"seq": seq, "clock_ms": now, "step": start["step"] if control.step is None else control.step}
-        topics = self._global_topics()
-        if topics:
-            offset["topics"] = {topic.name: topic.id for topic in topics}
-            partitions = [TopicPartition(topic.name, each) for topic in topics for each in range(topic.partitions)]
-            planned |= self._log.end_offsets(partitions)
-        return {**offset, "ends": _nested(planned)}
+        self._planned = self._ends(_limit(behind, self._lags.ends, max_records, seq), unopened)
+        offset: Offset = {
+            "seq": seq,
+            "clock_ms": self._now_ms(control),
+            "step": start["step"] if control.step is None else control.step,
+            "ends": _nested(self._planned),
+        }
+        if control.owners:
+            offset["owners"] = dict(control.owners)
+        return {**offset, **self._globals()}
 
-    def latest(self) -> Offset:
-        """Return the topics' end offsets, for Spark's report of the lag."""
-        return {**self.first(), "ends": _nested(self._log.end_offsets(self._read))}
+    def _ends(self, limited: Mapping[TopicPartition, int], unopened: Collection[str]) -> dict[TopicPartition, int]:
+        """Return the ends of all input partitions of tasks that have something to read, or are not open.
 
-    def rows(self, end: Offset) -> list[Row]:
-        """Return the rows of the batch that ends at `end`: at least one for every task."""
-        ends, clock_ms, ids = end["ends"], end["clock_ms"], end.get("topics", {})
-        shared = [
-            (topic, int(partition), up_to, clock_ms, ids.get(topic, ""))
-            for topic in self._plan.globals
-            for partition, up_to in ends.get(topic, {}).items()
-        ]
-        rows: list[Row] = []
-        for task, partitions in self._plan.tasks.items():
-            group = self._group(task)
-            own = [
-                (topic, partition, ends.get(topic, {}).get(str(partition), 0), clock_ms, "")
-                for topic, partition in partitions
-            ]
-            rows += [(group, task, *each) for each in (*own, *shared)]
-        return rows
+        `limited`: how far partitions that are behind are read; where that is their position, they wait for a later
+        batch.
+        """
+        behind, ends = self._lags.behind, self._lags.ends
+        tasks = {self._readers[each] for each, end in limited.items() if end > behind[each]}.union(unopened)
+        return {each: limited.get(each, ends[each]) for task in sorted(tasks) for each in self._inputs[task]}
 
-    def _global_topics(self) -> list[TopicInfo]:
-        """Return the present topics of global stores; a task that misses one raises an error."""
-        found = []
-        for topic in self._plan.globals:
+    def _globals(self) -> Offset:
+        """Return the ids and ends of the present topics of global stores; a task that misses one raises an error."""
+        topics = []
+        for name in self._plan.globals:
             with suppress(UnknownTopicError):
-                found.append(self._log.topic(topic))
-        return found
-
-    def _group(self, task: str) -> int:
-        if task not in self._rows:
-            self._rows[task] = group_key(TaskId.parse(task), self._plan.parallelism)
-        return self._rows[task]
-
-    def _ends(self) -> dict[TopicPartition, int]:
-        ends = dict(self._log.end_offsets(self._read))
-        if self._targets is not None:
-            for partition, target in self._targets.items():
-                ends[partition] = min(ends[partition], target)
-        return ends
-
-    def _behind(
-        self, positions: Mapping[TopicPartition, int | None], ends: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, int]:
-        """Return the positions that are below their ends."""
-        fresh = [each for each, position in positions.items() if position is None and each.topic not in self._latest]
-        starts = self._log.start_offsets(fresh) if fresh else {}
-        behind = {}
-        for partition, end in ends.items():
-            position = positions.get(partition)
-            if position is None:
-                position = starts.get(partition, end)
-            if position < end:
-                behind[partition] = position
-        return behind
+                topics.append(self._log.topic(name))
+        if not topics:
+            return {}
+        partitions = [TopicPartition(topic.name, each) for topic in topics for each in range(topic.partitions)]
+        return {
+            "topics": {topic.name: topic.id for topic in topics},
+            "globals": _nested(self._log.end_offsets(partitions)),
+        }
 
 
 def _doubled(first: float, longest: float, times: int) -> float:
@@ -245,8 +290,8 @@ def _doubled(first: float, longest: float, times: int) -> float:
 def _limit(
     behind: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], max_records: int | None, seq: int
 ) -> dict[TopicPartition, int]:
-    """Return how far each partition is read, so that all together stay within `max_records`, shared out by lag."""
-    planned = dict(ends)
+    """Return how far each partition that is behind is read: together at most `max_records`, shared out by lag."""
+    planned = {partition: ends[partition] for partition in behind}
     lags = {partition: ends[partition] - position for partition, position in behind.items()}
     total = sum(lags.values())
     if max_records is None or total <= max_records:
@@ -267,3 +312,9 @@ def _nested(ends: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
     for (topic, partition), end in ends.items():
         nested.setdefault(topic, {})[str(partition)] = end
     return nested
+
+
+def _flat(nested: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic, int(partition)): end for topic, ends in nested.items() for partition, end in ends.items()
+    }

@@ -20,6 +20,7 @@ from penstock.system_errors import error_number, what_to_do
 from .checkpoint import Checkpoint, delete_with_spark
 from .control import Control, ControlFile, LogFile
 from .executor import OUTPUT_SCHEMA, STATE_SCHEMA, BatchFunction, Cargo
+from .placement import slots
 from .planner import Plan
 from .reports import TaskFailure, WorkerMessage
 from .session import tune
@@ -109,7 +110,7 @@ class ApplicationQuery:
 
         spark = tune(self._session, self.checkpoint.is_local, self.parallelism)
         spark.dataSource.register(PenstockDataSource)
-        plan = Plan.of(self._prepared, self.parallelism, str(self._directory))
+        Plan.of(self._prepared, self.parallelism, str(self._directory)).write()
         LogFile(self._directory).write(self._prepared.application.settings)
         cargo = Cargo(
             self._prepared.application,
@@ -119,11 +120,11 @@ class ApplicationQuery:
         )
         messages = (
             spark.readStream.format(NAME)
-            .option("plan", plan.to_json())
+            .option("control", str(self._directory))
             .load()
             .groupBy("group")
             .applyInPandasWithState(
-                BatchFunction(pack(cargo)),
+                BatchFunction(pack(cargo), slots(cargo.tasks, self.parallelism)),
                 OUTPUT_SCHEMA,
                 STATE_SCHEMA,
                 "append",
@@ -224,7 +225,8 @@ class ApplicationQuery:
             batches.append(Batch(number, seconds, reports))
         if batches:
             self.set_control(
-                next_tick=min((tick for tick in self._next_ticks.values() if tick is not None), default=None)
+                next_tick=min((tick for tick in self._next_ticks.values() if tick is not None), default=None),
+                unopened=[],
             )
         return batches, self._judge(failures, bool(batches))
 

@@ -1,4 +1,4 @@
-"""The Python Data Source `penstock`: its rows say how far each task may read; no record passes through it."""
+"""The Python Data Source `penstock`: its rows say how far each slot's tasks read; no record passes through it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .control import LogFile
 from .planner import BatchPlanner, Offset, Plan, Row
 
 NAME = "penstock"
-SCHEMA = "group bigint, task string, topic string, partition int, end bigint, clock_ms bigint, topic_id string"
+SCHEMA = "group bigint, plan string"
 
 
 class PenstockDataSource(DataSource):
-    """Plans the batches of an application. The option `plan` is a `Plan` as JSON."""
+    """Plans the batches of an application. The option `control` is the directory of its control files."""
 
     @classmethod
     def name(cls) -> str:
@@ -33,16 +33,16 @@ class PenstockDataSource(DataSource):
         return NAME
 
     def schema(self) -> str:
-        """Return the columns: a row says that `task` may read `topic` and `partition` up to `end`."""
+        """Return the columns: the group key of a slot, and its `SlotPlan` as JSON."""
         return SCHEMA
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader; Spark calls this on the driver's host."""
-        return PenstockStreamReader(Plan.from_json(self.options["plan"]))
+        return PenstockStreamReader(self.options["control"])
 
 
 class RowsPartition(InputPartition):
-    """All rows of one batch: a few numbers a task, so one partition carries them."""
+    """All rows of one batch: one a slot, so one partition carries them."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         super().__init__(0)
@@ -55,20 +55,21 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     Spark makes one for planning, in a process of its own on the driver's host, and others that only `read`.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, control: str) -> None:
+        self._directory = control
         self._planner_or_none: BatchPlanner | None = None
 
     @property
     def _planner(self) -> BatchPlanner:
         if self._planner_or_none is None:
-            self._log = open_log(LogFile(self._plan.control).take())
-            self._planner_or_none = BatchPlanner(self._plan, self._log)
+            self._log = open_log(LogFile(self._directory).take())
+            self._planner_or_none = BatchPlanner(Plan.read(self._directory), self._log)
         return self._planner_or_none
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the setting `max_records_per_batch`."""
-        return ReadAllAvailable() if self._plan.max_records is None else ReadMaxRows(self._plan.max_records)
+        limit = Plan.read(self._directory).max_records
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the ends up to which source topics are read."""
@@ -83,7 +84,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner.next(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
 
     def reportLatestOffset(self) -> Offset:
-        """Return the topics' end offsets."""
+        """Return the end offsets of what the last batch read."""
         return self._planner.latest()
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:

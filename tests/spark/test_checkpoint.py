@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,20 @@ def test_another_parallelism_or_spark_starts_a_new_one(tmp_path: Path, change: d
     other = checkpoint(tmp_path, **change)  # type: ignore[arg-type]
     assert other.is_new
     assert other.directory != first.directory
+
+
+def test_one_of_an_earlier_release_is_replaced_without_fuss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its groups were tasks, and now they are slots."""
+    first = checkpoint(tmp_path)
+    [pointer] = tmp_path.rglob("current.json")
+    fields = json.loads(pointer.read_text())
+    del fields["form"]
+    pointer.write_text(json.dumps(fields))
+    Path(first.directory).mkdir(parents=True)
+    other = checkpoint(tmp_path)
+    assert other.is_new
+    assert other.directory != first.directory
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])

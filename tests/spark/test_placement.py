@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import TaskId
-from penstock.plugins.spark.placement import group_key, slot, spark_hash
+from penstock.plugins.spark.placement import group_key, slot, slot_key, slots, spark_hash
 
 TASKS = [TaskId(subtopology, partition) for subtopology in range(4) for partition in range(40)]
 
@@ -18,6 +18,19 @@ def test_keys_land_in_their_slots_and_differ(partitions: int) -> None:
     keys = [group_key(task, partitions) for task in TASKS]
     assert len(set(keys)) == len(TASKS)
     assert [spark_hash(key) % partitions for key in keys] == [slot(task, partitions) for task in TASKS]
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 3, 7, 16, 200])
+def test_the_keys_of_slots_land_in_them(partitions: int) -> None:
+    keys = [slot_key(number, partitions) for number in range(partitions)]
+    assert [spark_hash(key) % partitions for key in keys] == list(range(partitions))
+
+
+def test_slots_have_every_task_once() -> None:
+    found = slots(map(str, TASKS), 7)
+    assert sorted(found) == list(range(7))
+    assert sorted(task for tasks in found.values() for task in tasks) == sorted(map(str, TASKS))
+    assert all(slot(TaskId.parse(task), 7) == number for number, tasks in found.items() for task in tasks)
 
 
 @pytest.mark.parametrize("partitions", [2, 3, 8])

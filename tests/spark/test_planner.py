@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import Commit, ManualClock, OutputBatch, TaskId, TopicPartition
+from penstock import Commit, ManualClock, OutputBatch, TopicPartition
+from penstock.plugins.hosts.plan import SlotPlan
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.spark.control import Control, ControlFile
-from penstock.plugins.spark.placement import group_key
-from penstock.plugins.spark.planner import BatchPlanner, Offset, Plan, _limit
+from penstock.plugins.spark.placement import slot_key
+from penstock.plugins.spark.planner import RENEWAL_SECONDS, BatchPlanner, Offset, Plan, _limit
 
 IN = TopicPartition("in", 0)
 INTERNAL = TopicPartition("app-r", 0)
@@ -36,12 +37,14 @@ class Stage:
             str(directory),
         )  # fmt: skip
         self.waits: list[float] = []
+        self.seconds = 0.0
         self.planner = self.new_planner()
         self.commit("0_0", IN, 0)
         self.commit("1_0", INTERNAL, 0)
 
     def new_planner(self, **changes: object) -> BatchPlanner:
-        return BatchPlanner(replace(self.plan, **changes), self.log, self.clock, self.waits.append)  # type: ignore[arg-type]
+        plan = replace(self.plan, **changes)  # type: ignore[arg-type]
+        return BatchPlanner(plan, self.log, self.clock, self.waits.append, lambda: self.seconds)
 
     def put(self, topic: str, count: int) -> None:
         self.log.append(OutputBatch(topic, [b"k"] * count, [b"v"] * count, [0] * count))
@@ -52,8 +55,18 @@ class Stage:
         committer.close()
 
     def started(self) -> Offset:
-        """The offset after the first batch, which always runs."""
-        return self.planner.next(self.planner.first(), None)
+        """The offset after the first batch, which always runs, and opens every task."""
+        offset = self.planner.next(self.planner.first(), None)
+        self.order()
+        return offset
+
+    def order(self, **changes: object) -> None:
+        """Write a control file, of a runner whose tasks are open."""
+        self.control.write(Control(**{"unopened": [], **changes}))  # type: ignore[arg-type]
+
+
+def plans(planner: BatchPlanner, end: Offset) -> list[SlotPlan]:
+    return [SlotPlan.from_json(text) for _, text in planner.rows(end)]
 
 
 @pytest.fixture
@@ -104,13 +117,13 @@ def test_batches_that_moved_nothing_may_be_any_number(stage: Stage) -> None:
 
 def test_a_tick_that_is_due_makes_a_batch_and_not_more_often_than_the_interval(stage: Stage) -> None:
     first = stage.started()
-    stage.control.write(Control(next_tick=1_500))
+    stage.order(next_tick=1_500)
     stage.clock.advance("600ms")
     assert stage.planner.next(first, None) is first, "due, but the last batch was less than an interval ago"
     stage.clock.advance("400ms")
     second = stage.planner.next(first, None)
     assert (second["seq"], second["clock_ms"]) == (2, 2_000)
-    stage.control.write(Control(next_tick=10_000))
+    stage.order(next_tick=10_000)
     stage.clock.advance("5s")
     assert stage.planner.next(second, None) is second
 
@@ -154,20 +167,24 @@ def test_records_that_never_come_make_a_batch(stage: Stage) -> None:
     assert sum(stage.waits) >= 1.0
 
 
-def test_a_quiet_application_renews_its_commits_now_and_then(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quiet_application_runs_a_batch_in_time_for_the_leases_of_hosts(stage: Stage) -> None:
     offset = stage.started()
-    now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + 5 * 3600)
+    stage.seconds += RENEWAL_SECONDS - 1
     assert stage.planner.next(offset, None) is offset
-    monkeypatch.setattr(time, "monotonic", lambda: now + 7 * 3600)
+    stage.seconds += 1
     offset = stage.planner.next(offset, None)
-    assert offset["seq"] == 2
+    assert (offset["seq"], offset["ends"]) == (2, {})
     assert stage.planner.next(offset, None) is offset
+    stage.seconds += RENEWAL_SECONDS
+    stage.order(stopping=True)
+    assert stage.planner.next(offset, None) is offset
+    stage.order(step=-1, clock_ms=5)
+    assert stage.planner.next(offset, None) is offset, "a test's steps run nothing in between"
 
 
 def test_stopping_plans_nothing_and_a_runner_that_is_gone_is_one_that_stops(stage: Stage, tmp_path: Path) -> None:
     stage.put("in", 5)
-    stage.control.write(Control(stopping=True))
+    stage.order(stopping=True)
     start = stage.planner.first()
     assert stage.planner.next(start, None) is start
     (tmp_path / "control").unlink()
@@ -183,55 +200,181 @@ def test_draining_stops_at_what_was_there_but_not_in_topics_of_our_own(stage: St
     stage.commit("0_0", IN, 5)
     stage.put("app-r", 3)
     second = stage.planner.next(first, None)
-    assert second["ends"] == {"in": {"0": 5}, "app-r": {"0": 3}}
+    assert second["ends"] == {"app-r": {"0": 3}}
     stage.commit("1_0", INTERNAL, 3)
     assert stage.planner.next(second, None) is second
 
 
 def test_steps_run_at_the_clock_that_is_given_and_are_answered(stage: Stage) -> None:
     stage.control.write(Control(clock_ms=77, step=0, next_tick=0))
-    first = stage.started()
+    first = stage.planner.next(stage.planner.first(), None)
     assert (first["clock_ms"], first["step"]) == (77, 0)
     assert stage.control.read_drained() == -1
     assert stage.planner.next(first, None) is first, "ticks are the step's business"
     assert stage.control.read_drained() == 0
-    stage.control.write(Control(clock_ms=99, step=1))
+    stage.order(clock_ms=99, step=1)
     second = stage.planner.next(first, None)
     assert (second["clock_ms"], second["step"]) == (99, 1)
 
 
-def test_every_task_gets_a_row_for_each_partition(stage: Stage) -> None:
-    planner = stage.new_planner(globals=["table"])
-    end: Offset = {"seq": 3, "clock_ms": 5, "step": -1, "ends": {"in": {"0": 9}, "table": {"0": 2, "1": 4}}}
-    first, second = group_key(TaskId(0, 0), 2), group_key(TaskId(1, 0), 2)
-    for ids in ({"table": "id"}, {}):
-        id_ = ids.get("table", "")
-        assert planner.rows({**end, "topics": ids}) == [
-            (first, "0_0", "in", 0, 9, 5, ""),
-            (first, "0_0", "table", 0, 2, 5, id_),
-            (first, "0_0", "table", 1, 4, 5, id_),
-            (second, "1_0", "app-r", 0, 0, 5, ""),
-            (second, "1_0", "table", 0, 2, 5, id_),
-            (second, "1_0", "table", 1, 4, 5, id_),
-        ]
-    assert planner.rows(end)[1][-1] == "", "an offset of an earlier release has no ids"
+def test_only_tasks_with_work_are_planned_with_all_their_partitions(stage: Stage) -> None:
+    stage.log.create_topic("other", 1)
+    planner = stage.new_planner(tasks={"0_0": [("in", 0), ("other", 0)], "1_0": [("app-r", 0)]})
+    first = planner.next(planner.first(), None)
+    stage.order()
+    stage.put("in", 5)
+    second = planner.next(first, None)
+    assert second["ends"] == {"in": {"0": 5}, "other": {"0": 0}}
+    assert planner.latest()["ends"] == second["ends"]
+    slots = plans(planner, second)
+    assert [dict(each.ends) for each in slots] == [{"0_0": {IN: 5, TopicPartition("other", 0): 0}}, {}]
+
+
+def test_every_slot_gets_a_row_even_without_work(stage: Stage) -> None:
+    planner = stage.new_planner(parallelism=5, globals=["table"])
+    end: Offset = {
+        "seq": 3, "clock_ms": 5, "step": -1, "ends": {"in": {"0": 9}, "gone": {"0": 1}},
+        "globals": {"table": {"0": 2, "1": 4}}, "topics": {"table": "id"}, "owners": {"3": "host-1"},
+    }  # fmt: skip
+    rows = planner.rows(end)
+    assert [key for key, _ in rows] == [slot_key(number, 5) for number in range(5)]
+    table = {TopicPartition("table", 0): 2, TopicPartition("table", 1): 4}
+    assert plans(planner, end) == [
+        SlotPlan(
+            number, "host-1" if number == 3 else "", 5, {"0_0": {IN: 9}} if number == 0 else {}, table, {"table": "id"}
+        )
+        for number in range(5)
+    ]
+
+
+def test_rows_are_a_function_of_the_offset_alone(stage: Stage) -> None:
+    """Spark repeats a batch whose end it has logged, in another process."""
+    stage.put("in", 5)
+    stage.order(owners={"0": "host-1"}, unopened=["1_0"])
+    end = json.loads(json.dumps(stage.planner.next(stage.planner.first(), 3)))
+    rows = stage.planner.rows(end)
+    stage.put("in", 7)
+    stage.order(owners={"0": "host-2"}, unopened=None)
+    stage.planner.next(end, None)
+    assert stage.planner.rows(end) == rows == stage.new_planner().rows(end)
+    assert [each.owner for each in plans(stage.planner, end)] == ["host-1", ""]
+    assert [dict(each.ends) for each in plans(stage.planner, end)] == [{"0_0": {IN: 3}}, {"1_0": {INTERNAL: 0}}]
+
+
+def test_tasks_that_no_host_has_open_make_a_batch(stage: Stage) -> None:
+    offset = stage.started()
+    stage.order(unopened=["1_0", "gone"])
+    offset = stage.planner.next(offset, None)
+    assert (offset["seq"], offset["ends"]) == (2, {"app-r": {"0": 0}})
+    assert stage.planner.next(offset, None) is offset, "the runner has not read the batch's reports yet"
+    stage.put("in", 1)
+    offset = stage.planner.next(offset, None)
+    assert offset["ends"] == {"in": {"0": 1}}
+    stage.commit("0_0", IN, 1)
+    stage.seconds += 1.0
+    offset = stage.planner.next(offset, None)
+    assert (offset["seq"], offset["ends"]) == (4, {"app-r": {"0": 0}}), "it is still not open"
+    stage.order(unopened=None)
+    offset = stage.planner.next(offset, None)
+    assert offset["ends"] == {"in": {"0": 1}, "app-r": {"0": 0}}, "another list counts at once"
+    stage.order()
+    assert stage.planner.next(offset, None) is offset
+
+
+def test_tasks_of_the_first_batch_are_not_opened_twice_by_a_list_that_is_older(stage: Stage) -> None:
+    first = stage.planner.next(stage.planner.first(), None)
+    stage.seconds += 30.0
+    assert stage.planner.next(first, None) is first
+    stage.seconds += 1.0
+    assert stage.planner.next(first, None)["seq"] == 2
+
+
+def test_a_slot_that_loses_its_owner_makes_a_batch_and_one_that_gets_its_first_none(stage: Stage) -> None:
+    offset = stage.started()
+    stage.order(owners={"0": "host-1", "1": "host-1"})
+    assert stage.planner.next(offset, None) is offset
+    stage.put("in", 1)
+    offset = stage.planner.next(offset, None)
+    assert [each.owner for each in plans(stage.planner, offset)] == ["host-1", "host-1"]
+    stage.commit("0_0", IN, 1)
+    assert stage.planner.next(offset, None) is offset
+    stage.order(owners={"1": "host-1"})
+    offset = stage.planner.next(offset, None)
+    assert [each.owner for each in plans(stage.planner, offset)] == ["", "host-1"]
+    assert stage.planner.next(offset, None) is offset
+
+
+def test_under_a_limit_tasks_without_a_share_wait(stage: Stage) -> None:
+    offset = stage.started()
+    stage.put("in", 100)
+    stage.put("app-r", 1)
+    ends = [stage.planner.next({**offset, "seq": seq}, 1)["ends"] for seq in range(2)]
+    assert sorted(map(sorted, ends)) == [["app-r"], ["in"]]
+
+
+class Counting(MemoryLog):
+    """Counts the partitions that are asked for."""
+
+    asked: int
+
+    def committed(
+        self, application_id: str, partitions: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, int | None]:
+        self.asked += len(partitions)
+        return super().committed(application_id, partitions)
+
+    def end_offsets(self, partitions: Sequence[TopicPartition], *, stable: bool = True) -> Mapping[TopicPartition, int]:
+        if not stable:
+            self.asked += len(partitions)
+        return super().end_offsets(partitions)
+
+
+def test_positions_are_asked_for_only_where_something_can_have_moved(stage: Stage) -> None:
+    offset = stage.started()
+    stage.planner.next(offset, None)
+    stage.log.__class__ = Counting
+    stage.log.asked = 0  # type: ignore[attr-defined]
+    assert stage.planner.next(offset, None) is offset
+    assert stage.log.asked == 0  # type: ignore[attr-defined]
+    stage.put("in", 5)
+    offset = stage.planner.next(offset, None)
+    assert stage.log.asked == 1  # type: ignore[attr-defined]
+    stage.commit("0_0", IN, 5)
+    stage.log.asked = 0  # type: ignore[attr-defined]
+    stage.planner.next(offset, None)
+    assert stage.log.asked == 2, "what was behind, and the internal topic, which may have got records"  # type: ignore[attr-defined]
+    stage.planner.next(offset, None)
+    assert stage.log.asked == 2  # type: ignore[attr-defined]
+
+
+def test_a_position_that_went_back_is_seen_after_a_while(stage: Stage) -> None:
+    stage.put("in", 5)
+    stage.commit("0_0", IN, 5)
+    offset = stage.started()
+    stage.log.set_positions("app", {IN: 2, INTERNAL: 0})
+    assert stage.planner.next(offset, None) is offset
+    stage.seconds += 31.0
+    assert stage.planner.next(offset, None)["ends"] == {"in": {"0": 5}}
 
 
 def test_topics_of_global_stores_are_planned_as_they_are_before_each_batch(stage: Stage) -> None:
     planner = stage.new_planner(globals=["table"])
-    assert "table" not in planner.next(planner.first(), None)["ends"], "the task that misses it says so"
+    assert "globals" not in planner.next(planner.first(), None), "the task that misses it says so"
     ids = []
     for partitions in (2, 3):
         stage.log.create_topic("table", partitions)
         offset = stage.new_planner(globals=["table"]).next(planner.first(), None)
-        assert offset["ends"]["table"] == dict.fromkeys(map(str, range(partitions)), 0)
+        assert offset["globals"]["table"] == dict.fromkeys(map(str, range(partitions)), 0)
         ids.append(offset["topics"]["table"])
         stage.log.delete_topic("table")
     assert ids[0] and ids[1] and ids[0] != ids[1]
 
 
-def test_the_plan_survives_its_text(stage: Stage) -> None:
-    assert Plan.from_json(stage.plan.to_json()).to_json() == stage.plan.to_json()
+def test_the_plan_survives_its_file(stage: Stage) -> None:
+    stage.plan.write()
+    read = Plan.read(stage.plan.control)
+    assert {task: [tuple(each) for each in partitions] for task, partitions in read.tasks.items()} == stage.plan.tasks
+    assert replace(read, tasks={}) == replace(stage.plan, tasks={})
 
 
 @given(
@@ -244,7 +387,7 @@ def test_a_limit_is_kept_used_up_and_never_moves_an_end_back(sizes: list[tuple[i
     positions = {each: position for each, (position, _) in zip(partitions, sizes, strict=True)}
     ends = {each: position + lag for each, (position, lag) in zip(partitions, sizes, strict=True)}
     behind = {each: positions[each] for each in partitions if positions[each] < ends[each]}
-    planned = _limit(behind, ends, most, seq)
+    planned = positions | _limit(behind, ends, most, seq)
     assert all(positions[each] <= planned[each] <= ends[each] for each in partitions)
     read = sum(planned[each] - positions[each] for each in partitions)
     lag = sum(ends[each] - positions[each] for each in partitions)
