@@ -6,7 +6,6 @@ import errno
 import json
 import logging
 import re
-import time
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -264,17 +263,7 @@ def parallelism(session: SparkSession, prepared: Prepared) -> int:
     """Return over how many Spark partitions the tasks are spread."""
     tasks = max(1, len(prepared.assignment.tasks))
     given = prepared.application.settings.parallelism
-    return min(tasks, given or _cores(session))
-
-
-def _cores(session: SparkSession) -> int:
-    """Return how many cores Spark has; on a cluster, once the first executor is there."""
-    context = session.sparkContext
-    if not (context.master or "local").startswith("local"):
-        deadline = time.monotonic() + 10
-        while context._jsc.sc().getExecutorMemoryStatus().size() < 2 and time.monotonic() < deadline:
-            time.sleep(0.1)
-    return int(context.defaultParallelism)
+    return min(tasks, given or int(session.sparkContext.defaultParallelism))
 
 
 def explain(text: str, checkpoint: str = "its checkpoint") -> str:

@@ -24,6 +24,7 @@ from penstock.settings.application import Application
 from penstock.settings.settings import Settings
 from penstock.system_errors import raise_open_files_limit
 
+from .executors import wait_for_executors
 from .progress import RunProgress, RunSummary
 from .query import ApplicationQuery, SparkFailure
 from .session import check_java, check_session, local_cores, make_session
@@ -130,6 +131,9 @@ class RunningApplication:
             if session is None:
                 session = make_session(master)
                 stack.callback(_stop_quietly, session)
+                # Spark's own configuration files count, too, and are read only now.
+                check_session(session)
+            wait_for_executors(session.sparkContext)
             warning = local_changelog(application.settings, session.sparkContext.master or "local")
             if warning is not None:
                 _log.warning("application %r: %s", application.id, warning)

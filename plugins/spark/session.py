@@ -100,6 +100,28 @@ def check_session(session: SparkSession) -> None:
             "query in the driver's JVM): make "
             "one with SparkSession.builder.master(...), or leave `session` out"
         )
+    context = session.sparkContext
+    if is_cluster(context.master):
+        check_allocation(dict(context.getConf().getAll()))
+
+
+def check_allocation(configuration: Mapping[str, str]) -> None:
+    """Raise RuntimeUnavailableError if a cluster's executors come and go with the load. `configuration` is Spark's."""
+    if configuration.get("spark.dynamicAllocation.enabled", "false").lower() != "true":
+        return
+    least, most = (configuration.get(f"spark.dynamicAllocation.{each}Executors") for each in ("min", "max"))
+    if least is not None and least == most:
+        return
+    raise RuntimeUnavailableError(
+        "spark.dynamicAllocation.enabled=true: Spark ends executors that have little to do, and their tasks would move "
+        "with their state each time; set spark.dynamicAllocation.enabled=false and spark.executor.instances, or set "
+        f"spark.dynamicAllocation.minExecutors and maxExecutors to the same number (now {least} and {most})"
+    )
+
+
+def is_cluster(master: str | None) -> bool:
+    """Return whether Spark has executors beside the driver; `local-cluster[...]` has."""
+    return re.fullmatch(r"local(\[.*\])?", master or "local[*]") is None
 
 
 def check_java() -> str:

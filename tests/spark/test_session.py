@@ -12,7 +12,7 @@ from penstock import ConfigError, RuntimeUnavailableError, Settings
 from penstock.plugins.spark import run
 from penstock.plugins.spark.query import explain
 from penstock.plugins.spark.runner import local_changelog, spark_trigger
-from penstock.plugins.spark.session import check_java
+from penstock.plugins.spark.session import check_allocation, check_java, is_cluster
 
 from . import apps
 from .surroundings import Surroundings
@@ -64,6 +64,51 @@ def test_spark_connect_is_refused_with_the_way_out(surroundings: Surroundings) -
     remote: Any = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     with pytest.raises(RuntimeUnavailableError, match=r"Spark Connect.*classic SparkSession"):
         run(surroundings.application("app", apps.pipe()), session=remote)
+
+
+@pytest.mark.parametrize(
+    ("configuration", "refused"),
+    [
+        ({}, False),
+        ({"enabled": "false"}, False),
+        ({"enabled": "true"}, True),
+        ({"enabled": "TRUE", "minExecutors": "2"}, True),
+        ({"enabled": "true", "minExecutors": "2", "maxExecutors": "4"}, True),
+        ({"enabled": "true", "minExecutors": "2", "maxExecutors": "2"}, False),
+    ],
+)
+def test_executors_that_come_and_go_are_refused_with_what_to_set(configuration: dict[str, str], refused: bool) -> None:
+    given = {f"spark.dynamicAllocation.{name}": value for name, value in configuration.items()}
+    if not refused:
+        check_allocation(given)
+        return
+    with pytest.raises(RuntimeUnavailableError, match=r"enabled=false and spark.executor.instances, or .* same number"):
+        check_allocation(given)
+
+
+def test_they_are_refused_before_the_lease(surroundings: Surroundings) -> None:
+    class OnACluster:
+        """As much of a session as is looked at before the lease is taken."""
+
+        class sparkContext:
+            master = "spark://m:7077"
+
+            @staticmethod
+            def getConf() -> Any:
+                from types import SimpleNamespace
+
+                return SimpleNamespace(getAll=lambda: [("spark.dynamicAllocation.enabled", "true")])
+
+    session: Any = OnACluster()
+    lease = surroundings.log.lease("app", "another driver", 60_000)
+    with pytest.raises(RuntimeUnavailableError, match=r"spark.dynamicAllocation.enabled=true"):
+        run(surroundings.application("app", apps.pipe()), session=session)
+    lease.release()
+
+
+def test_a_cluster_is_what_has_executors_beside_the_driver() -> None:
+    assert not any(map(is_cluster, (None, "local", "local[2]", "local[*, 4]")))
+    assert all(map(is_cluster, ("local-cluster[2,2,512]", "spark://m:7077", "yarn", "k8s://h")))
 
 
 def test_triggers() -> None:

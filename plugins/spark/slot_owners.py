@@ -1,0 +1,167 @@
+"""SlotOwners: decides which executor has each slot, from what proxies report and which executors there are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from penstock.plugins.hosts.executor_identity import executor_id
+
+LOST = "executor lost"
+REBALANCED = "rebalanced"
+PLACED_ELSEWHERE = "Spark places it elsewhere"
+TAKEN_OVER = "taken over by another attempt"
+
+_MOST_BATCHES = 20
+"""Number of batches in a row without the owner after which a healthy owner loses the slot."""
+_LEAST_BATCHES, _MOST_SECONDS = 3, 150.0
+"""The same, for long batches: so many batches, over so many seconds (the lease of a host)."""
+
+
+@dataclass(frozen=True)
+class Executor:
+    """An executor as Spark's driver sees it. `unfit`: the reason why it must not have slots, "" if there is none."""
+
+    cores: int
+    unfit: str = ""
+
+
+@dataclass(frozen=True)
+class SlotReport:
+    """The executor that Spark gave a slot to in one batch.
+
+    `left_to` is "" where it ran the batch. Otherwise it did nothing, and `left_to` is the executor that has the slot.
+    """
+
+    slot: int
+    executor: str
+    left_to: str = ""
+
+
+@dataclass(frozen=True)
+class Move:
+    """An order: `executor` no longer has the slot, and the next one that gets it from Spark takes it."""
+
+    slot: int
+    executor: str
+    reason: str
+
+
+class SlotOwners:
+    """The owner of each slot, as the text of an `ExecutorIdentity`.
+
+    A slot without an owner belongs to the executor that first reports that it ran it. A report from elsewhere alone
+    never moves a slot: its tasks are open at the owner, and opening them takes longer than another batch. A slot moves
+    - when its owner is gone, or unfit;
+    - at once, when its owner has more slots than cores and the executor that reports has cores to spare;
+    - when Spark keeps placing it elsewhere, because progress matters more.
+
+    `moves` counts the moves by reason. In local mode the one executor has all slots, and nothing moves.
+    """
+
+    def __init__(self) -> None:
+        self.owners: dict[int, str] = {}
+        self.moves: Counter[str] = Counter()
+        self._executors: Mapping[str, Executor] | None = None
+        self._elsewhere: dict[int, _Streak] = {}
+        self._patience: Counter[int] = Counter()
+
+    def note_batch(self, reports: Iterable[SlotReport], now: float) -> list[Move]:
+        """Note the reports of one batch; return the moves that follow. `now`: seconds of a monotonic clock."""
+        moves: list[Move] = []
+        promised: Counter[str] = Counter()
+        for report in sorted(reports, key=lambda each: each.slot):
+            moves += self._note_elsewhere(report, now, promised) if report.left_to else self._note_run(report)
+        return moves
+
+    def note_executors(self, executors: Mapping[str, Executor]) -> list[Move]:
+        """Note all executors of the cluster, by Spark's id; return the moves that follow."""
+        self._executors = dict(executors)
+        return [
+            self._clear(slot, unfit) for slot, owner in sorted(self.owners.items()) if (unfit := self._unfit(owner))
+        ]
+
+    def forget(self) -> list[Move]:
+        """Give every slot up, because the query starts again with another layout."""
+        return [self._clear(slot, REBALANCED) for slot in sorted(self.owners)]
+
+    def is_uneven(self) -> bool:
+        """Return whether an executor has more slots than cores while another one has cores to spare."""
+        executors = self._executors or {}
+        slots = Counter(executor_id(owner) for owner in self.owners.values())
+        crowded = any(slots[name] > each.cores for name, each in executors.items())
+        return crowded and any(slots[name] < each.cores for name, each in executors.items() if not each.unfit)
+
+    def _note_run(self, report: SlotReport) -> list[Move]:
+        slot, executor = report.slot, report.executor
+        self._elsewhere.pop(slot, None)
+        owner = self.owners.get(slot)
+        if owner == executor or self._unfit(executor):
+            # An executor that is about to end, or has ended, may have run the batch that is reported only now.
+            return []
+        self.owners[slot] = executor
+        if owner is None:
+            return []
+        self.moves[TAKEN_OVER] += 1
+        return [Move(slot, owner, TAKEN_OVER)]
+
+    def _note_elsewhere(self, report: SlotReport, now: float, promised: Counter[str]) -> list[Move]:
+        slot = report.slot
+        owner = self.owners.get(slot)
+        if owner is None:
+            # The proxy found the owner's claim in the log; the owner's own report was lost with its attempt.
+            if not self._unfit(report.left_to):
+                self.owners[slot] = report.left_to
+            return []
+        if owner == report.executor:
+            # The plan of that batch was older than the last move.
+            return []
+        if self._is_crowded(owner) and self._has_room(report.executor, promised):
+            promised[report.executor] += 1
+            return [self._clear(slot, REBALANCED)]
+        streak = self._elsewhere.setdefault(slot, _Streak(now))
+        streak.batches += 1
+        # After each such move the patience doubles, so that a slot whose batches are long does not go back and forth.
+        times = 1 << min(self._patience[slot], 10)
+        if streak.batches >= _MOST_BATCHES * times or (
+            streak.batches >= _LEAST_BATCHES and now - streak.since >= _MOST_SECONDS * times
+        ):
+            self._patience[slot] += 1
+            return [self._clear(slot, PLACED_ELSEWHERE)]
+        return []
+
+    def _clear(self, slot: int, reason: str) -> Move:
+        self._elsewhere.pop(slot, None)
+        self.moves[reason] += 1
+        return Move(slot, self.owners.pop(slot), reason)
+
+    def _unfit(self, identity: str) -> str:
+        """Return why an executor must not have slots; "" if it may, or if nothing is known of executors yet."""
+        if self._executors is None:
+            return ""
+        found = self._executors.get(executor_id(identity))
+        return LOST if found is None else found.unfit
+
+    def _is_crowded(self, identity: str) -> bool:
+        cores = self._cores(identity)
+        return cores is not None and self._slots_of(identity) > cores
+
+    def _has_room(self, identity: str, promised: Counter[str]) -> bool:
+        cores = self._cores(identity)
+        return cores is not None and not self._unfit(identity) and self._slots_of(identity) + promised[identity] < cores
+
+    def _cores(self, identity: str) -> int | None:
+        found = (self._executors or {}).get(executor_id(identity))
+        return None if found is None else found.cores
+
+    def _slots_of(self, identity: str) -> int:
+        return sum(owner == identity for owner in self.owners.values())
+
+
+@dataclass
+class _Streak:
+    """Batches in a row in which Spark gave a slot to other executors than its owner."""
+
+    since: float
+    batches: int = 0
