@@ -1,9 +1,10 @@
-"""`python -m bench [NAME]... [--json FILE]`: without names, lists what there is."""
+"""`python -m bench [NAME]... [--json FILE] [OPTION]...`: without names, lists what there is."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import json
 import sys
 from pathlib import Path
@@ -17,7 +18,16 @@ BENCHMARKS = {
     "kafka-filter-map": "bench.kafka:filter_map",
     "kafka-word-count": "bench.kafka:word_count",
     "startup": "bench.startup:startup",
+    "many-tasks": "bench.many_tasks:many_tasks",
+    "many-tasks-kafka": "bench.many_tasks:many_tasks_kafka",
+    "latency": "bench.latency:latency",
+    "latency-1": "bench.latency:latency_on_one_core",
+    "dataframe-count": "bench.dataframe:dataframe_count",
+    "idle": "bench.long_runs:idle",
+    "trickle": "bench.long_runs:trickle",
+    "quiet": "bench.quiet:quiet",
 }
+OPTIONS = ("tasks", "batches", "limit", "seconds", "minutes", "log")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -25,22 +35,38 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m bench", description=main.__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to FILE as a list of objects")
+    parser.add_argument("--tasks", type=_numbers, metavar="N,...", help="numbers of tasks")
+    parser.add_argument("--batches", type=int, metavar="N", help="how many batches are measured")
+    parser.add_argument("--limit", type=float, metavar="SECONDS", help="after which a number of tasks is given up")
+    parser.add_argument("--seconds", type=float, metavar="N", help="how long is measured")
+    parser.add_argument("--minutes", type=float, metavar="N", help="how long is measured")
+    parser.add_argument("--log", choices=("local", "kafka"))
     given = parser.parse_args(arguments)
     if not given.names:
         print("\n".join(BENCHMARKS))
         return 0
+    options = {name: value for name in OPTIONS if (value := getattr(given, name)) is not None}
     for name in given.names:
         if name not in BENCHMARKS:
             parser.error(f"unknown benchmark {name!r}; there is: {', '.join(BENCHMARKS)}")
     results = []
     for name in given.names:
         module, _, function = BENCHMARKS[name].partition(":")
-        result = getattr(importlib.import_module(module), function)()
+        benchmark = getattr(importlib.import_module(module), function)
+        unknown = options.keys() - inspect.signature(benchmark).parameters.keys()
+        if unknown:
+            parser.error(f"{name} has no option --{min(unknown)}")
+        result = benchmark(**options)
         print(result, flush=True)
         results.append(result)
         if given.json:
-            given.json.write_text(json.dumps([each.as_json() for each in results], indent=1) + "\n")
-    return 0
+            rows = [row for each in results for row in each.rows]
+            given.json.write_text(json.dumps(rows, indent=1) + "\n")
+    return 1 if any(each.failed for each in results) else 0
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))
 
 
 if __name__ == "__main__":

@@ -22,9 +22,16 @@ class Result:
     ratio: float | None = None
     notes: dict[str, Any] = field(default_factory=dict)
 
+    failed = ""
+
     def as_json(self) -> dict[str, Any]:
         """Return the fields for a JSON file."""
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the objects for a JSON file: one."""
+        return [self.as_json()]
 
     def __str__(self) -> str:
         lines = [
@@ -37,3 +44,28 @@ class Result:
         if self.ratio is not None:
             lines.append(f"  {self.ratio:.2f} times {self.peer}")
         return "\n".join(lines)
+
+
+@dataclass
+class Table:
+    """Measurements of one kind, a row each: rows are objects of a JSON file. `failed` names what was not as it should
+    be."""
+
+    name: str
+    rows: list[dict[str, Any]]
+    failed: str = ""
+
+    def __str__(self) -> str:
+        columns = [each for each in self.rows[0] if each != "name"] if self.rows else []
+        lines = [columns, *([_text(row.get(each)) for each in columns] for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        text = "\n".join(
+            "  " + "  ".join(each.rjust(width) for each, width in zip(line, widths, strict=True)) for line in lines
+        )
+        return f"{self.name}:\n{text}" + (f"\n  FAILED: {self.failed}" if self.failed else "")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_text(each)}" for name, each in value.items()) or "-"
+    return "-" if value is None else str(value)

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from bench import __main__ as command_line
-from bench import core, kafka, programs, spark_local
+from bench import core, dataframe, kafka, latency, long_runs, many_tasks, programs, quiet, spark_local
+from bench.result import Table
+from bench.steady import SteadyApplication
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
@@ -30,6 +32,77 @@ def test_core_count_writes_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert result["name"] == "core-count"
     assert result["records_per_s"] > 0
     assert {"cpu_s_per_million", "peak_mb", "phases"} <= result.keys()
+
+
+def test_an_option_that_a_benchmark_does_not_have_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command_line.main(["core-count", "--minutes", "1"])
+    assert "core-count has no option --minutes" in capsys.readouterr().err
+
+
+def test_a_table_is_an_object_for_each_row_and_its_failure_the_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"name": "quiet", "batches": each, "reasons": {"moved": 1}, "p50": None} for each in (7, 800)]
+    monkeypatch.setattr(quiet, "quiet", lambda batches, log="": Table("quiet", rows, "it grew" if batches > 1 else ""))
+    assert command_line.main(["quiet", "--batches", "1", "--json", str(tmp_path / "out.json")]) == 0
+    assert json.loads((tmp_path / "out.json").read_text()) == rows
+    assert command_line.main(["quiet", "--batches", "2"]) == 1
+    assert capsys.readouterr().out.endswith("      800  moved 1    -\n  FAILED: it grew\n")
+
+
+@pytest.mark.parametrize(
+    ("values", "flat"),
+    [
+        ([1000.0] * 20, True),
+        ([1000.0, 1040.0] * 10, True),
+        ([1000.0 + 10 * each for each in range(20)], False),
+        ([1000.0 - 10 * each for each in range(20)], True),
+        ([4.0, 5.0, 6.0], True),
+    ],
+    ids=["constant", "sawtooth", "growing", "shrinking", "few"],
+)
+def test_growth_that_is_not_flat_is_found(values: list[float], flat: bool) -> None:
+    assert long_runs.is_flat("own_mb", long_runs.growth(values), values[-1]) is flat
+
+
+@pytest.mark.spark
+def test_a_steady_application_is_measured_by_every_benchmark_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latency, "LEFT_OUT", 0.0)
+    monkeypatch.setattr(long_runs, "LOOK", 0.1)
+    with SteadyApplication(2) as running:
+        row = many_tasks.measure("many-tasks", running, 2, 120)
+        assert list(row)[:6] == ["name", "tasks", "seconds_per_batch", "descriptors", "threads", "reopenings"]
+        assert row["tasks"] == row["opened"] == row["batches"] == 2
+        assert row["seconds_per_batch"] > 0 and row["descriptors"] > 5 and row["threads"] > 1
+        assert {"driver", "JVM", "source", "worker"} <= {each.kind for each in running.usage()}
+
+        found = latency.measure("latency", running, 1)
+        assert found["records"] == 1000 and not found["missing"]
+        assert 0 < found["p50_ms"] <= found["p99_ms"] <= found["max_ms"]
+
+        found = quiet.measure(running, 2)
+        assert found["batches"] >= 2 and found["records"] > 0
+
+        found = long_runs.measure_idle(running, 0.01, 0.0)
+        assert found["cpu_percent"] == pytest.approx(sum(found["by_process"].values()), abs=0.1)
+
+        [trickle] = long_runs.measure_trickle(running, 0.02, 0.5).rows
+        assert trickle["lines"] and trickle["growth"].keys() >= {"own_mb", "threads", "checkpoint_files"}
+
+        before = running.reopenings()["reopenings"]
+        with running.openings_file.open("a") as file:
+            file.write("0_0 1\n0_0 1\n")
+        after = running.reopenings()
+        assert after["reopenings"] == before + 2 and after["reasons"]["same process"] >= 1
+    assert running.processes.processes() == []
+
+
+@pytest.mark.spark
+def test_the_dataframe_operator_is_measured_after_its_first_batches(spark: object) -> None:
+    result = dataframe.measure(records=4_000, per_batch=1_000, settling=2, session=spark)
+    assert result.notes["records measured"] == 2_000
+    assert result.records_per_s > 0 and result.cpu_s_per_million > 0
 
 
 @pytest.mark.spark

@@ -1,0 +1,103 @@
+"""The processes of a measured application, found by a mark in their environment, and what each one uses."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+import psutil
+
+MARK = "PENSTOCK_BENCH_MARK"
+"""The environment variable. Processes inherit it, also those that leave their parent's session or outlive it."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What one process uses now. `own_mb` is the memory that it does not share; `cpu_s` is since its start."""
+
+    pid: int
+    kind: str
+    is_python: bool
+    cpu_s: float
+    own_mb: float
+    descriptors: int
+    threads: int
+
+
+class MarkedProcesses:
+    """All processes that were started with this object's mark in their environment."""
+
+    def __init__(self) -> None:
+        self.mark = secrets.token_hex(8)
+        self._is_ours: dict[tuple[int, float], bool] = {}
+        self._cpu: dict[tuple[int, str], float] = {}
+
+    def processes(self) -> list[psutil.Process]:
+        """Return those that run now, the oldest first."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                key = process.pid, process.create_time()
+                if key not in self._is_ours:
+                    self._is_ours[key] = process.environ().get(MARK) == self.mark
+                if self._is_ours[key] and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return sorted(found, key=lambda each: each.create_time())
+
+    def look(self) -> list[Usage]:
+        """Return what each one uses now."""
+        found = []
+        for process in self.processes():
+            try:
+                with process.oneshot():
+                    memory = process.memory_info()
+                    usage = Usage(
+                        process.pid,
+                        kind_of(process),
+                        "python" in process.name(),
+                        sum(process.cpu_times()[:2]),
+                        (memory.rss - memory.shared) / 2**20,
+                        process.num_fds(),
+                        process.num_threads(),
+                    )
+            except psutil.Error:
+                continue
+            self._cpu[usage.pid, usage.kind] = usage.cpu_s
+            found.append(usage)
+        return found
+
+    def cpu_s(self) -> dict[tuple[int, str], float]:
+        """Look, and return the CPU seconds of each process seen so far, by process id and kind. A process that has
+        ended keeps the seconds it had at the last look."""
+        self.look()
+        return dict(self._cpu)
+
+    def kill(self) -> None:
+        """End all of them."""
+        for process in self.processes():
+            try:
+                process.kill()
+            except psutil.Error:
+                continue
+
+
+def kind_of(process: psutil.Process) -> str:
+    """Return the part that a process has in an application."""
+    command = " ".join(process.cmdline())
+    if "java" in process.name():
+        return "JVM"
+    if "bench.steady_app" in command:
+        return "driver"
+    if "python_streaming_source_runner" in command:
+        return "source"
+    if "plugins.hosts" in command:
+        return "host"
+    if "pyspark.daemon" in command:
+        parent = process.parent()
+        job = command.rpartition(".")[2]
+        # Spark has a daemon, and workers below it, for each kind of work.
+        suffix = " daemon" if parent is not None and "java" in parent.name() else ""
+        return job + suffix
+    return process.name()
