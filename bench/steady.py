@@ -28,8 +28,8 @@ from .tree import MARK, MarkedProcesses, Usage
 MASTER = "local[2]"
 _START_SECONDS = 180.0
 _STOP_SECONDS = 20.0
-_FENCED = "the next batch takes it up again"
-"""How the driver's warning ends when a task of this application was fenced by another attempt of it."""
+_FENCED = ("was taken over by another process", "the next batch takes it up again")
+"""What log lines say when a task of this application was fenced by another process of it."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class SteadyApplication:
             line = json.loads(text)
             with self._changed:
                 if "log" in line:
-                    self.fences += _FENCED in line["log"]
+                    self.fences += any(each in line["log"] for each in _FENCED)
                     with self._output.open("a") as file:
                         file.write(f"{line['level']} {line['log']}\n")
                 else:
