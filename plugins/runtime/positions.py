@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from penstock.errors import OffsetOutOfRangeError, TopologyError
+from penstock.errors import OffsetOutOfRangeError, TopologyError, UnknownTopicError
 from penstock.log import Commit, Log
 from penstock.program.nodes import SourceNode, Subtopology, TaskId, decorate
 from penstock.record import RecordBatch, TopicPartition
@@ -48,6 +48,19 @@ class InputPartitions:
             if source.pattern is not None and source.pattern.fullmatch(partition.topic):
                 return source
         raise TopologyError(f"{self._where}: no source of sub-topology {subtopology.id} reads {partition}")
+
+    def topic_name(self, topic: str) -> str:
+        """Return the name in the log of a topic of the program."""
+        return decorate(self._application.id, topic, self._application.program.internal_topics)
+
+    def partition_count(self, topic: str) -> int:
+        """Return how many partitions a topic of the log has. Raises TopologyError if there is none."""
+        try:
+            return self._log.topic(topic).partitions
+        except UnknownTopicError as error:
+            raise TopologyError(
+                f"topic {topic!r} does not exist in the log; create it: penstock topics create {topic}"
+            ) from error
 
     def starting_positions(self, given: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int]:
         """Return a position for every partition: the given one; for None the start or end, as `offset_reset` says."""

@@ -17,7 +17,9 @@ class TaskReport:
 
     `positions` and `version` are the last commit. `purgeable`: positions in internal topics below which the task needs
     no record again, not even if the log loses its commits and `reset --from-state` goes back to a commit that the
-    changelog keeps. `next_tick` is the wall-clock time (ms) at which a punctuator is due.
+    changelog keeps. `next_tick` is the wall-clock time (ms) at which a punctuator is due. `opened` says why the
+    task was opened in this batch: "first", "moved" from another executor, "host lost", "taken over" by another process,
+    "fenced", "failed", "retry", "record refused"; "" if it was open.
     """
 
     task_id: str
@@ -33,6 +35,7 @@ class TaskReport:
     phases: dict[str, float] = field(default_factory=dict)
     nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
     purgeable: Mapping[TopicPartition, int] = field(default_factory=dict)
+    opened: str = ""
 
 
 class Phases(dict[str, float]):

@@ -25,8 +25,8 @@ class Retries:
         """Return which attempt at a record this one is, from 1."""
         return self._attempts.get(failed, 0) + 1
 
-    def wait(self, retry: RetryRequested) -> None:
-        """Count a failed attempt, and wait as long as the handler says."""
+    def note(self, retry: RetryRequested) -> None:
+        """Count a failed attempt."""
         failure = retry.failure
         self._attempts[retry.key] = failure.attempt
         _log.warning(
@@ -34,6 +34,10 @@ class Retries:
             self._task_id, failure.node, failure.attempt, failure.topic, failure.partition, failure.offset,
             type(failure.error).__name__, failure.error, retry.delay_ms,
         )  # fmt: skip
+
+    def wait(self, retry: RetryRequested) -> None:
+        """Count a failed attempt, and wait as long as the handler says."""
+        self.note(retry)
         self._resources.wait_ms(retry.delay_ms)
 
     def clear(self) -> None:

@@ -12,10 +12,10 @@ from math import inf
 from time import perf_counter
 
 from penstock.clock import duration_ms
-from penstock.errors import RecordRefusedError, TopologyError, UnknownTopicError
+from penstock.errors import FencedError, RecordRefusedError
 from penstock.log import Commit, Log, TaskCommitter
 from penstock.program.layouts import Layouts
-from penstock.program.nodes import TaskId, decorate
+from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.application import Application
 from penstock.task.failures import RetryRequested
@@ -32,6 +32,8 @@ from .state import TaskState
 
 _log = logging.getLogger("penstock.worker")
 
+FIRST = "first"
+"""The reason why a task is opened by an object that had not opened it before."""
 _CHUNK = 2_000
 """Number of records after which the commit limits are checked."""
 _MOST_UNPROVEN = 10_000
@@ -78,8 +80,23 @@ class TaskWorker:
         self._commits = 0
         self._has_sent, self._sent_at = False, inf
         self._counts = NodeCounts()
+        self._why_closed = FIRST
 
     # ------------------------------------------------------------------ a batch
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the task is open."""
+        return self.task is not None
+
+    def next_tick(self) -> int | None:
+        """Return when (ms) the open task's next wall-clock punctuator is due; None if there is none."""
+        return None if self.task is None else self.task.next_wall_clock_punctuation()
+
+    @property
+    def committer(self) -> TaskCommitter | None:
+        """The open committer, for `Log.are_current`."""
+        return self._committer
 
     def run_batch(
         self,
@@ -97,17 +114,40 @@ class TaskWorker:
         """
         while True:
             try:
-                return self._run_batch(ends, wall_clock_ms, known, topic_ids)
+                return self.try_batch(ends, wall_clock_ms, known, topic_ids)
             except RetryRequested as retry:
-                self.abandon()
-                self._retries.wait(retry)
+                self._resources.wait_ms(retry.delay_ms)
+
+    def try_batch(
+        self,
+        ends: Mapping[TopicPartition, int],
+        wall_clock_ms: int,
+        known: KnownCommit | None = None,
+        topic_ids: Mapping[str, str] | None = None,
+        *,
+        is_current: bool | None = None,
+    ) -> TaskReport:
+        """Do what `run_batch` does, but raise RetryRequested instead of waiting before a retry.
+
+        `is_current` is what the task's committer says of itself now, if the caller has asked it (`Log.are_current`).
+        """
+        while True:
+            try:
+                return self._run_batch(ends, wall_clock_ms, known, topic_ids, is_current)
+            except RetryRequested as retry:
+                self.abandon("retry")
+                self._retries.note(retry)
+                raise
             except RecordRefusedError as refusal:
-                self.abandon()
+                self.abandon("record refused")
                 if not self._note_refusal(refusal):
                     raise
                 _log.warning("task %s: %s; again from the last commit, to find where it came from", self.id, refusal)
+            except FencedError:
+                self.abandon("fenced")
+                raise
             except BaseException:
-                self.abandon()
+                self.abandon("failed")
                 raise
 
     def _note_refusal(self, refusal: RecordRefusedError) -> bool:
@@ -124,12 +164,13 @@ class TaskWorker:
         wall_clock_ms: int,
         known: KnownCommit | None,
         topic_ids: Mapping[str, str] | None,
+        is_current: bool | None,
     ) -> TaskReport:
         phases = Phases()
         began = perf_counter()
         # Before the task is opened: processors may read global stores in `init`.
         self._resources.update_globals(self._application, self._log, ends, wall_clock_ms, topic_ids)
-        is_new = self._ensure_open(wall_clock_ms, known)
+        opened = self._ensure_open(wall_clock_ms, known, is_current)
         since = phases.add("restore", began)
         task, committer, commit = self.task, self._committer, self._commit
         assert task is not None and committer is not None and commit is not None
@@ -137,7 +178,7 @@ class TaskWorker:
         records_before, decoded_before = task.records_in, task.decode_seconds()
         produced = 0
         last_commit = since
-        if is_new:
+        if opened:
             self._inputs.check_ends(task, commit)
         task.plan(ends, wall_clock_ms)
         while True:
@@ -180,30 +221,45 @@ class TaskWorker:
         self._state.release()
         self._resources.clean_up(self._application)
         self._retries.clear()
-        return self._report(phases, task.records_in - records_before, produced)
+        return self._report(phases, task.records_in - records_before, produced, opened)
 
     def _uncommitted_bytes(self) -> int:
         return self._state.size_bytes() if self._state is not None else 0
 
     # ------------------------------------------------------------------ opening
 
-    def _ensure_open(self, wall_clock_ms: int, known: KnownCommit | None) -> bool:
-        """Open the task unless it is open and current; return whether it was opened."""
+    def _ensure_open(self, wall_clock_ms: int, known: KnownCommit | None, is_current: bool | None) -> str:
+        """Open the task unless it is open and current; return why it was opened, "" if it was not."""
         if self.task is not None:
             assert self._committer is not None and self._state is not None and self._commit is not None
-            if self._committer.is_current() and self._state.is_at(self._commit.version):
+            if is_current is None:
+                is_current = self._committer.is_current()
+            if is_current and self._state.is_at(self._commit.version):
                 self._last_commit.check(self._commit, known)
-                return False
+                return ""
             _log.info("task %s was run by another process meanwhile: opening it again", self.id)
-            self.abandon()
-        try:
-            self._open(wall_clock_ms, known)
-        except BaseException:
-            self.abandon()
-            raise
-        return True
+            self.abandon("taken over")
+        why = self._why_closed
+        if self._commit is None:
+            self.prepare(known)
+        self._start(wall_clock_ms)
+        return why
 
-    def _open(self, wall_clock_ms: int, known: KnownCommit | None) -> None:
+    def prepare(self, known: KnownCommit | None = None) -> None:
+        """Do the part of opening that waits for the log, if the task is not open: fence, last commit, first commit.
+
+        One thread may prepare a task while others prepare other tasks. The next batch does the rest. Raises as
+        `run_batch`.
+        """
+        if self._commit is not None:
+            return
+        try:
+            self._prepare(known)
+        except BaseException:
+            self.abandon("failed")
+            raise
+
+    def _prepare(self, known: KnownCommit | None) -> None:
         # Take the fence first: a predecessor cannot change what is read after it.
         committer = self._committer = self._log.open_committer(self._application.id, str(self.id), self.partitions)
         self._last_commit.check(committer.committed, known)
@@ -214,8 +270,13 @@ class TaskWorker:
         if layouts.now:
             changelog = open_changelog(self._settings, self._application.id, str(self.id), self._log, layouts.now)
         directory = self._resources.task_directory(self._application, str(self.id))
-        state = self._state = TaskState(self._application, self.id, directory, changelog, layouts)
-        commit = self._last_commit.of(committer, state)
+        self._state = TaskState(self._application, self.id, directory, changelog, layouts)
+        self._commit = self._last_commit.of(committer, self._state)
+
+    def _start(self, wall_clock_ms: int) -> None:
+        """Do the rest of opening: stores and processors belong to one thread."""
+        committer, state, commit = self._committer, self._state, self._commit
+        assert committer is not None and state is not None and commit is not None
         state.open(commit.version)
         self._commit = commit = state.settle(commit, committer.commit)
         task = self.task = Task(
@@ -226,8 +287,8 @@ class TaskWorker:
             [TaskInput(partition, source, commit.positions[partition]) for partition, source in self._inputs.sources],
             state.stores,
             self._resources.global_stores(self._application),
-            topic_name=self._topic_name,
-            partition_count=self._partition_count,
+            topic_name=self._inputs.topic_name,
+            partition_count=self._inputs.partition_count,
             saved=commit.engine_state,
             wall_clock_ms=wall_clock_ms,
             attempt=self._retries.attempt,
@@ -295,8 +356,9 @@ class TaskWorker:
 
     # ------------------------------------------------------------------ closing
 
-    def abandon(self) -> None:
-        """Drop everything since the last commit and close; the next `run_batch` opens the task again."""
+    def abandon(self, reason: str = "closed") -> None:
+        """Drop everything since the last commit and close; the next `run_batch` opens the task again, for `reason`."""
+        self._why_closed = reason
         task, state, committer = self.task, self._state, self._committer
         self._has_sent, self._sent_at = False, inf
         self.task = self._state = self._committer = self._commit = self._proven = None
@@ -312,20 +374,9 @@ class TaskWorker:
             self._state.destroy()
         self.abandon()
 
-    # ------------------------------------------------------------------ names and numbers
+    # ------------------------------------------------------------------ numbers
 
-    def _topic_name(self, topic: str) -> str:
-        return decorate(self._application.id, topic, self._application.program.internal_topics)
-
-    def _partition_count(self, topic: str) -> int:
-        try:
-            return self._log.topic(topic).partitions
-        except UnknownTopicError as error:
-            raise TopologyError(
-                f"topic {topic!r} does not exist in the log; create it: penstock topics create {topic}"
-            ) from error
-
-    def _report(self, phases: Phases, records_in: int, produced: int) -> TaskReport:
+    def _report(self, phases: Phases, records_in: int, produced: int, opened: str) -> TaskReport:
         task, commit, state = self.task, self._commit, self._state
         assert task is not None and commit is not None and state is not None
         nodes = self._counts.since_last(task.metrics())
@@ -345,4 +396,5 @@ class TaskWorker:
             dict(phases),
             nodes,
             {each: purgeable[each] for each in self._inputs.internal if each in purgeable},
+            opened,
         )

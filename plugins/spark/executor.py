@@ -1,29 +1,19 @@
-"""In Spark's workers, for `penstock run`: a task's batch in applyInPandasWithState, which commits to the log."""
+"""In Spark's workers, for `penstock run`: the proxy that hands a slot's batch to the slot's task host."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import logging
-import os
-import pickle
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.plugins.hosts.plan import SlotPlan
-from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.hosts.application import Batch
+from penstock.plugins.hosts.executor_identity import executor_identity
+from penstock.plugins.hosts.plan import SlotPlan, offsets_from_json, offsets_to_json
+from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
 from penstock.plugins.runtime.opening import KnownCommit
-from penstock.plugins.runtime.process_resources import tune_garbage_collector
-from penstock.plugins.runtime.worker import TaskWorker
-from penstock.program.nodes import TaskId
-from penstock.record import TopicPartition
-from penstock.settings.application import Application
 
-from .reports import TaskFailure, WorkerMessage, positions_from_list, positions_to_list
-from .worker_logs import WorkerLogHandler
-from .worker_process import OpenProgram, WorkerProcess
+from .host_caller import HostCaller
 
 if TYPE_CHECKING:
     import pandas
@@ -33,148 +23,48 @@ OUTPUT_SCHEMA = "message string"
 STATE_SCHEMA = "commits string"
 
 
-@dataclass(frozen=True)
-class Cargo:
-    """What is sent to the workers: the application, its tasks' partitions, and where log lines go."""
-
-    application: Application
-    tasks: Mapping[str, tuple[TopicPartition, ...]]
-    log_directory: str
-    log_level: int
-
-
 class BatchFunction:
-    """The function for applyInPandasWithState.
+    """The function for applyInPandasWithState: one group for each slot."""
 
-    `cargo` is a pickled `Cargo`, unpacked once in each process. `slots` has the task ids of each slot.
-    """
-
-    def __init__(self, cargo: bytes, slots: Mapping[int, Sequence[str]]) -> None:
-        self.cargo = cargo
-        self.slots = slots
-        self.digest = hashlib.sha256(cargo).hexdigest()
+    def __init__(self, hosts: HostCaller, application_id: str) -> None:
+        self.hosts = hosts
+        self.application_id = application_id
 
     def __call__(
         self, key: tuple[int], frames: Iterator[pandas.DataFrame], state: GroupState
     ) -> Iterator[pandas.DataFrame]:
-        """Run a slot's batch: a row of `source.SCHEMA` in, a message a task out; the state keeps the last commits."""
+        """Run one slot's batch: one row of `source.SCHEMA` in, one message out; the state keeps the last commits."""
         import pandas
 
-        [plan] = [SlotPlan.from_json(str(row.plan)) for frame in frames for row in frame.itertuples(index=False)]
-        commits: dict[str, Any] = json.loads(state.get[0]) if state.exists else {}
-        messages = []
-        for task in self.slots.get(plan.slot, ()):
-            known = None
-            if task in commits:
-                version, positions = commits[task]
-                known = KnownCommit(version, positions_from_list(positions))
-            ends = {**plan.ends.get(task, {}), **plan.global_ends}
-            message = run_batch(self, task, ends, plan.clock_ms, known, plan.topic_ids)
-            messages.append(message.to_json())
-            if message.report is not None:
-                commits[task] = message.report.version, positions_to_list(message.report.positions)
-        state.update((json.dumps(commits),))
-        yield pandas.DataFrame({"message": messages})
+        plan = next(SlotPlan.from_json(text) for frame in frames for text in frame["plan"])
+        commits: dict[str, list[Any]] = json.loads(state.get[0]) if state.exists else {}
+        message = self.run(plan, commits)
+        known = dict(commits)
+        for result in message.results:
+            if result.report is not None:
+                known[result.task_id] = [result.report.version, offsets_to_json(result.report.positions)]
+        if known != commits:
+            state.update((json.dumps(known, separators=(",", ":")),))
+        yield pandas.DataFrame({"message": [message.to_json()]})
 
+    def run(self, plan: SlotPlan, commits: Mapping[str, list[Any]]) -> SlotMessage:
+        """Hand the batch to the slot's host, if the slot belongs to this executor.
 
-def run_batch(
-    function: BatchFunction,
-    task: str,
-    ends: Mapping[TopicPartition, int],
-    clock_ms: int,
-    known: KnownCommit | None,
-    topic_ids: Mapping[str, str],
-) -> WorkerMessage:
-    """Run one task's batch in this process's thread for tasks.
-
-    An error is returned in the message. Otherwise Spark would repeat the batch, which does not help, and would wrap the
-    error in its own.
-    """
-    process = _this_process()
-    message: WorkerMessage = process.submit(
-        lambda: process.run(function, task, ends, clock_ms, known, topic_ids)
-    ).result()
-    return message
-
-
-class _OpenApplication(OpenProgram[str, TaskWorker]):
-    """An application that this process has unpacked, and its log."""
-
-    def __init__(self, function: BatchFunction) -> None:
-        super().__init__()
-        self.digest = function.digest
-        self.cargo: Cargo = pickle.loads(function.cargo)
-        self.application = self.cargo.application
-        self.log = open_log(self.application.settings)
-
-    def open_task(self, name: str) -> TaskWorker:
-        return TaskWorker(
-            self.application, TaskId.parse(name), self.cargo.tasks[name], self.log, resources=self.resources
-        )
-
-    def close(self) -> None:
-        super().close()
-        self.log.close()
-
-
-class _Process(WorkerProcess[tuple[str, str, str], _OpenApplication]):
-    """What this worker process keeps open of applications."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._digests: dict[str, tuple[str, str, str]] = {}
-        self.logs = WorkerLogHandler()
-        logging.getLogger().addHandler(self.logs)
-
-    def run(
-        self,
-        function: BatchFunction,
-        task: str,
-        ends: Mapping[TopicPartition, int],
-        clock_ms: int,
-        known: KnownCommit | None,
-        topic_ids: Mapping[str, str],
-    ) -> WorkerMessage:
-        self.logs.task = task
-        application_id = "?"
+        An error is returned in the message. Otherwise Spark would repeat the batch, which does not help, and would wrap
+        the error in its own.
+        """
+        identity = executor_identity()
+        if plan.owner not in ("", identity.text):
+            return SlotMessage(plan.slot, identity.text, elsewhere=plan.owner)
+        known = {
+            task: KnownCommit(version, offsets_from_json(positions)) for task, (version, positions) in commits.items()
+        }
+        client = self.hosts.client(plan.slot, identity)
         try:
-            opened = self._open(function)
-            application_id = opened.application.id
-            report = opened.task(task).run_batch(ends, clock_ms, known, topic_ids)
-            opened.close_idle()
-            return WorkerMessage(report=report, lines=self.logs.take(), process=os.getpid())
+            message: SlotMessage = client.call(
+                Batch(plan, known, identity.text), reason="host lost" if plan.owner else "first"
+            )
         except Exception as error:
-            failure = TaskFailure.of(application_id, task, error)
-            return WorkerMessage(failure=failure, lines=self.logs.take(), process=os.getpid())
-        finally:
-            self.logs.task = ""
-
-    def _open(self, function: BatchFunction) -> _OpenApplication:
-        key = self._digests.get(function.digest)
-        if key is None:
-            opened = _OpenApplication(function)
-            settings = opened.application.settings
-            key = (opened.application.id, settings.log, settings.data_dir)
-            predecessor = self.programs.get(key)
-            if predecessor is not None:
-                # The same application, started again with other code or settings.
-                predecessor.close()
-                del self._digests[predecessor.digest]
-            self.programs[key] = opened
-            self._digests[function.digest] = key
-            directory = Path(opened.cargo.log_directory)
-            self.logs.directory = directory if directory.is_dir() else None
-            logging.getLogger().setLevel(opened.cargo.log_level)
-            if predecessor is None:
-                tune_garbage_collector()
-        return self.programs[key]
-
-
-_process: _Process | None = None
-
-
-def _this_process() -> _Process:
-    global _process
-    if _process is None:
-        _process = _Process()
-    return _process
+            failure = TaskFailure.of_slot(self.application_id, plan.slot, error)
+            message = SlotMessage(plan.slot, identity.text, failure=failure)
+        return replace(message, losses=client.take_losses())

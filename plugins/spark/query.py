@@ -11,6 +11,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import FencedError, PenstockError, StaleStoreError
+from penstock.plugins.hosts.application import ApplicationCargo
+from penstock.plugins.hosts.client import end_hosts
+from penstock.plugins.hosts.log_lines import HostLogReader, forward
+from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
+from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.runtime.application.preparation import Prepared
 from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.temporary import TemporaryDirectory
@@ -18,13 +23,13 @@ from penstock.system_errors import error_number, what_to_do
 
 from .checkpoint import Checkpoint, delete_with_spark
 from .control import Control, ControlFile, LogFile
-from .executor import OUTPUT_SCHEMA, STATE_SCHEMA, BatchFunction, Cargo
+from .executor import OUTPUT_SCHEMA, STATE_SCHEMA, BatchFunction
+from .host_caller import HostCaller, digest_of, host_key
 from .placement import slots
 from .planner import Plan
-from .reports import TaskFailure, WorkerMessage
 from .session import tune
 from .shipping import pack
-from .worker_logs import WorkerLogReader, forward
+from .slots import Slots
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,12 +54,13 @@ class SparkFailure(Exception):
 
 
 class Batch:
-    """What a batch did: its number, how long it took, and its tasks' reports."""
+    """What a batch did: its number, how long it took, the reports of the tasks that it ran, and its hosts."""
 
-    def __init__(self, number: int, seconds: float, reports: list[TaskReport]) -> None:
+    def __init__(self, number: int, seconds: float, reports: list[TaskReport], hosts: tuple[HostStatus, ...]) -> None:
         self.number = number
         self.seconds = seconds
         self.reports = reports
+        self.hosts = hosts
 
 
 class ApplicationQuery:
@@ -86,17 +92,17 @@ class ApplicationQuery:
         )
         self._temporary = TemporaryDirectory("query")
         self._directory = self._temporary.path
-        self._logs = WorkerLogReader(self._directory)
+        self._logs = HostLogReader(self._directory)
         self.control_file = ControlFile(self._directory)
         self._control = Control(clock_ms=clock_ms, step=step)
         self.control_file.write(self._control)
         self._query: StreamingQuery | None = None
         self._last_batch = -1
         self._last_progress = ""
-        self._next_ticks: dict[str, int | None] = {}
-        self.processes: dict[str, int] = {}
-        """The worker process that ran each task last."""
         self._fenced_batches = 0
+        self._is_local = (session.sparkContext.master or "local").startswith("local")
+        self.slots = Slots(slots(prepared.tasks(), self.parallelism))
+        self._hosts = self._host_caller()
 
     # ------------------------------------------------------------------ starting and stopping
 
@@ -111,19 +117,13 @@ class ApplicationQuery:
         spark.dataSource.register(PenstockDataSource)
         Plan.of(self._prepared, self.parallelism, str(self._directory)).write()
         LogFile(self._directory).write(self._prepared.application.settings)
-        cargo = Cargo(
-            self._prepared.application,
-            self._prepared.tasks(),
-            str(self._directory),
-            min(logging.getLogger().getEffectiveLevel(), logging.getLogger("penstock").getEffectiveLevel()),
-        )
         messages = (
             spark.readStream.format(NAME)
             .option("control", str(self._directory))
             .load()
             .groupBy("group")
             .applyInPandasWithState(
-                BatchFunction(pack(cargo), slots(cargo.tasks, self.parallelism)),
+                BatchFunction(self._hosts, self._prepared.application.id),
                 OUTPUT_SCHEMA,
                 STATE_SCHEMA,
                 "append",
@@ -135,6 +135,19 @@ class ApplicationQuery:
         writer = writer.option("checkpointLocation", self.checkpoint.directory).trigger(**trigger)
         self._last_batch, self._last_progress = -1, ""
         self._query = writer.start()
+
+    def _host_caller(self) -> HostCaller:
+        application = self._prepared.application
+        cargo = ApplicationCargo(
+            application,
+            self._prepared.tasks(),
+            str(self._directory),
+            min(logging.getLogger().getEffectiveLevel(), logging.getLogger("penstock").getEffectiveLevel()),
+        )
+        spark_application = self._session.sparkContext.applicationId
+        settings = application.settings
+        family = digest_of(spark_application, application.id, settings.log, settings.data_dir)
+        return HostCaller(pack(cargo), family, f"application {application.id!r}")
 
     @property
     def is_active(self) -> bool:
@@ -168,6 +181,10 @@ class ApplicationQuery:
         except Exception as error:
             _log.debug("stopping the query raised %s", error)
         self._query = None
+        family = self._hosts.family
+        end_hosts(
+            [host_key(family, executor, slot) for slot, executor in self.slots.executors.items()], "the query has ended"
+        )
         self._logs.close()
         self._temporary.close()
 
@@ -211,22 +228,19 @@ class ApplicationQuery:
                 continue
             self._last_batch = number
             reports = []
-            for message in map(WorkerMessage.from_json, messages):
+            for message in map(SlotMessage.from_json, messages):
                 for line in message.lines:
                     forward(line)
-                if message.failure is not None:
-                    failures.append(message.failure)
-                if message.report is not None:
-                    reports.append(message.report)
-                    self.processes[message.report.task_id] = message.process
-                    self._next_ticks[message.report.task_id] = message.report.next_tick
+                for loss in message.losses:
+                    _log.warning("%s; another one was started", loss)
+                slot_reports, slot_failures = self.slots.take(message)
+                reports += slot_reports
+                failures += slot_failures
             seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
-            batches.append(Batch(number, seconds, reports))
+            batches.append(Batch(number, seconds, reports, tuple(self.slots.hosts.values())))
         if batches:
-            self.set_control(
-                next_tick=min((tick for tick in self._next_ticks.values() if tick is not None), default=None),
-                unopened=[],
-            )
+            owners = {str(slot): executor for slot, executor in self.slots.executors.items()} if self._is_local else {}
+            self.set_control(next_tick=self.slots.next_tick(), unopened=self.slots.unopened(), owners=owners)
         return batches, self._judge(failures, bool(batches))
 
     def _progress_since_last_batch(self) -> list[dict[str, Any]]:

@@ -153,6 +153,14 @@ def local_cores(master: str | None) -> int | None:
     return (os.cpu_count() or 1) if found[1] == "*" else int(found[1] or 1)
 
 
+def slots_of_executor(session: SparkSession) -> int:
+    """Return how many tasks an executor runs at once; 0 if only the executor knows."""
+    context = session.sparkContext
+    if local_cores(context.master) is not None:
+        return int(context.defaultParallelism)
+    return int(context.getConf().get("spark.executor.cores", "0") or 0)
+
+
 def tune(session: SparkSession, checkpoint_is_local: bool, shuffle_partitions: int) -> SparkSession:
     """Return a new session on the same SparkContext with the settings that an application's query wants."""
     tuned = session.newSession()

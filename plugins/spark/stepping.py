@@ -67,8 +67,8 @@ class SteppingDriver:
 
     @property
     def processes(self) -> dict[str, int]:
-        """The worker process that ran each task last."""
-        return self._query.processes
+        """The process that ran each task last."""
+        return self._query.slots.processes
 
     def _collect(self) -> list[TaskReport]:
         reports = [report for batch in self._query.poll() for report in batch.reports]

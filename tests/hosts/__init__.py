@@ -1,1 +1,0 @@
-"""The task hosts, without Spark."""

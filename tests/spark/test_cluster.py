@@ -66,7 +66,7 @@ from penstock import Processor, Topology
 class Where(Processor):
     def process(self, record):
         logging.getLogger("shipped").warning("here")
-        self.context.forward(record.with_value(str(os.getppid())))
+        self.context.forward(record.with_value(str(os.getcwd())))
 
 def topology():
     return Topology().add_source("in", "in").add_processor("where", Where, "in").add_sink("out", "out", "where")

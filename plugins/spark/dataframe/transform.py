@@ -12,7 +12,9 @@ from penstock.clock import SystemClock
 from penstock.errors import ConfigError
 from penstock.settings.application import Application
 
+from ..host_caller import HostCaller, digest_of
 from ..placement import group_key
+from ..session import slots_of_executor
 from ..shipping import pack
 from .checks import check_application, check_count, check_sources
 from .commit import STATE_SCHEMA
@@ -98,7 +100,14 @@ def transform(
     if is_streaming:
         _advise(application, int(session.conf.get("spark.sql.shuffle.partitions", "200")), len(groups))  # type: ignore[arg-type]
         rows = chunks.applyInPandasWithState(
-            StreamFunction(pack(cargo)),
+            StreamFunction(
+                HostCaller(
+                    pack(cargo),
+                    digest_of(session.sparkContext.applicationId, application.id),
+                    f"application {application.id!r}",
+                ),
+                slots_of_executor(session),
+            ),
             OUTPUT_SCHEMA,
             STATE_SCHEMA,
             "append",

@@ -1,21 +1,28 @@
-"""In Spark's workers, for `transform`: a task's batch in applyInPandasWithState; Spark's checkpoint is the commit."""
+"""For `transform`: the proxy that hands a task's batch to a task host, and what the host runs.
+
+Spark's checkpoint is the commit.
+"""
 
 from __future__ import annotations
 
-import hashlib
+import os
 import pickle
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError
-from penstock.plugins.runtime.process_resources import ProcessResources, tune_garbage_collector
+from penstock.plugins.hosts.engine import Cargo as HostCargo
+from penstock.plugins.hosts.engine import Engine, HostInfo
+from penstock.plugins.hosts.executor_identity import executor_identity
+from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.application import Application
 
-from ..worker_process import OpenProgram, WorkerProcess
+from ..host_caller import HostCaller
 from .commit import StreamCommit
 from .task import Outcome, StreamTask
 
@@ -25,13 +32,15 @@ if TYPE_CHECKING:
 
 OUTPUT_SCHEMA = "topic string, key binary, value binary, timestamp long, headers array<struct<key:string,value:binary>>"
 _FRAME_ROWS = 10_000
+_IDLE_SECONDS = 300.0
+"""Seconds that an unused task stays open."""
 
 Chunks = dict[str, list[bytes]]
 
 
 @dataclass(frozen=True)
-class Cargo:
-    """What is sent to the workers: the application, and its tasks by group key, with the partitions of each.
+class Cargo(HostCargo):
+    """What is sent to the hosts: the application, and its tasks by group key, with the partitions of each.
 
     `kept`: number of past batches that Spark may still roll back to. `has_timeouts`: Spark also calls tasks that have
     no rows.
@@ -43,13 +52,20 @@ class Cargo:
     kept: int
     has_timeouts: bool
 
+    def engine(self, host: HostInfo) -> StreamEngine:
+        """Return an engine with nothing open."""
+        return StreamEngine(self, host.scope)
+
 
 class StreamFunction:
-    """The function for applyInPandasWithState. `cargo` is a pickled `Cargo`, unpacked once in each process."""
+    """The function for applyInPandasWithState: hands a task's batch to a task host of this executor.
 
-    def __init__(self, cargo: bytes) -> None:
-        self.cargo = cargo
-        self.digest = hashlib.sha256(cargo).hexdigest()
+    `slots`: how many hosts an executor has; 0: as many as its machine has cores.
+    """
+
+    def __init__(self, hosts: HostCaller, slots: int) -> None:
+        self.hosts = hosts
+        self.slots = slots
 
     def __call__(
         self, key: tuple[int], frames: Iterator[pandas.DataFrame], state: GroupState
@@ -59,8 +75,10 @@ class StreamFunction:
         for frame in frames:
             _collect(frame, chunks)
         known = StreamCommit.from_state(state.get) if state.exists else None
-        clock_ms, stream, process = state.getCurrentProcessingTimeMs(), _stream(), _this_process()
-        outcome: Outcome = process.submit(lambda: process.run(self, key[0], stream, chunks, clock_ms, known)).result()
+        clock_ms = state.getCurrentProcessingTimeMs()
+        stream, partition = _stream()
+        client = self.hosts.client(partition % (self.slots or os.cpu_count() or 1), executor_identity(), stream)
+        outcome: Outcome = client.call(StreamBatch(key[0], chunks, clock_ms, known), "first")
         if outcome.commit != known:
             state.update(outcome.commit.to_state())
         if outcome.next_tick is not None:
@@ -141,73 +159,73 @@ def _collect(frame: pandas.DataFrame, chunks: Chunks) -> None:
             chunks.setdefault(topic, []).append(chunk)
 
 
-def _stream() -> str:
-    """Return the id of the query, which its checkpoint keeps; each query of a program has its own state."""
+def _stream() -> tuple[str, int]:
+    """Return the id of the query, which its checkpoint keeps, and the number of Spark's partition.
+
+    Each query of a program has its own state.
+    """
     from pyspark import TaskContext
 
     context = TaskContext.get()
     found = None if context is None else context.getLocalProperty("sql.streaming.queryId")
-    if found is None:
+    if context is None or found is None:
         raise ConfigError("this DataFrame runs outside of a streaming query; start one with writeStream")
-    return found
+    return found, context.partitionId()
 
 
-class _OpenOperator(OpenProgram[int, StreamTask]):
-    """A query's operator in this process, with tasks by their group keys."""
+@dataclass(frozen=True)
+class StreamBatch:
+    """A proxy's request: run a task's batch. The arguments are those of `StreamTask.run`."""
 
-    def __init__(self, function: StreamFunction, stream: str) -> None:
-        super().__init__()
-        self.digest = function.digest
-        self._cargo: Cargo = pickle.loads(function.cargo)
+    group: int
+    chunks: Chunks
+    clock_ms: int
+    known: StreamCommit | None
+
+
+class StreamEngine(Engine):
+    """The tasks of a query's operator that Spark has sent to this host, by their group keys."""
+
+    def __init__(self, cargo: Cargo, stream: str) -> None:
+        self._cargo = cargo
         self._stream = stream
+        self._resources = ProcessResources()
+        self._tasks: dict[int, StreamTask] = {}
+        self._last_used: dict[int, float] = {}
 
-    def open_task(self, name: int) -> StreamTask:
+    def handle(self, request: StreamBatch) -> Outcome:
+        """Run a batch of one task."""
+        task = self._tasks.get(request.group)
+        if task is None:
+            task = self._tasks[request.group] = self._make(request.group)
+        outcome = task.run(request.chunks, request.clock_ms, request.known)
+        self._last_used[request.group] = time.monotonic()
+        self._close_idle()
+        return outcome
+
+    def _make(self, group: int) -> StreamTask:
         cargo = self._cargo
-        task_id, partitions = cargo.tasks[name]
+        task_id, partitions = cargo.tasks[group]
         return StreamTask(
             cargo.application,
             task_id,
             partitions,
             cargo.fingerprint,
-            self.resources,
+            self._resources,
             stream=self._stream,
             kept=cargo.kept,
             has_timeouts=cargo.has_timeouts,
         )
 
+    def _close_idle(self) -> None:
+        """Close tasks that have not run here for a while: they have moved, or have no records."""
+        limit = time.monotonic() - _IDLE_SECONDS
+        for group in [group for group, used in self._last_used.items() if used < limit]:
+            del self._last_used[group]
+            self._tasks.pop(group).close()
 
-class _Process(WorkerProcess[str, _OpenOperator]):
-    """What this worker process keeps open of queries."""
-
-    def run(
-        self,
-        function: StreamFunction,
-        group: int,
-        stream: str,
-        chunks: Chunks,
-        clock_ms: int,
-        known: StreamCommit | None,
-    ) -> Outcome:
-        """Run a batch of one task."""
-        opened = self.programs.get(stream)
-        if opened is None or opened.digest != function.digest:
-            if opened is not None:
-                # The same query, started again with other code or settings.
-                del self.programs[stream]
-                opened.close()
-            elif not self.programs:
-                tune_garbage_collector()
-            opened = self.programs[stream] = _OpenOperator(function, stream)
-        outcome = opened.task(group).run(chunks, clock_ms, known)
-        opened.close_idle()
-        return outcome
-
-
-_process: _Process | None = None
-
-
-def _this_process() -> _Process:
-    global _process
-    if _process is None:
-        _process = _Process()
-    return _process
+    def close(self) -> None:
+        """Close everything."""
+        for task in self._tasks.values():
+            task.close()
+        self._resources.close()

@@ -10,9 +10,10 @@ import pytest
 
 from penstock import ProcessingError, Processor, Record, TopicPartition
 from penstock.errors import PenstockError
+from penstock.plugins.hosts.log_lines import HostLogHandler, HostLogReader, forward
+from penstock.plugins.hosts.reports import SlotMessage, TaskFailure, TaskResult
+from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.runtime.report import TaskReport
-from penstock.plugins.spark.reports import TaskFailure, WorkerMessage
-from penstock.plugins.spark.worker_logs import WorkerLogHandler, WorkerLogReader, forward
 
 
 class Talks(Processor):
@@ -27,22 +28,22 @@ class Talks(Processor):
         self.logger.warning("about %s", "something")
 
 
-def logger_with(handler: WorkerLogHandler) -> logging.Logger:
+def logger_with(handler: HostLogHandler) -> logging.Logger:
     logger = logging.Logger("user.module")
     logger.addHandler(handler)
     return logger
 
 
 def test_lines_go_through_the_drivers_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    reader = WorkerLogReader(tmp_path)
-    handler = WorkerLogHandler()
-    handler.directory, handler.task = tmp_path, "0_1"
+    reader = HostLogReader(tmp_path)
+    handler = HostLogHandler(tmp_path)
+    handler.task = "0_1"
     Talks(logger_with(handler)).process(Record("k", "v", 0))
-    with (tmp_path / "worker-log").open("a") as file:
+    with (tmp_path / "host-log").open("a") as file:
         file.write('{"logger": "half a li')
     reader.forward()
     assert caplog.messages == ["task 0_1, node 'talks': about something"]
-    with (tmp_path / "worker-log").open("a") as file:
+    with (tmp_path / "host-log").open("a") as file:
         file.write("\n")
     handler.task = ""
     logger_with(handler).error("alone")
@@ -53,7 +54,7 @@ def test_lines_go_through_the_drivers_file(tmp_path: Path, caplog: pytest.LogCap
 
 
 def test_elsewhere_lines_wait_for_the_report(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    handler = WorkerLogHandler()
+    handler = HostLogHandler(tmp_path / "of the driver")
     handler.task = "2_0"
     logger = logger_with(handler)
     try:
@@ -62,7 +63,7 @@ def test_elsewhere_lines_wait_for_the_report(tmp_path: Path, caplog: pytest.LogC
         logger.exception("caught")
     handler.directory = tmp_path / "gone with its runner"
     logger.warning("later")
-    message = WorkerMessage.from_json(WorkerMessage(lines=handler.take(), process=7).to_json())
+    message = SlotMessage.from_json(SlotMessage(1, "executor", lines=handler.take()).to_json())
     assert handler.take() == []
     for line in message.lines:
         forward(line)
@@ -71,8 +72,8 @@ def test_elsewhere_lines_wait_for_the_report(tmp_path: Path, caplog: pytest.LogC
     assert caplog.messages[1] == "task 2_0: later"
 
 
-def test_a_flood_is_cut_off() -> None:
-    handler = WorkerLogHandler()
+def test_a_flood_is_cut_off(tmp_path: Path) -> None:
+    handler = HostLogHandler(tmp_path / "of the driver")
     logger = logger_with(handler)
     for number in range(1_000):
         logger.warning("%d", number)
@@ -84,9 +85,14 @@ def test_reports_survive_their_text() -> None:
         "0_1", "000000000003-ab", {TopicPartition("in", 1): 5}, 9, records_in=5, next_tick=77,
         phases={"read": 0.5}, nodes={"n": {"in": 1, "out": 2, "dropped": {"late": 1}}},
     )  # fmt: skip
-    assert WorkerMessage.from_json(WorkerMessage(report=report, process=3).to_json()) == WorkerMessage(
-        report=report, process=3
+    message = SlotMessage(
+        3,
+        "executor",
+        results=[TaskResult("0_1", report), TaskResult("0_2")],
+        host=HostStatus("token", 3, 7),
+        losses=["x"],
     )
+    assert SlotMessage.from_json(message.to_json()) == message
 
 
 def test_a_failure_keeps_its_kind_its_words_and_its_trace() -> None:
@@ -97,7 +103,7 @@ def test_a_failure_keeps_its_kind_its_words_and_its_trace() -> None:
         raise Special("application 'a', task 0_1, node 'n': no")
     except Special as error:
         failure = TaskFailure.of("a", "0_1", error)
-    raised = WorkerMessage.from_json(WorkerMessage(failure=failure).to_json()).failure
+    raised = SlotMessage.from_json(SlotMessage(1, "executor", failure=failure).to_json()).failure
     assert raised is not None
     again = raised.error()
     assert type(again) is ProcessingError

@@ -1,4 +1,4 @@
-"""Log lines of workers: sent to the driver by a file on its machine, else with the task's report."""
+"""Log lines of task hosts: sent to the driver by a file on its machine, else with the batch's reports."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any
 from penstock.processor import Processor, ValueTransformer
 
 _MOST_LINES = 200
-_FILE = "worker-log"
+_FILE = "host-log"
 
 
-class WorkerLogHandler(logging.Handler):
-    """Sends log records of this worker process to the driver, with their task and node.
+class HostLogHandler(logging.Handler):
+    """Sends log records of this process to the driver, with their task and node.
 
     `directory` is the runner's. If it is not on this machine, `take` returns the lines for a report.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path) -> None:
         super().__init__()
-        self.directory: Path | None = None
+        self.directory = directory if directory.is_dir() else None
         self.task = ""
         self._kept: list[dict[str, Any]] = []
 
@@ -70,7 +70,7 @@ class WorkerLogHandler(logging.Handler):
             self._kept.append(line)
 
 
-class WorkerLogReader:
+class HostLogReader:
     """The driver's end: passes the lines to this process's loggers, so that their levels and handlers apply."""
 
     def __init__(self, directory: Path) -> None:
@@ -86,7 +86,7 @@ class WorkerLogReader:
             try:
                 data = json.loads(line)
             except ValueError:
-                continue  # a worker was killed while it wrote
+                continue  # a host was killed while it wrote
             forward(data)
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class WorkerLogReader:
 
 
 def forward(line: dict[str, Any]) -> None:
-    """Pass one worker's line to the logger of the same name."""
+    """Pass one host's line to the logger of the same name."""
     logger = logging.getLogger(line["logger"])
     if not logger.isEnabledFor(line["level"]):
         return
@@ -108,7 +108,7 @@ def forward(line: dict[str, Any]) -> None:
     if line["node"] and f"node {line['node']!r}" not in message:
         where.append(f"node {line['node']!r}")
     text = (f"{', '.join(where)}: " if where else "") + message + (f"\n{line['trace']}" if line["trace"] else "")
-    record = logger.makeRecord(line["logger"], line["level"], "worker", 0, text, (), None)
+    record = logger.makeRecord(line["logger"], line["level"], "host", 0, text, (), None)
     record.created = line["created"]
     record.task, record.node = line["task"], line["node"]
     logger.handle(record)

@@ -1,0 +1,168 @@
+"""ApplicationEngine: the tasks of one slot of an application that runs on a log."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.log import Log, TaskCommitter
+from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.runtime.opening import KnownCommit
+from penstock.plugins.runtime.process_resources import ProcessResources
+from penstock.plugins.runtime.worker import FIRST, TaskWorker
+from penstock.program.nodes import TaskId
+from penstock.record import TopicPartition
+from penstock.settings.application import Application
+from penstock.task.failures import RetryRequested
+
+from .engine import Cargo, Engine, HostInfo
+from .log_lines import HostLogHandler
+from .plan import SlotPlan
+from .reports import SlotMessage, TaskFailure, TaskResult
+
+_OPENING_THREADS = 16
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A proxy's request: run the plan. `known` has, by task id, commits that the log must have."""
+
+    plan: SlotPlan
+    known: Mapping[str, KnownCommit]
+    executor: str
+
+
+@dataclass(frozen=True)
+class ApplicationCargo(Cargo):
+    """What is sent to the hosts: the application, its tasks' partitions, and where log lines go."""
+
+    application: Application
+    tasks: Mapping[str, tuple[TopicPartition, ...]]
+    log_directory: str
+    log_level: int
+
+    def engine(self, host: HostInfo) -> ApplicationEngine:
+        """Return an engine with nothing open."""
+        return ApplicationEngine(self, host)
+
+
+class ApplicationEngine(Engine):
+    """Runs the tasks of its slot, one after the other, and keeps them open until the host ends."""
+
+    def __init__(self, cargo: ApplicationCargo, host: HostInfo) -> None:
+        self._cargo = cargo
+        self._host = host
+        self._application = cargo.application
+        self._resources = ProcessResources()
+        self._logs = HostLogHandler(Path(cargo.log_directory))
+        logging.getLogger().addHandler(self._logs)
+        logging.getLogger().setLevel(cargo.log_level)
+        self._log: Log = open_log(cargo.application.settings)
+        self._tasks: dict[str, TaskWorker] = {}
+        self._wait_until: dict[str, float] = {}
+        """By task, the time before which a failed record is not tried again."""
+
+    def handle(self, request: Batch) -> SlotMessage:
+        """Run one batch."""
+        plan = request.plan
+        names = [*plan.ends, *self._due(plan)]
+        failed = self._prepare(names, request.known)
+        current = self._are_current(names)
+        results = []
+        for name in names:
+            if name in failed:
+                results.append(self._failure(name, failed[name]))
+            else:
+                results.append(self._run(name, plan, request.known.get(name), current.get(name)))
+        self._logs.task = ""
+        return SlotMessage(
+            plan.slot,
+            request.executor,
+            results=results,
+            host=self._host.status(sum(task.is_open for task in self._tasks.values())),
+            lines=self._logs.take(),
+        )
+
+    def close(self) -> None:
+        """Close every task, and the log."""
+        for task in self._tasks.values():
+            task.close()
+        self._resources.close()
+        self._log.close()
+
+    # ------------------------------------------------------------------ inside
+
+    def _due(self, plan: SlotPlan) -> Iterable[str]:
+        """Return open tasks without records whose punctuator is due, or whose commit has to be repeated."""
+        for name, task in self._tasks.items():
+            tick, committer = task.next_tick(), task.committer
+            is_due = tick is not None and tick <= plan.clock_ms
+            if name not in plan.ends and (is_due or (committer is not None and committer.expires())):
+                yield name
+
+    def _prepare(self, names: Iterable[str], known: Mapping[str, KnownCommit]) -> dict[str, Exception]:
+        """Open tasks as far as that can be done side by side; return the errors of those that failed."""
+        opening = []
+        for name in names:
+            task = self._tasks.get(name)
+            if task is None:
+                task = self._tasks[name] = self._make(name)
+            if not task.is_open and not self._waits(name):
+                opening.append(name)
+        if len(opening) < 2:
+            return {}
+        failed: dict[str, Exception] = {}
+
+        def prepare(name: str) -> None:
+            try:
+                self._tasks[name].prepare(known.get(name))
+            except Exception as error:
+                failed[name] = error
+
+        with ThreadPoolExecutor(min(_OPENING_THREADS, len(opening)), "penstock-opening") as threads:
+            list(threads.map(prepare, opening))
+        return failed
+
+    def _make(self, name: str) -> TaskWorker:
+        partitions = self._cargo.tasks[name]
+        return TaskWorker(self._application, TaskId.parse(name), partitions, self._log, resources=self._resources)
+
+    def _are_current(self, names: Iterable[str]) -> dict[str, bool]:
+        """Return, for open tasks, whether no other process has taken them over; one request for all."""
+        committers: dict[str, TaskCommitter] = {}
+        for name in names:
+            task = self._tasks[name]
+            if task.is_open and task.committer is not None:
+                committers[name] = task.committer
+        return dict(zip(committers, self._log.are_current(list(committers.values())), strict=True))
+
+    def _run(self, name: str, plan: SlotPlan, known: KnownCommit | None, is_current: bool | None) -> TaskResult:
+        if self._waits(name):
+            return TaskResult(name)
+        self._logs.task = name
+        task = self._tasks[name]
+        ends = {**plan.ends.get(name, {}), **plan.global_ends}
+        try:
+            report = task.try_batch(ends, plan.clock_ms, known, plan.topic_ids, is_current=is_current)
+        except RetryRequested as retry:
+            self._wait_until[name] = time.monotonic() + retry.delay_ms / 1000
+            return TaskResult(name)
+        except Exception as error:
+            return self._failure(name, error)
+        if report.opened == FIRST:
+            report.opened = self._host.reason
+        return TaskResult(name, report)
+
+    def _waits(self, name: str) -> bool:
+        until = self._wait_until.get(name)
+        if until is None or time.monotonic() >= until:
+            self._wait_until.pop(name, None)
+            return False
+        return True
+
+    def _failure(self, name: str, error: BaseException) -> TaskResult:
+        return TaskResult(name, failure=TaskFailure.of(self._application.id, name, error))

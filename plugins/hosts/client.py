@@ -1,0 +1,233 @@
+"""The proxy's side: finds the task host of a slot, or starts it, and hands it requests."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.errors import RuntimeUnavailableError
+
+from .life import LEASE_SECONDS, Process
+from .memory import memory_kills
+from .place import Place, check_peer
+from .process import BOOTSTRAP
+from .wire import END, PROTOCOL, Answer, Busy, ClosedError, SilentError, receive, receive_line, send, send_line
+
+_START_SECONDS = 120.0
+_SILENT_SECONDS = 60.0
+"""A host that works says so every five seconds. One that is silent for so long is frozen, and is killed."""
+_MOST_STARTS = 3
+_END_SECONDS = 8.0
+_PAUSE = 0.02
+
+
+class HostLostError(Exception):
+    """The host ended, or was killed because it was frozen, before it answered."""
+
+
+@dataclass(frozen=True)
+class HostSpec:
+    """A host that can be found or started. `key` and `digest` are as in `Place` and of the cargo."""
+
+    key: str
+    slot: int
+    digest: str
+    cargo: bytes
+    title: str
+    watched: Sequence[Process]
+    scope: str = ""
+    lease_seconds: float = LEASE_SECONDS
+
+    def starting_line(self, place: Place, reason: str) -> bytes:
+        """Return what a host reads at its start."""
+        start = {
+            "path": sys.path,
+            "top": place.top,
+            "key": self.key,
+            "slot": self.slot,
+            "scope": self.scope,
+            "digest": self.digest,
+            "reason": reason,
+            "watched": [vars(each) for each in self.watched],
+            "lease_seconds": self.lease_seconds,
+        }
+        return json.dumps(start).encode() + b"\n"
+
+
+class Client:
+    """A proxy's connection to one host, kept between batches. Used by one thread."""
+
+    def __init__(self, spec: HostSpec) -> None:
+        self.spec = spec
+        self.place = Place(spec.key)
+        self._connection: socket.socket | None = None
+        self._process = 0
+        self._memory_kills = 0
+        self._losses: list[str] = []
+
+    def call(self, request: Any, reason: str) -> Any:
+        """Return the host's answer to a request. A host that is not there is started, for `reason`.
+
+        A host that is lost in the middle is started again, and gets the request again. Raises what its engine raised,
+        and RuntimeUnavailableError when no host can be started, or each one is lost.
+        """
+        lost: list[str] = []
+        while True:
+            try:
+                answer = self._ask(request, "host lost" if lost else reason)
+            except HostLostError as error:
+                self.close()
+                lost.append(str(error))
+                self._losses.append(str(error))
+                if len(lost) >= _MOST_STARTS:
+                    raise RuntimeUnavailableError(
+                        f"{self.spec.title}: the task host of slot {self.spec.slot} was lost {len(lost)} times in one "
+                        f"batch: {'; '.join(lost)}. What was committed stays. A processor may end its process, or the "
+                        "host needs more memory than the executor has for Python: see spark.executor.memoryOverhead"
+                    ) from error
+                continue
+            if answer.error is not None:
+                raise answer.error
+            return answer.value
+
+    def take_losses(self) -> list[str]:
+        """Return what happened to the hosts that were lost since the last call, one text for each."""
+        losses, self._losses = self._losses, []
+        return losses
+
+    def close(self) -> None:
+        """Close the connection; the host stays."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    # ------------------------------------------------------------------ inside
+
+    def _ask(self, request: Any, reason: str) -> Answer:
+        if self._connection is None:
+            self._connection = self._connect(reason)
+        connection = self._connection
+        try:
+            send(connection, request)
+            while isinstance(message := receive(connection), Busy):
+                pass
+        except ClosedError as error:
+            killed = memory_kills() > self._memory_kills
+            how = "was killed by the kernel for its memory" if killed else "has ended"
+            raise HostLostError(self._lost(how)) from error
+        except SilentError as error:
+            self._kill()
+            raise HostLostError(
+                self._lost(f"was frozen: it gave no sign for {_SILENT_SECONDS:.0f} s, and was killed")
+            ) from error
+        assert isinstance(message, Answer)
+        return message
+
+    def _lost(self, how: str) -> str:
+        return f"the task host of slot {self.spec.slot} (process {self._process}) {how}"
+
+    def _connect(self, reason: str) -> socket.socket:
+        """Return a connection to a host with this code and these settings; start one if there is none."""
+        self.place.check()
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            connection = self._try_to_connect()
+            if connection is not None:
+                return connection
+            if not self.place.is_taken():
+                self._start(reason)
+            if time.monotonic() > deadline:
+                raise RuntimeUnavailableError(
+                    f"{self.spec.title}: no task host of slot {self.spec.slot} answered within {_START_SECONDS:.0f} s "
+                    f"(its place is {self.place.directory})"
+                )
+            time.sleep(_PAUSE)
+
+    def _try_to_connect(self) -> socket.socket | None:
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            self.place.check_directory()
+            connection.settimeout(_SILENT_SECONDS)
+            connection.connect(os.fspath(self.place.socket))
+            self._process = check_peer(connection)
+            send_line(connection, PROTOCOL, self.spec.digest)
+            protocol, answer, *_ = [*receive_line(connection), "", ""]
+            if protocol != PROTOCOL:
+                raise RuntimeUnavailableError(
+                    f"{self.spec.title}: process {self._process} at {self.place.socket} is a task host of another "
+                    f"release of penstock (it says {protocol!r}, expected {PROTOCOL!r}): end that process"
+                )
+            if answer == "cargo":
+                send(connection, self.spec.cargo)
+            if answer in ("cargo", "ready"):
+                self._memory_kills = memory_kills()
+                return connection
+        except SilentError:
+            self._losses.append(self._lost("was frozen, and was killed"))
+            self._kill()
+        except (OSError, ClosedError):
+            pass  # none is there, or it is ending
+        except BaseException:
+            connection.close()
+            raise
+        connection.close()
+        return None
+
+    def _start(self, reason: str) -> None:
+        """Start a host; return when it listens, or when another one has the place."""
+        spec = self.spec
+        with subprocess.Popen(
+            [sys.executable, "-c", BOOTSTRAP, f"penstock task host: {spec.title}, slot {spec.slot}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        ) as process:
+            assert process.stdin is not None and process.stdout is not None
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(spec.starting_line(self.place, reason))
+                process.stdin.close()
+            said = ""
+            if select.select([process.stdout], [], [], _START_SECONDS)[0]:
+                said = process.stdout.readline().decode(errors="replace").strip()
+        if said.startswith("failed "):
+            raise RuntimeUnavailableError(f"{spec.title}: {said.removeprefix('failed ')}")
+        if said not in ("ready", "taken"):
+            raise RuntimeUnavailableError(
+                f"{spec.title}: the task host of slot {spec.slot} did not start; what it said is in the log of the "
+                "executor (standard error)"
+            )
+
+    def _kill(self) -> None:
+        if self._process:
+            with contextlib.suppress(OSError):
+                os.kill(self._process, signal.SIGKILL)
+
+
+def end_hosts(keys: Iterable[str], reason: str) -> None:
+    """End the hosts of this machine that have these keys, and wait a few seconds until they are gone."""
+    asked = []
+    for key in keys:
+        place, connection = Place(key), socket.socket(socket.AF_UNIX)
+        connection.settimeout(_END_SECONDS)
+        asked.append(connection)
+        with contextlib.suppress(OSError, ClosedError, RuntimeUnavailableError):
+            place.check_directory()
+            connection.connect(os.fspath(place.socket))
+            check_peer(connection)
+            send_line(connection, PROTOCOL, END, reason)
+    deadline = time.monotonic() + _END_SECONDS
+    for connection in asked:
+        with connection, contextlib.suppress(OSError):
+            connection.settimeout(max(0.001, deadline - time.monotonic()))
+            while connection.recv(1024):
+                pass

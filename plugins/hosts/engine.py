@@ -1,0 +1,48 @@
+"""Engine: what a task host runs. The cargo that it gets from the first proxy says which."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from .status import HostStatus, Meter
+
+
+@dataclass(frozen=True)
+class HostInfo:
+    """The host that runs an engine.
+
+    `scope` tells hosts of the same slot apart, where the cargo does not. `reason` says why the host was started, for
+    the report of each task that it opens.
+    """
+
+    token: str
+    slot: int
+    scope: str
+    reason: str
+    meter: Meter
+
+    def status(self, open_tasks: int) -> HostStatus:
+        """Return what the host takes of its machine now."""
+        return self.meter.status(self.token, self.slot, open_tasks)
+
+
+class Engine(ABC):
+    """The tasks that a host has open. Called from one thread."""
+
+    @abstractmethod
+    def handle(self, request: Any) -> Any:
+        """Do what a proxy asks, and return the answer. An error goes to the proxy, and the engine can be used on."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close every task."""
+
+
+class Cargo(ABC):
+    """What makes an engine, pickled on the driver: code and settings."""
+
+    @abstractmethod
+    def engine(self, host: HostInfo) -> Engine:
+        """Return a new engine."""

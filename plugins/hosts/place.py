@@ -1,0 +1,174 @@
+"""Place: where a task host listens, and the checks that keep other users out of it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.errors import RuntimeUnavailableError
+from penstock.file_lock import lock_open_file
+from penstock.system_errors import what_to_do
+
+_PREFIX = "penstock-host-"
+_LONGEST_PATH = 107 if sys.platform.startswith("linux") else 103
+"""Bytes of the longest path of a socket."""
+_ELSEWHERE = "let the environment variable TMPDIR of Spark's workers (spark.executorEnv.TMPDIR) name another directory"
+
+
+Listening = socket.socket
+
+
+@dataclass(frozen=True)
+class Place:
+    """The private directory of one task host, with its socket, and a lock file beside it.
+
+    The lock is held for as long as the host runs; the kernel releases it however the host ends. `key` names the host
+    among all of this user: a digest of everything that two hosts must not share.
+    """
+
+    key: str
+    top: str = field(default_factory=tempfile.gettempdir)
+    """The directory in which all hosts of a machine have their places."""
+
+    @property
+    def directory(self) -> Path:
+        """The directory: made by the host, and removed at its end."""
+        return Path(self.top) / f"{_PREFIX}{self.key}"
+
+    @property
+    def socket(self) -> Path:
+        """The host's socket."""
+        return self.directory / "socket"
+
+    @property
+    def lock(self) -> Path:
+        """The lock file."""
+        return self.directory.with_name(self.directory.name + ".lock")
+
+    def check(self) -> None:
+        """Raise RuntimeUnavailableError if no host can listen here, with what to do."""
+        length = len(os.fsencode(self.socket))
+        if length > _LONGEST_PATH:
+            raise RuntimeUnavailableError(
+                f"the path of a task host's socket would have {length} bytes, and this system takes {_LONGEST_PATH}: "
+                f"{self.socket}; {_ELSEWHERE}, with a shorter path"
+            )
+        top = self.directory.parent
+        if not os.access(top, os.W_OK | os.X_OK):
+            raise RuntimeUnavailableError(
+                f"task hosts need a directory for their sockets, and {top} cannot be written by user {os.getuid()}: "
+                f"make it writable, or {_ELSEWHERE}"
+            )
+        try:
+            self.check_directory()
+        except FileNotFoundError:
+            pass  # no host has made it yet
+
+    def check_directory(self) -> None:
+        """Raise RuntimeUnavailableError unless the directory is this user's own and closed to others.
+
+        Raises FileNotFoundError if there is none.
+        """
+        found = os.lstat(self.directory)
+        if not stat.S_ISDIR(found.st_mode):
+            problem = "is a symbolic link" if stat.S_ISLNK(found.st_mode) else "is no directory"
+        elif found.st_uid != os.getuid():
+            problem = f"belongs to user {found.st_uid}, and this is user {os.getuid()}"
+        elif found.st_mode & 0o077:
+            problem = f"is open to other users (mode {stat.S_IMODE(found.st_mode):o}, expected 700)"
+        else:
+            return
+        raise RuntimeUnavailableError(
+            f"{self.directory}, where a task host would listen, {problem}: nothing was sent there. Remove it, or "
+            f"{_ELSEWHERE}"
+        )
+
+    # ------------------------------------------------------------------ the host's side
+
+    def take(self) -> int | None:
+        """Lock the place for this process; return the lock's descriptor, None if another host has it."""
+        while True:
+            try:
+                file = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            except OSError as error:
+                raise self._unusable(self.lock, error) from error
+            if not lock_open_file(file):
+                os.close(file)
+                return None
+            try:
+                if os.path.samestat(os.fstat(file), os.stat(self.lock)):
+                    return file
+            except FileNotFoundError:
+                pass
+            # An ending host, or a process that cleans up, has removed the file before it was locked.
+            os.close(file)
+
+    def is_taken(self) -> bool:
+        """Return whether a host has the place now."""
+        try:
+            file = os.open(self.lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return False
+        try:
+            return not lock_open_file(file, shared=True)
+        finally:
+            os.close(file)
+
+    def listen(self) -> Listening:
+        """Make the directory and return a listening socket; call it with the lock held."""
+        try:
+            try:
+                self.directory.mkdir(0o700)
+            except FileExistsError:
+                self.check_directory()
+                self.socket.unlink(missing_ok=True)
+            listening = socket.socket(socket.AF_UNIX)
+            listening.bind(os.fspath(self.socket))
+            self.socket.chmod(0o600)
+            listening.listen(64)
+        except OSError as error:
+            raise self._unusable(self.socket, error) from error
+        return listening
+
+    def _unusable(self, path: Path, error: OSError) -> RuntimeUnavailableError:
+        fix = what_to_do(error, _ELSEWHERE) or ""
+        return RuntimeUnavailableError(
+            f"a task host cannot make {path}: {error.strerror or error}; {fix if _ELSEWHERE in fix else _ELSEWHERE}"
+        )
+
+    def leave(self, lock: int) -> None:
+        """Remove what `take` and `listen` made."""
+        for remove in (self.socket.unlink, self.directory.rmdir, self.lock.unlink):
+            try:
+                remove()
+            except OSError:
+                pass  # somebody has cleaned up before
+        os.close(lock)
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """Return the process (0 where the system does not say) and the user at the other end of a Unix socket."""
+    if hasattr(socket, "SO_PEERCRED"):
+        data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        process, user, _ = struct.unpack("3i", data)
+        return process, user
+    # macOS: LOCAL_PEERCRED at level SOL_LOCAL gives a `struct xucred`.
+    _, user = struct.unpack_from("Ii", connection.getsockopt(0, 1, 76))
+    return 0, user
+
+
+def check_peer(connection: socket.socket) -> int:
+    """Return the process at the other end. Raises RuntimeUnavailableError if it runs as another user."""
+    process, user = peer_of(connection)
+    if user != os.getuid():
+        raise RuntimeUnavailableError(
+            f"process {process} of user {user} is at the other end of a task host's socket, and this is user "
+            f"{os.getuid()}: nothing was read from it"
+        )
+    return process

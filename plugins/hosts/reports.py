@@ -1,0 +1,137 @@
+"""SlotMessage: what the tasks of a slot did in a batch, sent through Spark to the driver as a line of JSON."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from penstock import errors
+from penstock.errors import PenstockError
+from penstock.plugins.runtime.report import TaskReport
+from penstock.system_errors import what_to_do
+
+from .plan import offsets_from_json, offsets_to_json
+from .status import HostStatus
+
+
+@dataclass(frozen=True)
+class TaskFailure:
+    """A task's batch that ended with an error. `kind` is the name of one of penstock's errors."""
+
+    task_id: str
+    kind: str
+    message: str
+    trace: str
+
+    @classmethod
+    def of(cls, application_id: str, task_id: str, error: BaseException) -> TaskFailure:
+        """Return an error as a value that can leave its process."""
+        return cls._of(f"application {application_id!r}, task {task_id}", f"task {task_id}", task_id, error)
+
+    @classmethod
+    def of_slot(cls, application_id: str, slot: int, error: BaseException) -> TaskFailure:
+        """Return an error that is not of a single task."""
+        return cls._of(f"application {application_id!r}", f"application {application_id!r}", f"slot {slot}", error)
+
+    @classmethod
+    def _of(cls, where: str, known_by: str, name: str, error: BaseException) -> TaskFailure:
+        kind = next((each.__name__ for each in type(error).__mro__ if each is getattr(errors, each.__name__, None)), "")
+        message = str(error)
+        if not kind:
+            fix = what_to_do(error, "use another directory") if isinstance(error, OSError) else None
+            kind, message = "PenstockError", f"{type(error).__name__}: {message}" + (f"; {fix}" if fix else "")
+        if known_by not in message:
+            message = f"{where}: {message}"
+        return cls(name, kind, message, "".join(traceback.format_exception(error)))
+
+    def error(self) -> PenstockError:
+        """Return the error to raise in the driver, with the worker's traceback as a note."""
+        kind = getattr(errors, self.kind, PenstockError)
+        error: PenstockError = kind(self.message)
+        error.add_note(f"In the task host of {self.task_id}:\n{self.trace}")
+        return error
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """The end of a task's batch: `report` or `failure`; neither if the task waits to try a failed record again."""
+
+    task_id: str
+    report: TaskReport | None = None
+    failure: TaskFailure | None = None
+
+    def to_data(self) -> dict[str, Any]:
+        """Return this as data for JSON."""
+        report = None
+        if self.report is not None:
+            report = asdict(replace(self.report, positions={}, purgeable={}))
+            report["positions"] = offsets_to_json(self.report.positions)
+            report["purgeable"] = offsets_to_json(self.report.purgeable)
+        failure = None if self.failure is None else asdict(self.failure)
+        return {"task_id": self.task_id, "report": report, "failure": failure}
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> TaskResult:
+        """Return what `to_data` made."""
+        report, failure = data["report"], data["failure"]
+        if report is not None:
+            report["positions"] = offsets_from_json(report["positions"])
+            report["purgeable"] = offsets_from_json(report["purgeable"])
+        return cls(
+            data["task_id"],
+            None if report is None else TaskReport(**report),
+            None if failure is None else TaskFailure(**failure),
+        )
+
+
+@dataclass(frozen=True)
+class SlotMessage:
+    """The end of a slot's batch, as a line of JSON through Spark to the driver.
+
+    `executor` is the identity of the executor that got the slot's row. `elsewhere`: nothing was done, because the slot
+    belongs to the executor of this identity. `failure` is one that is not of a single task: no host could be started.
+    `losses`: what happened to hosts that were lost in this batch. `lines` are log lines that could not be sent
+    otherwise.
+    """
+
+    slot: int
+    executor: str
+    elsewhere: str = ""
+    results: list[TaskResult] = field(default_factory=list)
+    failure: TaskFailure | None = None
+    host: HostStatus | None = None
+    losses: list[str] = field(default_factory=list)
+    lines: list[dict[str, Any]] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        """Return this as text."""
+        return json.dumps(
+            {
+                "slot": self.slot,
+                "executor": self.executor,
+                "elsewhere": self.elsewhere,
+                "results": [each.to_data() for each in self.results],
+                "failure": None if self.failure is None else asdict(self.failure),
+                "host": None if self.host is None else asdict(self.host),
+                "losses": self.losses,
+                "lines": self.lines,
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> SlotMessage:
+        """Return what `to_json` wrote."""
+        data = json.loads(text)
+        return cls(
+            data["slot"],
+            data["executor"],
+            data["elsewhere"],
+            [TaskResult.from_data(each) for each in data["results"]],
+            None if data["failure"] is None else TaskFailure(**data["failure"]),
+            None if data["host"] is None else HostStatus(**data["host"]),
+            data["losses"],
+            data["lines"],
+        )

@@ -1,0 +1,48 @@
+"""HostCaller: in Spark's workers, the connections to the task hosts of the worker's executor."""
+
+from __future__ import annotations
+
+import hashlib
+
+from penstock.plugins.hosts.client import Client, HostSpec
+from penstock.plugins.hosts.executor_identity import ExecutorIdentity
+from penstock.plugins.hosts.life import Process, started_at
+
+_clients: dict[tuple[str, str], Client] = {}
+"""This process's connections to hosts, by their keys and digests."""
+
+
+class HostCaller:
+    """What a group function needs to reach the task hosts of its executor.
+
+    `cargo` is a pickled `Cargo`. `family` is a digest of what all hosts of a query have in common: two queries, or two
+    applications on one executor, do not share hosts. `title` names them for people.
+    """
+
+    def __init__(self, cargo: bytes, family: str, title: str) -> None:
+        self.cargo = cargo
+        self.family = family
+        self.title = title
+        self.digest = hashlib.sha256(cargo).hexdigest()
+
+    def client(self, slot: int, identity: ExecutorIdentity, scope: str = "") -> Client:
+        """Return this process's connection to the host of a slot. Hosts of different scopes are not the same."""
+        key = host_key(self.family, identity.text, slot, scope)
+        found = _clients.get((key, self.digest))
+        if found is None:
+            watched = [Process(identity.process, started_at(identity.process), "the executor's JVM")]
+            if identity.daemon is not None:
+                watched.append(Process(identity.daemon, started_at(identity.daemon), "PySpark's daemon"))
+            found = Client(HostSpec(key, slot, self.digest, self.cargo, self.title, tuple(watched), scope))
+            _clients[key, self.digest] = found
+        return found
+
+
+def host_key(family: str, executor: str, slot: int, scope: str = "") -> str:
+    """Return the key of a slot's host on an executor (see `Place`)."""
+    return digest_of(family, executor, str(slot), scope)
+
+
+def digest_of(*parts: str) -> str:
+    """Return a short digest of texts, the same in every process."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]

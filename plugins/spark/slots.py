@@ -1,0 +1,84 @@
+"""Slots: what the driver knows of the task hosts, from the reports of each batch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
+from penstock.plugins.hosts.status import HostStatus
+from penstock.plugins.runtime.report import TaskReport
+from penstock.plugins.runtime.worker import FIRST
+
+MOVED = "moved"
+
+
+class Slots:
+    """The slots of one query: which host has each, and which tasks that host has open. `tasks`: task ids by slot."""
+
+    def __init__(self, tasks: Mapping[int, Sequence[str]]) -> None:
+        self._tasks = tasks
+        self._tokens: dict[int, str] = {}
+        self._open: dict[int, set[str]] = {slot: set() for slot in tasks}
+        self._ever_opened: set[str] = set()
+        self._next_ticks: dict[str, int | None] = {}
+        self.executors: dict[int, str] = {}
+        """The identity of the executor that ran each slot last."""
+        self.hosts: dict[int, HostStatus] = {}
+        """The host of each slot, as of its last answer."""
+        self.processes: dict[str, int] = {}
+        """The process that ran each task last."""
+        self.opened: Counter[str] = Counter()
+        """How often a task was opened, by reason."""
+        self.lost = 0
+        """How many hosts were lost."""
+
+    def take(self, message: SlotMessage) -> tuple[list[TaskReport], list[TaskFailure]]:
+        """Note what a slot's batch did; return the reports of its tasks, and their failures."""
+        failures = [] if message.failure is None else [message.failure]
+        if message.elsewhere:
+            return [], failures
+        host, slot = message.host, message.slot
+        opened = self._open[slot]
+        self.executors[slot] = message.executor
+        if host is not None:
+            if self._tokens.get(slot) not in (None, host.token):
+                opened.clear()
+                self.lost += 1
+            self._tokens[slot], self.hosts[slot] = host.token, host
+        reports = []
+        for result in message.results:
+            task, report = result.task_id, result.report
+            opened.discard(task)
+            if result.failure is not None:
+                failures.append(result.failure)
+            if report is None:
+                continue
+            if report.opened:
+                if report.opened == FIRST and task in self._ever_opened:
+                    report = replace(report, opened=MOVED)
+                self.opened[report.opened] += 1
+            opened.add(task)
+            self._ever_opened.add(task)
+            self._next_ticks[task] = report.next_tick
+            if host is not None:
+                self.processes[task] = host.process
+            reports.append(report)
+        return reports, failures
+
+    def next_tick(self) -> int | None:
+        """Return when (ms) the first wall-clock punctuator is due; None if there is none."""
+        return min((tick for tick in self._next_ticks.values() if tick is not None), default=None)
+
+    def unopened(self) -> list[str]:
+        """Return the tasks that no host has open."""
+        return [task for slot, tasks in self._tasks.items() for task in tasks if task not in self._open[slot]]
+
+    def move(self, slots: Iterable[int]) -> None:
+        """Forget the hosts of slots that may go to other executors."""
+        for slot in slots:
+            self._open[slot].clear()
+            self._tokens.pop(slot, None)
+            self.hosts.pop(slot, None)
+            self.executors.pop(slot, None)

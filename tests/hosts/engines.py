@@ -1,0 +1,45 @@
+"""An engine for tests of hosts: it does what the request says."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.plugins.hosts.engine import Cargo, Engine, HostInfo
+
+
+class UnpicklableError(Exception):
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(one)
+        self.file = open(os.devnull)  # noqa: SIM115
+
+
+@dataclass(frozen=True)
+class Obedient(Cargo):
+    name: str = "a"
+
+    def engine(self, host: HostInfo) -> Engine:
+        return _Engine(self.name, host)
+
+
+class _Engine(Engine):
+    def __init__(self, name: str, host: HostInfo) -> None:
+        self.name = name
+        self.host = host
+
+    def handle(self, request: Any) -> Any:
+        verb, *rest = request
+        if verb == "sleep":
+            time.sleep(rest[0])
+        elif verb == "exit":
+            os._exit(3)
+        elif verb == "raise":
+            raise rest[0]
+        elif verb == "raise unpicklable":
+            raise UnpicklableError("it failed", "badly")
+        return os.getpid(), self.name, self.host.reason, self.host.status(0)
+
+    def close(self) -> None:
+        pass
