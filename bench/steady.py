@@ -44,13 +44,11 @@ class Batch:
 class SteadyApplication:
     """Runs in `with`: topics `source` and `target` are made, and the application starts with the trigger "0s".
 
-    Each partition of `source` is one task. `settings` are the application's. `log` is "local", or `kafka:HOST:PORT`.
-    Raises RuntimeError with the end of what it printed when the application ends by itself.
+    Each partition of `source` is one task. `log` is "local", or `kafka:HOST:PORT`. Raises RuntimeError with the end of
+    what it printed when the application ends by itself.
     """
 
-    def __init__(
-        self, tasks: int, log: str = "local", *, master: str = MASTER, outputs: int = 4, **settings: Any
-    ) -> None:
+    def __init__(self, tasks: int, log: str = "local", *, master: str = MASTER, outputs: int = 4) -> None:
         self.tasks = tasks
         self.outputs = outputs
         self.master = master
@@ -64,9 +62,9 @@ class SteadyApplication:
         self._output = self.directory / "output"
         name = secrets.token_hex(4)
         self.source, self.target = f"bench-in-{name}", f"bench-out-{name}"
-        settings["data_dir"] = str(self.directory / "data")
+        settings: dict[str, Any] = {"data_dir": str(self.directory / "data")}
         if log == "local":
-            self.log = open_log(Settings(data_dir=settings["data_dir"]))
+            self.log = open_log(Settings(**settings))
         else:
             settings["log"] = log
             self.log = KafkaLog(self.bootstrap)
@@ -222,9 +220,9 @@ class SteadyApplication:
 
 
 @contextmanager
-def opened(tasks: int, log: str, *, master: str = MASTER, **settings: Any) -> Iterator[SteadyApplication]:
+def opened(tasks: int, log: str, *, master: str = MASTER) -> Iterator[SteadyApplication]:
     """Yield an application with all its tasks open. `log` is "local", or "kafka" for a broker of its own."""
-    with log_named(log) as location, SteadyApplication(tasks, location, master=master, **settings) as running:
+    with log_named(log) as location, SteadyApplication(tasks, location, master=master) as running:
         if not running.open_all():
             raise RuntimeError(f"{len(running.openings())} of {tasks} tasks were opened in {_START_SECONDS:.0f} s")
         yield running
