@@ -74,6 +74,7 @@ class Client:
         self._process = 0
         self._memory_kills = 0
         self._losses: list[str] = []
+        self._starting: subprocess.Popen[bytes] | None = None
 
     def call(self, request: Any, reason: str) -> Any:
         """Return the host's answer to a request. A host that is not there is started, for `reason`.
@@ -99,6 +100,14 @@ class Client:
             if answer.error is not None:
                 raise answer.error
             return answer.value
+
+    def begin(self, reason: str) -> None:
+        """Begin to start the host if there is none, and do not wait: `call` will need it soon. Raises nothing."""
+        if self._connection is None and self._starting is None:
+            with contextlib.suppress(OSError, RuntimeUnavailableError):
+                self.place.check()
+                if not self.place.is_taken():
+                    self._starting = self._spawn(reason)
 
     def take_losses(self) -> list[str]:
         """Return what happened to the hosts that were lost since the last call, one text for each."""
@@ -141,10 +150,10 @@ class Client:
         self.place.check()
         deadline = time.monotonic() + _START_SECONDS
         while True:
-            connection = self._try_to_connect()
+            connection = None if self._starting is not None else self._try_to_connect()
             if connection is not None:
                 return connection
-            if not self.place.is_taken():
+            if self._starting is not None or not self.place.is_taken():
                 self._start(reason)
             if time.monotonic() > deadline:
                 raise RuntimeUnavailableError(
@@ -184,18 +193,11 @@ class Client:
         return None
 
     def _start(self, reason: str) -> None:
-        """Start a host; return when it listens, or when another one has the place."""
-        spec = self.spec
-        with subprocess.Popen(
-            [sys.executable, "-c", BOOTSTRAP, f"penstock task host: {spec.title}, slot {spec.slot}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        ) as process:
-            assert process.stdin is not None and process.stdout is not None
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(spec.starting_line(self.place, reason))
-                process.stdin.close()
+        """Start a host, and wait until it listens, or says that another one has the place."""
+        spec, process = self.spec, self._starting or self._spawn(reason)
+        self._starting = None
+        with process:
+            assert process.stdout is not None
             said = ""
             if select.select([process.stdout], [], [], _START_SECONDS)[0]:
                 said = process.stdout.readline().decode(errors="replace").strip()
@@ -206,6 +208,19 @@ class Client:
                 f"{spec.title}: the task host of slot {spec.slot} did not start; what it said is in the log of the "
                 "executor (standard error)"
             )
+
+    def _spawn(self, reason: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", BOOTSTRAP, f"penstock task host: {self.spec.title}, slot {self.spec.slot}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(self.spec.starting_line(self.place, reason))
+            process.stdin.close()
+        return process
 
     def _kill(self) -> None:
         if self._process:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.plugins.hosts.application import Batch
-from penstock.plugins.hosts.executor_identity import executor_identity
+from penstock.plugins.hosts.executor_identity import LOCAL_EXECUTOR, executor_identity
 from penstock.plugins.hosts.plan import SlotPlan, offsets_from_json, offsets_to_json
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
 from penstock.plugins.runtime.opening import KnownCommit
@@ -29,6 +29,16 @@ class BatchFunction:
     def __init__(self, hosts: HostCaller, application_id: str) -> None:
         self.hosts = hosts
         self.application_id = application_id
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Let the host start while Spark's worker still imports pandas: that takes as long."""
+        self.__dict__.update(state)
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        # On a cluster the slot may belong to another executor.
+        if context is not None and (identity := executor_identity()).executor == LOCAL_EXECUTOR:
+            self.hosts.client(context.partitionId(), identity).begin("first")
 
     def __call__(
         self, key: tuple[int], frames: Iterator[pandas.DataFrame], state: GroupState

@@ -298,3 +298,14 @@ def test_a_place_can_be_taken_once(short_tmp: Path) -> None:
     place.leave(lock)
     assert not place.is_taken()
     assert list(short_tmp.iterdir()) == []
+
+
+def test_a_host_that_was_begun_is_the_one_that_is_called(make: Maker) -> None:
+    client = make()
+    client.begin("early")
+    client.begin("again")
+    process, _, reason, _ = client.call(("pid",), "first")
+    assert reason == "early"
+    client.close()
+    client.begin("a host is there")
+    assert pid(client) == process
