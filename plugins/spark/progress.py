@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.runtime.report import TaskReport
 from penstock.record import TopicPartition
 
@@ -17,7 +18,8 @@ class RunProgress:
 
     `lag`: offsets between committed positions and the ends of the topics, internal ones included. `records_per_second`:
     over the last batch that read something. `reports`: the tasks' reports of the last batch; empty for progress within
-    a batch. `batch_seconds`: how long that batch took.
+    a batch. `batch_seconds`: how long that batch took. `hosts`: what each task host takes of its machine, as of the last
+    batch.
     """
 
     batches: int
@@ -30,12 +32,15 @@ class RunProgress:
     ends: Mapping[TopicPartition, int]
     reports: tuple[TaskReport, ...] = ()
     batch_seconds: float = 0.0
+    hosts: tuple[HostStatus, ...] = ()
 
 
 @dataclass
 class RunSummary:
     """What a run did.
 
+    `openings`: how often a task was opened, by reason (see `TaskReport.opened`); all but "first" are tasks that were
+    open before.
     `nodes`: counts `in`, `out` and `dropped` (by reason) of every node. `phases`: seconds, added up over all tasks.
     `workers_lost`: how often the query was started again. `stopped_by`: a signal's name, or "stop" when
     the caller asked; None when everything was processed.
@@ -52,6 +57,7 @@ class RunSummary:
     tasks: int = 0
     workers_lost: int = 0
     stopped_by: str | None = None
+    openings: dict[str, int] = field(default_factory=dict)
     nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
     phases: dict[str, float] = field(default_factory=dict)
 
@@ -61,6 +67,8 @@ class RunSummary:
         self.records_out += report.records_out
         self.dropped += report.dropped
         self.commits += report.commits
+        if report.opened:
+            self.openings[report.opened] = self.openings.get(report.opened, 0) + 1
         for phase, seconds in report.phases.items():
             self.phases[phase] = self.phases.get(phase, 0.0) + seconds
         for name, counts in report.nodes.items():

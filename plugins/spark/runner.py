@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.clock import Clock, SystemClock, duration_ms
 from penstock.errors import ConfigError, RuntimeUnavailableError
 from penstock.log import Log
+from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.runtime.application.lag import PartitionLag, find_lag
 from penstock.plugins.runtime.application.lease import LeaseKeeper
 from penstock.plugins.runtime.application.open_files import check_open_files
@@ -252,9 +253,11 @@ class _Run:
             if read and batch.seconds:
                 self._rate = read / batch.seconds
             self._running.take(batch.reports)
-            self._report_progress(tuple(batch.reports), batch.seconds)
+            self._report_progress(tuple(batch.reports), batch.seconds, batch.hosts)
 
-    def _report_progress(self, reports: tuple[TaskReport, ...] = (), seconds: float = 0.0) -> None:
+    def _report_progress(
+        self, reports: tuple[TaskReport, ...] = (), seconds: float = 0.0, hosts: tuple[HostStatus, ...] = ()
+    ) -> None:
         self._next_lag = time.monotonic() + _LAG_SECONDS
         if self._on_progress is None:
             return
@@ -266,6 +269,7 @@ class _Run:
             RunProgress(
                 summary.batches, summary.records_in, summary.records_out, summary.dropped,
                 self._rate, sum(each.lag for each in lag), positions, ends, reports, seconds,
+                hosts,
             )
         )  # fmt: skip
 
