@@ -1,4 +1,4 @@
-"""Life: ends a task host when its executor ends, or when nobody has renewed its lease."""
+"""Life: ends a task host when its executor ends, when nobody has renewed its lease, or when its place is gone."""
 
 from __future__ import annotations
 
@@ -51,18 +51,26 @@ def clock() -> float:
 
 
 class Life:
-    """Watches the processes that the host must not outlive, and its lease; calls `end` once, with the reason.
+    """Watches the processes that the host must not outlive, its lease and its place; calls `end` once, with the reason.
+
+    `has_place` returns whether proxies can find the host. One that cannot be found has to end: the next proxy starts
+    another host for the same slot.
 
     A thread of its own watches, so that a host ends though its engine is busy. (A parent-death signal would not do:
     it comes when the thread that started the host ends, and idle Spark workers end after a minute.)
     """
 
     def __init__(
-        self, watched: Sequence[Process], end: Callable[[str], None], lease_seconds: float = LEASE_SECONDS
+        self,
+        watched: Sequence[Process],
+        end: Callable[[str], None],
+        lease_seconds: float = LEASE_SECONDS,
+        has_place: Callable[[], bool] = lambda: True,
     ) -> None:
         self._watched = watched
         self._end = end
         self._lease_seconds = lease_seconds
+        self._has_place = has_place
         self._users = 0
         self._renewed = clock()
         self._lock = threading.Lock()
@@ -94,6 +102,9 @@ class Life:
             gone = next((each for each in self._watched if not each.is_there()), None)
             if gone is not None:
                 self._end(f"{gone.name} ({gone.pid}) has ended")
+                return
+            if not self._has_place():
+                self._end("its socket or its lock file was removed")
                 return
             with self._lock:
                 is_over = not self._users and clock() > self._renewed + self._lease_seconds

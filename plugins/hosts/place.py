@@ -101,11 +101,8 @@ class Place:
             if not lock_open_file(file):
                 os.close(file)
                 return None
-            try:
-                if os.path.samestat(os.fstat(file), os.stat(self.lock)):
-                    return file
-            except FileNotFoundError:
-                pass
+            if self._has(file):
+                return file
             # An ending host, or a process that cleans up, has removed the file before it was locked.
             os.close(file)
 
@@ -142,14 +139,35 @@ class Place:
             f"a task host cannot make {path}: {error.strerror or error}; {fix if _ELSEWHERE in fix else _ELSEWHERE}"
         )
 
+    def is_kept(self, lock: int) -> bool:
+        """Return whether proxies still find the host that has this lock: a cleaner may have removed its files.
+
+        Also makes the lock file look young: cleaners of temporary directories remove files by their age.
+        """
+        try:
+            os.utime(lock)
+        except OSError:
+            pass
+        return self._has(lock) and self.socket.exists()
+
     def leave(self, lock: int) -> None:
-        """Remove what `take` and `listen` made."""
+        """Remove what `take` and `listen` made, unless the place has been taken away and is another host's now.
+
+        The lock itself ends with the process.
+        """
+        if not self._has(lock):
+            return
         for remove in (self.socket.unlink, self.directory.rmdir, self.lock.unlink):
             try:
                 remove()
             except OSError:
                 pass  # somebody has cleaned up before
-        os.close(lock)
+
+    def _has(self, lock: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(lock), os.stat(self.lock))
+        except OSError:
+            return False
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:

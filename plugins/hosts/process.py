@@ -58,6 +58,7 @@ class HostProcess:
         self._engine: Engine | None = None
         self._meter = Meter()
         self._ending = threading.Event()
+        self._lock = -1
 
     def run(self) -> None:
         """Serve until the host's life ends."""
@@ -73,7 +74,8 @@ class HostProcess:
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda *_: self.end("it was asked to end by a signal"))
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        self._life = Life(self._watched, self.end, self._lease_seconds)
+        self._lock = lock
+        self._life = Life(self._watched, self.end, self._lease_seconds, lambda: self._place.is_kept(lock))
         threading.Thread(target=self._accept, args=(listening,), name="penstock-accept", daemon=True).start()
         _say("ready")
         try:
@@ -93,11 +95,7 @@ class HostProcess:
         self._calls.put(None)
 
     def _end_now(self) -> None:
-        # The place goes without its lock being closed: a successor waits for the lock, which ends with this process.
-        with contextlib.suppress(OSError):
-            self._place.socket.unlink()
-            self._place.directory.rmdir()
-            self._place.lock.unlink()
+        self._place.leave(self._lock)
         os._exit(1)
 
     # ------------------------------------------------------------------ the main thread

@@ -23,6 +23,8 @@ from .oracle import Stores
 
 ROOT = Path(__file__).parents[2]
 TARGET = "tests.crash.app:application"
+HOST_TITLE = "penstock task host"
+"""What stands in the command line of a task host."""
 _MARK = "CRASH_START"
 
 
@@ -142,8 +144,8 @@ class Driver:
     # ------------------------------------------------------------------ looking
 
     def processes(self, every_start: bool = False) -> list[psutil.Process]:
-        """Return the live processes of the last start, or of all: the driver, Spark's JVM, and Python processes below
-        that."""
+        """Return the live processes of the last start, or of all: the driver, Spark's JVM, its Python workers, and the
+        task hosts."""
         mark = f"{self._mark}-" if every_start else f"{self._mark}-{self.starts}"
         found = []
         for each in psutil.process_iter():
@@ -161,13 +163,25 @@ class Driver:
 
     def daemons(self) -> list[psutil.Process]:
         """Return what Python workers are forked from: a child of the JVM."""
-        return self._of_tasks(forked_by_jvm=True)
+        return self._of_spark(forked_by_jvm=True)
 
     def workers(self) -> list[psutil.Process]:
-        """Return the Python workers in which tasks run; they outlive their daemon."""
-        return self._of_tasks(forked_by_jvm=False)
+        """Return Spark's Python workers, which hand batches to the task hosts; they outlive their daemon."""
+        return self._of_spark(forked_by_jvm=False)
 
-    def _of_tasks(self, forked_by_jvm: bool) -> list[psutil.Process]:
+    def hosts(self) -> list[psutil.Process]:
+        """Return the task hosts: nobody's children, in sessions of their own."""
+        return [each for each in self.processes() if HOST_TITLE in _command(each)]
+
+    def places(self) -> list[Path]:
+        """Return where task hosts of any start listen: their directories and lock files."""
+        return sorted(self.temporary.glob("penstock-host-*"))
+
+    def held_places(self) -> list[Path]:
+        """Return the places that task hosts have now."""
+        return [each for lock in self.places() if _is_held(lock) for each in (lock, lock.with_suffix(""))]
+
+    def _of_spark(self, forked_by_jvm: bool) -> list[psutil.Process]:
         processes = self.processes()
         jvms = {each.pid for each in processes if _name(each).startswith("java")}
         pythons = [each for each in processes if _command(each).endswith("pyspark.daemon pyspark.worker")]
@@ -181,18 +195,23 @@ class Driver:
 
     def locks(self) -> list[Path]:
         """Return the lock files of local state that somebody holds."""
-        held = []
-        for path in Path(self.settings.data_dir).glob("state-*/*/*.lock"):
-            with path.open("r+") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    held.append(path)
-        return held
+        return [path for path in Path(self.settings.data_dir).glob("state-*/*/*.lock") if _is_held(path)]
 
     def tracebacks(self) -> int:
         """Return how many Python tracebacks drivers printed, on all starts."""
         return len(re.findall(r"^Traceback \(most recent", self.log_file.read_text(errors="replace"), re.MULTILINE))
+
+
+def _is_held(lock: Path) -> bool:
+    """Return whether a process holds a lock file; False for what is none."""
+    try:
+        with lock.open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except (FileNotFoundError, IsADirectoryError):
+        pass
+    return False
 
 
 def send(processes: Iterable[psutil.Process], number: signal.Signals) -> None:

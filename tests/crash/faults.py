@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ import psutil
 
 from . import plugin
 from .app import GRACE_SECONDS, TRANSACTION_SECONDS
-from .driver import is_alive, send, wait_for_end
+from .driver import TARGET, is_alive, send, wait_for_end
 from .offsets import lose_offsets
 
 if TYPE_CHECKING:
@@ -63,12 +64,12 @@ def plan(seed: int, number: int, kinds: Sequence[str]) -> Strike:
 
 
 def kill_tree(harness: Harness, strike: Strike) -> str | None:
-    """Kill the driver, its JVM and its workers at once."""
+    """Kill the driver, its JVM, its workers and its task hosts at once."""
     return _kill(harness, harness.driver.processes(), ends=True)
 
 
 def kill_driver(harness: Harness, strike: Strike) -> str | None:
-    """Kill the Python driver; the JVM and the workers notice by themselves, and must end."""
+    """Kill the Python driver; the JVM, the workers and the task hosts notice by themselves, and must end."""
     assert harness.driver.process is not None
     others = harness.driver.processes()
     done = _kill(harness, [psutil.Process(harness.driver.process.pid)], ends=True)
@@ -128,9 +129,78 @@ def freeze_workers(harness: Harness, strike: Strike) -> str | None:
     return _freeze(harness.driver.workers(), strike)
 
 
+def second_driver(harness: Harness, strike: Strike) -> str | None:
+    """Start a second driver beside the first, which must be refused."""
+    done = harness.driver.command("run", TARGET, "--trigger", "0s", "--master", "local[2]", host=f"rival-{strike.seed}")
+    if done.returncode == 0 or "already run by" not in done.stderr:
+        harness.fail(f"a second driver was not refused (exit code {done.returncode}): {done.stderr.strip()[-1500:]}")
+    return "refused"
+
+
 def stop(harness: Harness, strike: Strike) -> str | None:
     """Stop the application cleanly, and look at what it left."""
     return harness.stop()
+
+
+# ---------------------------------------------------------------------- task hosts
+
+
+def kill_host(harness: Harness, strike: Strike) -> str | None:
+    """Kill one task host."""
+    return _kill(harness, _one(harness.driver.hosts(), strike))
+
+
+def kill_hosts(harness: Harness, strike: Strike) -> str | None:
+    """Kill all task hosts at once."""
+    return _kill(harness, harness.driver.hosts())
+
+
+def freeze_host(harness: Harness, strike: Strike) -> str | None:
+    """Halt one task host."""
+    return _freeze(_one(harness.driver.hosts(), strike), strike)
+
+
+def freeze_hosts(harness: Harness, strike: Strike) -> str | None:
+    """Halt all task hosts."""
+    return _freeze(harness.driver.hosts(), strike)
+
+
+def stuck_host(harness: Harness, strike: Strike) -> str | None:
+    """Halt one task host and never let it go on: it must be killed and replaced."""
+    halted = _one(harness.driver.hosts(), strike)
+    if not halted:
+        return None
+    send(halted, signal.SIGSTOP)
+    harness.must_end(halted, "after it was frozen for good", feeding=True)
+    return "killed by the worker that waited for it"
+
+
+def second_hosts(harness: Harness, strike: Strike) -> str | None:
+    """Take the places of all task hosts away, locks included, and the workers that are connected to them.
+
+    New workers then start second hosts beside the first ones, which have the same tasks open. The first ones must end.
+    """
+    return _without_places(harness, locks=True)
+
+
+def cleaned_places(harness: Harness, strike: Strike) -> str | None:
+    """Remove the directories of all task hosts, as a cleaner of temporary files may; their locks stay held."""
+    return _without_places(harness, locks=False)
+
+
+def _without_places(harness: Harness, locks: bool) -> str | None:
+    driver = harness.driver
+    first = driver.hosts()
+    if not first:
+        return None
+    for place in driver.places():
+        if place.is_dir():
+            shutil.rmtree(place)
+        elif locks:
+            place.unlink()
+    harness.expect_gone(first, "after their places were removed")
+    done = _kill(harness, driver.workers())
+    return f"{len(first)} hosts without a place, workers killed: {done or 'none'}"
 
 
 # ---------------------------------------------------------------------- the broker
@@ -175,9 +245,9 @@ def take_over(harness: Harness, strike: Strike) -> str | None:
 
 
 def zombies(harness: Harness, strike: Strike) -> str | None:
-    """Halt workers, kill all else, have a successor work until the grace period is over, and let the zombies wake up.
+    """Halt task hosts, kill all else, have a successor work until the grace period is over, and let the zombies wake.
 
-    All workers are halted anywhere, or one halts itself at a call around a commit (`plugin`). In the end a third host,
+    All hosts are halted anywhere, or one halts itself at a call around a commit (`plugin`). In the end a third machine,
     which has nothing but the changelog, takes over.
     """
     driver = harness.driver
@@ -192,7 +262,7 @@ def zombies(harness: Harness, strike: Strike) -> str | None:
     assert driver.process is not None
     driver.process.wait()
     harness.start_elsewhere(strike)
-    harness.wait_for_outputs(1_000, "the successor of a frozen worker to work")
+    harness.wait_for_outputs(1_000, "the successor of a frozen task host to work")
     away = TRANSACTION_SECONDS if harness.broker is not None else GRACE_SECONDS
     wait = away + 1 + frozen_at - time.monotonic()
     time.sleep(max(0.0, wait))
@@ -201,7 +271,7 @@ def zombies(harness: Harness, strike: Strike) -> str | None:
     )
     alive = [each for each in frozen if is_alive(each)]
     if not alive:
-        harness.fail(f"the workers that were halted {where} did not live until their successor had cleaned up")
+        harness.fail(f"the task hosts that were halted {where} did not live until their successor had cleaned up")
     at_rest = random.Random(f"{strike.seed} rest").random() < 0.6
     if at_rest:
         # Then all that the successor wrote is old when the zombies wake up.
@@ -218,7 +288,7 @@ def zombies(harness: Harness, strike: Strike) -> str | None:
 
 
 def _halt(harness: Harness, strike: Strike) -> tuple[list[psutil.Process], str]:
-    """Halt workers; return them, and where they are."""
+    """Halt task hosts; return them, and where they are."""
     calls = plugin.CALLS if harness.options.changelog == "directory" else ("write",)
     # One that is halted anywhere may be writing to the local log, which has one writer: its successor could only wait.
     anywhere = ("anywhere",) if harness.options.log == "kafka" else ()
@@ -226,10 +296,7 @@ def _halt(harness: Harness, strike: Strike) -> tuple[list[psutil.Process], str]:
     call, subtopology = choice.choice(calls + anywhere), choice.randrange(2)
     driver = harness.driver
     if call == "anywhere":
-        frozen, daemons = driver.workers(), driver.daemons()
-        # First, for the end of PySpark's daemon would hang up and wake a worker that is stopped.
-        send(daemons, signal.SIGKILL)
-        wait_for_end(daemons, END_SECONDS)
+        frozen = driver.hosts()
         send(frozen, signal.SIGSTOP)
         return frozen, call
     data = harness.directory / "data"
@@ -238,7 +305,7 @@ def _halt(harness: Harness, strike: Strike) -> tuple[list[psutil.Process], str]:
     def halted() -> bool:
         return any(data.glob(f"{plugin.HALTED}.*")) or harness.driver.is_down
 
-    harness.wait_for(halted, f"a worker of sub-topology {subtopology} to reach {call}", feeding=True)
+    harness.wait_for(halted, f"a task host of sub-topology {subtopology} to reach {call}", feeding=True)
     (data / plugin.ORDER).unlink(missing_ok=True)
     found = []
     for path in data.glob(f"{plugin.HALTED}.*"):
@@ -293,6 +360,14 @@ FAULTS: dict[str, Fault] = {
     "freeze jvm": freeze_jvm,
     "freeze worker": freeze_worker,
     "freeze workers": freeze_workers,
+    "second driver": second_driver,
+    "kill host": kill_host,
+    "kill hosts": kill_hosts,
+    "freeze host": freeze_host,
+    "freeze hosts": freeze_hosts,
+    "stuck host": stuck_host,
+    "second hosts": second_hosts,
+    "cleaned places": cleaned_places,
     "stop": stop,
     "kill broker": kill_broker,
     "freeze broker": freeze_broker,
@@ -301,7 +376,10 @@ FAULTS: dict[str, Fault] = {
     "lose offsets": lose_offsets,
 }
 """All faults by name; each returns what it did, None when there was nothing to do it to."""
-NEEDS_WORKERS = ("kill worker", "kill workers", "kill daemon", "freeze worker", "freeze workers", "zombies")
+NEEDS_WORKERS = ("kill worker", "kill workers", "kill daemon", "freeze worker", "freeze workers")
+NEEDS_HOSTS = (
+    "kill host", "kill hosts", "freeze host", "freeze hosts", "stuck host", "second hosts", "cleaned places", "zombies",
+)  # fmt: skip
 
 
 def kinds(log: str) -> list[str]:

@@ -20,8 +20,8 @@ from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from . import plugin
 from .app import ID, INPUTS, OUTPUTS
-from .driver import Driver, send, wait_for_end
-from .faults import END_SECONDS, FAULTS, NEEDS_WORKERS, Strike, kinds, plan
+from .driver import Driver, is_alive, send, wait_for_end
+from .faults import END_SECONDS, FAULTS, NEEDS_HOSTS, NEEDS_WORKERS, Strike, kinds, plan
 from .oracle import Oracle, Verdict
 from .topics import Feeder, Reader
 
@@ -86,7 +86,7 @@ class Harness:
         self.again: Counter[str] | None = None
         """How often inputs may be processed again, because a reset said so; None before the first."""
         self.next_host: str | None = None
-        self._orphans: list[tuple[list[psutil.Process], str]] = []
+        self._orphans: list[tuple[list[psutil.Process], str, list[Path]]] = []
         self._hosts = ["a"]
         self._before: list[str] = []
         self._poll_seconds = 0.02 if options.log == "local" else 0.1
@@ -130,6 +130,8 @@ class Harness:
     def _await_moment(self, strike: Strike) -> None:
         if strike.kind in NEEDS_WORKERS:
             self.wait_for(lambda: bool(self.driver.workers()), "a worker to strike", feeding=True)
+        if strike.kind in NEEDS_HOSTS:
+            self.wait_for(lambda: bool(self.driver.hosts()), "a task host to strike", feeding=True)
         if strike.after_outputs is None:
             time.sleep(strike.after_seconds)
         else:
@@ -223,17 +225,26 @@ class Harness:
         raise WrongError(Verdict(wrong=[*self.problems, what]))
 
     def expect_gone(self, processes: list[psutil.Process], when: str) -> None:
-        """Have the end of the round see that processes have ended by themselves; their successors do not wait for
-        that."""
-        self._orphans.append((processes, when))
+        """Have the end of the round see that processes have ended by themselves, and that task hosts among them left
+        nothing; their successors do not wait for that."""
+        self._orphans.append((processes, when, self.driver.places()))
 
     def _check_orphans(self) -> None:
         orphans, self._orphans = self._orphans, []
-        for processes, when in orphans:
+        for processes, when, places in orphans:
             self.must_end(processes, when)
+            # A host removes the lock file last; a successor in the same place has made it again.
+            left = {str(each) for each in places if each.exists()} - {str(each) for each in self.driver.held_places()}
+            self.problems += [f"{each} is left {when}" for each in sorted(left)]
 
-    def must_end(self, processes: Iterable[psutil.Process], when: str) -> None:
-        """Wait until processes have ended by themselves; those that do not are a problem, and killed."""
+    def must_end(self, processes: Iterable[psutil.Process], when: str, feeding: bool = False) -> None:
+        """Wait until processes have ended by themselves; those that do not are a problem, and killed.
+
+        `feeding`: input goes on meanwhile, and the application is started again if it ends.
+        """
+        processes = list(processes)
+        if feeding:
+            self.wait_for(lambda: not any(map(is_alive, processes)), f"processes to end {when}", feeding=True)
         for each in wait_for_end(processes, END_SECONDS):
             self.problems.append(f"process {_describe(each)} still there {END_SECONDS:.0f} s {when}")
             send([each], 9)  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import hashlib
 import os
 import pickle
 import secrets
+import shutil
 import signal
 import socket
 import stat
@@ -64,9 +65,13 @@ def make(short_tmp: Path) -> Iterator[Maker]:
     for each in clients:
         each.close()
     end_hosts([each.spec.key for each in clients], "the test has ended")
-    # A host that was killed leaves its place; any later process removes it.
-    remove_abandoned(short_tmp)
-    assert list(short_tmp.iterdir()) == []
+
+    def is_clean() -> bool:
+        # A host that was killed leaves its place; any later process removes it once the kernel has released the lock.
+        remove_abandoned(short_tmp)
+        return not list(short_tmp.iterdir())
+
+    wait_until(is_clean, "nothing is left", 10)
 
 
 def pid(client: Client) -> int:
@@ -207,6 +212,24 @@ def test_what_a_killed_host_leaves_does_not_disturb_the_next(make: Maker) -> Non
     assert pid(make(client.spec.key)) != process
 
 
+@pytest.mark.parametrize("taken", ["the directory", "the lock", "both"])
+def test_a_host_that_nobody_finds_ends_and_leaves_its_successor_alone(make: Maker, taken: str) -> None:
+    client = make()
+    process = pid(client)
+    client.close()
+    if taken != "the lock":
+        shutil.rmtree(client.place.directory)
+    if taken != "the directory":
+        client.place.lock.unlink()
+    if taken == "the lock":
+        wait_for_end(process)
+    successor = pid(client)
+    assert successor != process
+    wait_for_end(process)
+    client.close()
+    assert pid(client) == successor
+
+
 # ---------------------------------------------------------------------- who is kept out
 
 
@@ -296,6 +319,7 @@ def test_a_place_can_be_taken_once(short_tmp: Path) -> None:
     assert place.take() is None
     place.listen().close()
     place.leave(lock)
+    os.close(lock)
     assert not place.is_taken()
     assert list(short_tmp.iterdir()) == []
 
