@@ -18,8 +18,8 @@ class RunProgress:
 
     `lag`: offsets between committed positions and the ends of the topics, internal ones included. `records_per_second`:
     over the last batch that read something. `reports`: the tasks' reports of the last batch; empty for progress within
-    a batch. `batch_seconds`: how long that batch took. `hosts`: what each task host takes of its machine, as of the last
-    batch.
+    a batch. `batch_seconds`: how long that batch took. `hosts`: what each task host takes of its machine, as of the
+    last batch.
     """
 
     batches: int
