@@ -37,6 +37,7 @@ class ControlFile:
         self.directory = Path(directory)
         self._path = self.directory / "control"
         self._answer = self.directory / "drained"
+        self._seen: tuple[int, int] | None = None
 
     def write(self, control: Control) -> None:
         """Replace what readers see."""
@@ -44,10 +45,22 @@ class ControlFile:
 
     def read(self) -> Control:
         """Return what was written last. A directory that is gone means stop: the runner has ended."""
+        self._seen = self._stamp()
         try:
             return Control(**json.loads(self._path.read_text()))
         except FileNotFoundError:
             return Control(stopping=True)
+
+    def has_changed(self) -> bool:
+        """Return whether it was written since the last `read`; costs microseconds."""
+        return self._stamp() != self._seen
+
+    def _stamp(self) -> tuple[int, int] | None:
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_mtime_ns
 
     def write_drained(self, step: int) -> None:
         """Note that everything up to `step` was processed."""

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from penstock.log import Log
 from penstock.record import TopicPartition
+
+_PAUSES = 20
+"""While some partitions are behind, the ends of all are asked for after so many times the time that it took."""
+_FEW = 64
+"""So many partitions are always asked for: it takes little longer than asking for one."""
+_ACTIVE_SECONDS = 10.0
+"""Seconds since a partition's end has moved during which it is asked for at each look."""
 
 
 class Lags:
     """The lags of one application's input partitions, as of the last `look`.
 
     `internal` and `latest`: topics that are the application's own, and topics that it first reads at their end.
-    `behind` has the positions that are below their ends, by partition; `ends` all ends.
+    `behind` has the positions that are below their ends, by partition; `ends` all ends. `seconds` is a clock that never
+    goes back.
     """
 
     def __init__(
@@ -22,6 +30,7 @@ class Lags:
         partitions: Sequence[TopicPartition],
         internal: Collection[str],
         latest: Collection[str],
+        seconds: Callable[[], float],
     ) -> None:
         self._log = log
         self._application_id = application_id
@@ -31,7 +40,13 @@ class Lags:
         self._latest = frozenset(latest)
         self._targets: Mapping[TopicPartition, int] = {}
         self._is_settled = False
-        self.ends: Mapping[TopicPartition, int] = {}
+        self._seconds = seconds
+        self._ask_all_at = 0.0
+        self._active: dict[TopicPartition, float] = {}
+        """When each partition was last seen behind or moving."""
+        self.look_seconds = 0.0
+        """How long it takes to ask for all ends."""
+        self.ends: dict[TopicPartition, int] = {}
         self.behind: dict[TopicPartition, int] = {}
 
     def stop_at_present_ends(self) -> None:
@@ -39,20 +54,37 @@ class Lags:
         self._targets = self._log.end_offsets(self._sources)
 
     def look(self, *, everything: bool) -> None:
-        """Ask the log again.
+        """Ask the log again, for no more than needed unless `everything`: a request grows with its partitions.
+
+        While partitions that have had records lately are behind, the ends of the others are asked for now and then.
+        """
+        if everything or len(self._partitions) <= _FEW or not self._active or self._seconds() >= self._ask_all_at:
+            self._look_at_all(everything)
+            return
+        self._look_at(list(self._active), everything)
+        if not self.behind:
+            self._look_at_all(everything)
+
+    def _look_at_all(self, everything: bool) -> None:
+        began = self._seconds()
+        self._active = {each: at for each, at in self._active.items() if began < at + _ACTIVE_SECONDS}
+        self._look_at(self._partitions, everything)
+        now = self._seconds()
+        self.look_seconds = now - began
+        self._ask_all_at = now + _PAUSES * self.look_seconds
+
+    def _look_at(self, partitions: Sequence[TopicPartition], everything: bool) -> None:
+        """Ask for the ends of partitions, among them all that are behind.
 
         A committed position matters only where the end has moved since the last look, or where the position was below
-        it: the others are not asked for unless `everything`. For many partitions they cost more than all else.
+        it: the others are not asked for unless `everything`.
         """
-        ends = dict(self._log.end_offsets(self._partitions))
-        for partition, target in self._targets.items():
-            ends[partition] = min(ends[partition], target)
-        before, behind = self.ends, self.behind
-        asked = (
-            self._partitions
-            if everything
-            else [each for each, end in ends.items() if before.get(each) != end or each in behind]
-        )
+        found = dict(self._log.end_offsets(partitions))
+        for partition in self._targets.keys() & found.keys():
+            found[partition] = min(found[partition], self._targets[partition])
+        moved = {each for each, end in found.items() if self.ends.get(each) != end}
+        ends = {**self.ends, **found}
+        asked = [each for each in partitions if everything or each in moved or each in self.behind]
         positions = self._log.committed(self._application_id, asked) if asked else {}
         fresh = [each for each, position in positions.items() if position is None and each.topic not in self._latest]
         starts = self._log.start_offsets(fresh) if fresh else {}
@@ -61,6 +93,8 @@ class Lags:
             start = starts.get(each, ends[each]) if position is None else position
             if start < ends[each]:
                 now[each] = start
+        active = now.keys() | (moved & self.ends.keys())
+        self._active |= dict.fromkeys(active, self._seconds())
         self.ends, self.behind = ends, now
 
     def begin_batch(self) -> None:

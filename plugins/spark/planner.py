@@ -19,10 +19,12 @@ from penstock.plugins.runtime.application.preparation import Prepared
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
 
+from .batch_size import BatchSize
 from .control import Control, ControlFile
 from .lags import Lags
 from .openings import Openings
 from .placement import slot, slot_key
+from .rests import Rests
 
 Offset = dict[str, Any]
 """What Spark logs for a batch: `seq` counts batches, `clock_ms` is their wall clock, `step` the test's step, and `ends`
@@ -34,7 +36,6 @@ Row = tuple[int, str]
 
 _FILE = "plan"
 _FIRST_WAIT, _LONGEST_WAIT = 0.02, 0.5
-_FIRST_IDLE_WAIT, _LONGEST_IDLE_WAIT = 0.005, 0.05
 _MOST_DOUBLINGS = 10
 """After so many doublings a wait has its longest time; a larger power of two may not fit into a float."""
 RENEWAL_SECONDS = 50.0
@@ -51,6 +52,7 @@ class Plan:
 
     `tasks`: (topic, partition) pairs by task id. `internal`: the application's own topics. `latest`: topics that are
     first read at their end. `globals`: topics of global stores. `control`: the directory of the control files.
+    `interval_ms`: of Spark's trigger; 0 for batches back to back.
     """
 
     application_id: str
@@ -62,9 +64,10 @@ class Plan:
     max_records: int | None
     punctuation_interval_ms: int
     control: str
+    interval_ms: int = 0
 
     @classmethod
-    def of(cls, prepared: Prepared, parallelism: int, control: str) -> Plan:
+    def of(cls, prepared: Prepared, parallelism: int, control: str, interval_ms: int = 0) -> Plan:
         """Return the plan of a prepared application."""
         application, assignment = prepared.application, prepared.assignment
         settings = application.settings
@@ -78,6 +81,7 @@ class Plan:
             settings.max_records_per_batch,
             duration_ms(settings.punctuation_interval),
             control,
+            interval_ms,
         )
 
     def write(self) -> None:
@@ -118,13 +122,15 @@ class BatchPlanner:
         self._readers = {each: task for task, partitions in self._inputs.items() for each in partitions}
         self._slots = {task: slot(TaskId.parse(task), plan.parallelism) for task in plan.tasks}
         self._keys = [slot_key(number, plan.parallelism) for number in range(plan.parallelism)]
-        self._lags = Lags(log, plan.application_id, list(self._readers), plan.internal, plan.latest)
+        self._lags = Lags(log, plan.application_id, list(self._readers), plan.internal, plan.latest, seconds)
         self._drains_only = False
         self._has_run = False
         self._quiet_until = 0.0
         self._look_at_all_at = 0.0
         self._behind_before: Mapping[TopicPartition, int] = {}
-        self._idle_batches = self._idle_looks = 0
+        self._idle_batches = 0
+        self._size = BatchSize(plan.interval_ms / 1000, seconds)
+        self._rests = Rests(self._control, wait, seconds)
         self._owners: Mapping[str, str] = {}
         self._openings = Openings(plan.tasks, seconds)
         self._planned: dict[TopicPartition, int] = {}
@@ -142,8 +148,11 @@ class BatchPlanner:
         """Return the offset of the next batch, or `start` when there is nothing to do.
 
         A batch runs at the start, when the control file asks for a step, for tasks that are not open, or for a slot
-        that moves, when a wall-clock tick is due, and while some position is below its end.
+        that moves, when a wall-clock tick is due, and while some position is below its end. Without `max_records` its
+        size follows from how long the batches before it took.
         """
+        if self._size.end():
+            self._quiet_until = self._seconds() + RENEWAL_SECONDS
         for _ in range(_MOST_LOOKS):
             control = self._control.read()
             if control.stopping:
@@ -203,14 +212,14 @@ class BatchPlanner:
             has_unopened
             or any(control.owners.get(number) != owner for number, owner in self._owners.items())
             or self._is_tick_due(control, start)
-            or self._seconds() >= self._quiet_until
+            or (not self._drains_only and self._seconds() >= self._quiet_until)
         )
 
     def _is_tick_due(self, control: Control, start: Offset) -> bool:
-        if control.next_tick is None:
-            return False
-        earliest: int = start["clock_ms"] + self._plan.punctuation_interval_ms
-        return self._now_ms(control) >= max(control.next_tick, earliest)
+        return control.next_tick is not None and self._now_ms(control) >= self._earliest_tick(control, start)
+
+    def _earliest_tick(self, control: Control, start: Offset) -> int:
+        return max(control.next_tick or 0, int(start["clock_ms"]) + self._plan.punctuation_interval_ms)
 
     def _now_ms(self, control: Control) -> int:
         return self._clock.now_ms() if control.clock_ms is None else control.clock_ms
@@ -221,8 +230,10 @@ class BatchPlanner:
             self._control.write_drained(start["step"])
         if not self._drains_only:
             # Spark calls again after milliseconds, and each call asks the log.
-            self._wait(_doubled(_FIRST_IDLE_WAIT, _LONGEST_IDLE_WAIT, self._idle_looks))
-            self._idle_looks += 1
+            tick = (
+                None if control.step is not None or control.next_tick is None else self._earliest_tick(control, start)
+            )
+            self._rests.rest(self._lags.look_seconds, None if tick is None else tick - self._now_ms(control))
 
     # ------------------------------------------------------------------ what a batch has
 
@@ -239,15 +250,19 @@ class BatchPlanner:
             self._look_at_all_at = 0.0
         else:
             self._idle_batches = 0
-        self._idle_looks = 0
+            self._size.learn()
+        self._rests.end()
         self._has_run = True
-        self._quiet_until = self._seconds() + RENEWAL_SECONDS
         self._behind_before, self._owners = behind, control.owners
         self._lags.begin_batch()
         if unopened:
             self._openings.note(control.unopened)
         seq = start["seq"] + 1
-        self._planned = self._ends(_limit(behind, self._lags.ends, max_records, seq), unopened)
+        if max_records is None and control.step is None:
+            max_records = self._size.limit
+        limited = _limit(behind, self._lags.ends, max_records, seq)
+        self._planned = self._ends(limited, unopened)
+        self._size.begin(sum(limited.values()) - sum(behind.values()))
         offset: Offset = {
             "seq": seq,
             "clock_ms": self._now_ms(control),

@@ -115,7 +115,8 @@ class ApplicationQuery:
 
         spark = tune(self._session, self.checkpoint.is_local, self.parallelism)
         spark.dataSource.register(PenstockDataSource)
-        Plan.of(self._prepared, self.parallelism, str(self._directory)).write()
+        interval_ms = int(trigger.get("processingTime", "0 milliseconds").removesuffix(" milliseconds"))
+        Plan.of(self._prepared, self.parallelism, str(self._directory), interval_ms).write()
         LogFile(self._directory).write(self._prepared.application.settings)
         messages = (
             spark.readStream.format(NAME)

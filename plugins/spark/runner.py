@@ -28,16 +28,19 @@ from penstock.system_errors import raise_open_files_limit
 from .executors import wait_for_executors
 from .progress import RunProgress, RunSummary
 from .query import ApplicationQuery, SparkFailure
+from .rests import rest_seconds
 from .session import check_java, check_session, local_cores, make_session
 from .stop_request import StopRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_POLL_SECONDS = 0.05
-_LAG_SECONDS = 0.5
+_POLL_SECONDS, _LONGEST_POLL_SECONDS = 0.05, 1.0
+_LAG_SECONDS, _LONGEST_LAG_SECONDS = 0.5, 5.0
 _MAINTENANCE_SECONDS = 60.0
 _REASSIGN_SECONDS = 5.0
+_COST_SHARE = 50
+"""What is done now and then is done after so many times the time that it takes, so that it costs 2 % at most."""
 _MOST_RESTARTS = 5
 
 _log = logging.getLogger("penstock.spark")
@@ -173,6 +176,7 @@ class _Run:
         self._summary = RunSummary(running.application.id)
         self._rate = 0.0
         self._next_lag = self._next_assignment = 0.0
+        self._worked_at = self._began
         self._next_maintenance = self._began + _MAINTENANCE_SECONDS
         self._failures_in_a_row = 0
         self._is_reassigning = False
@@ -230,7 +234,8 @@ class _Run:
                 query.stop()
                 raise self._running.lease.lost
             self._do_periodic_work()
-            self._stop.wait(_POLL_SECONDS)
+            # Each look costs the JVM some time as well: look rarely while nothing happens.
+            self._stop.wait(rest_seconds(self._quiet_seconds(), shortest=_POLL_SECONDS, longest=_LONGEST_POLL_SECONDS))
         if self._stop.reason is not None:
             self._summary.stopped_by = self._stop.reason
             return True
@@ -246,6 +251,7 @@ class _Run:
     def _take(self, batches: list[Any]) -> None:
         for batch in batches:
             self._failures_in_a_row = 0
+            self._worked_at = time.monotonic()
             self._summary.batches += 1
             for report in batch.reports:
                 self._summary.add(report)
@@ -258,10 +264,14 @@ class _Run:
     def _report_progress(
         self, reports: tuple[TaskReport, ...] = (), seconds: float = 0.0, hosts: tuple[HostStatus, ...] = ()
     ) -> None:
-        self._next_lag = time.monotonic() + _LAG_SECONDS
+        began = time.monotonic()
+        self._next_lag = began + _LAG_SECONDS
         if self._on_progress is None:
             return
         lag = self._lag()
+        now = time.monotonic()
+        quiet = min(_LONGEST_LAG_SECONDS, self._quiet_seconds() / 10)
+        self._next_lag = now + max(_LAG_SECONDS, quiet, _COST_SHARE * (now - began))
         positions = {TopicPartition(each.topic, each.partition): each.next_offset for each in lag}
         ends = {TopicPartition(each.topic, each.partition): each.end for each in lag}
         summary = self._summary
@@ -272,6 +282,10 @@ class _Run:
                 hosts,
             )
         )  # fmt: skip
+
+    def _quiet_seconds(self) -> float:
+        """Return how long ago the last batch with work ended; a run that should end is not quiet."""
+        return 0.0 if self._wants_to_stop() else time.monotonic() - self._worked_at
 
     def _lag(self) -> list[PartitionLag]:
         prepared = self._running.prepared
@@ -287,9 +301,11 @@ class _Run:
             self._next_maintenance = now + _MAINTENANCE_SECONDS
             self._maintain()
         if "availableNow" not in self._trigger and now >= self._next_assignment:
-            self._next_assignment = now + _REASSIGN_SECONDS
             running = self._running
-            if resolve(running.application, running.log).tasks != running.prepared.assignment.tasks:
+            found = resolve(running.application, running.log).tasks
+            ended = time.monotonic()
+            self._next_assignment = ended + max(_REASSIGN_SECONDS, _COST_SHARE * (ended - now))
+            if found != running.prepared.assignment.tasks:
                 _log.info("topics or their partitions have changed: starting again with other tasks")
                 self._is_reassigning = True
 

@@ -52,7 +52,7 @@ class SteppingDriver:
         self._step += 1
         self._query.set_control(clock_ms=clock_ms, step=self._step)
         if not self._query.is_active:
-            self._query.start({"processingTime": "0 seconds"})
+            self._query.start({"processingTime": "0 milliseconds"})
         deadline = time.monotonic() + timeout
         reports: list[TaskReport] = []
         checks = 0

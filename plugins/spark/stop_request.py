@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+
+_TURN_SECONDS = 0.05
 
 
 class StopRequest:
@@ -53,5 +56,15 @@ class StopRequest:
         return "stop" if self._event is not None and self._event.is_set() else None
 
     def wait(self, seconds: float) -> None:
-        """Wait, at most until a signal arrives."""
-        self._signalled.wait(0.001 if self._signal is not None else seconds)
+        """Wait, at most until there is a reason; when there is one already, for a moment."""
+        if self.reason is not None:
+            seconds = 0.001
+        if self._event is None:
+            self._signalled.wait(seconds)
+            return
+        # A signal does not end a wait for the caller's event, and this must not set that: look at both in turns.
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not (
+            self._event.wait(min(left, _TURN_SECONDS)) or self._signalled.is_set()
+        ):
+            pass

@@ -169,6 +169,8 @@ def test_records_that_never_come_make_a_batch(stage: Stage) -> None:
 
 def test_a_quiet_application_runs_a_batch_in_time_for_the_leases_of_hosts(stage: Stage) -> None:
     offset = stage.started()
+    stage.seconds += 2 * RENEWAL_SECONDS
+    assert stage.planner.next(offset, None) is offset, "it counts from the batch's end"
     stage.seconds += RENEWAL_SECONDS - 1
     assert stage.planner.next(offset, None) is offset
     stage.seconds += 1
@@ -310,6 +312,37 @@ def test_under_a_limit_tasks_without_a_share_wait(stage: Stage) -> None:
     stage.put("app-r", 1)
     ends = [stage.planner.next({**offset, "seq": seq}, 1)["ends"] for seq in range(2)]
     assert sorted(map(sorted, ends)) == [["app-r"], ["in"]]
+
+
+def test_a_backlog_is_read_in_batches_whose_size_follows_from_their_time(stage: Stage) -> None:
+    stage.put("in", 20_000)
+    stage.planner._size.limit = 1_000
+    offset = stage.started()
+    assert offset["ends"]["in"] == {"0": 1_000}
+    stage.seconds += 6.0
+    stage.commit("0_0", IN, 1_000)
+    offset = stage.planner.next(offset, None)
+    assert offset["ends"]["in"] == {"0": 1_000 + 5_000}, "it may take 30 seconds"
+    assert stage.planner.next(offset, None)["ends"]["in"] == {"0": 6_000}, "a batch that moved nothing teaches nothing"
+    assert stage.planner.next(offset, 7)["ends"]["in"] == {"0": 1_007}, "a limit that is set wins"
+    stage.order(step=1, clock_ms=5)
+    assert stage.planner.next(offset, None)["ends"]["in"] == {"0": 20_000}, "a test's step reads everything"
+
+
+def test_draining_in_batches_of_limited_size_ends_with_everything_read(stage: Stage) -> None:
+    stage.put("in", 2_000)
+    stage.planner._size.limit = 100
+    stage.planner.drain_only()
+    offset, batches = stage.started(), 0
+    while True:
+        stage.commit("0_0", IN, offset["ends"]["in"]["0"])
+        stage.seconds += 100.0
+        following = stage.planner.next(offset, None)
+        if following is offset:
+            break
+        offset, batches = following, batches + 1
+    assert offset["ends"]["in"] == {"0": 2_000}
+    assert batches > 1
 
 
 class Counting(MemoryLog):
