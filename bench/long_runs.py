@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -28,8 +27,8 @@ SLACK = {
     "threads": 5.0,
     # Spark deletes old files of its state once a minute, and a second makes a dozen.
     "checkpoint_files": 1_000.0,
-    # A changelog deletes files when it makes a snapshot, which goes by bytes. At a trickle that is hours.
-    "changelog_files": math.inf,
+    # A changelog deletes files when it makes a snapshot, after a thousand deltas of each task.
+    "changelog_files": 2_500.0,
 }
 """Growth that counts as flat whatever the mean is; of other files `FILES_SLACK`. A leak makes more in an hour."""
 FILES_SLACK = 20.0

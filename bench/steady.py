@@ -62,7 +62,8 @@ class SteadyApplication:
         self._output = self.directory / "output"
         name = secrets.token_hex(4)
         self.source, self.target = f"bench-in-{name}", f"bench-out-{name}"
-        settings: dict[str, Any] = {"data_dir": str(self.directory / "data")}
+        # With the default, an hour, the changelog of a shorter run would only grow.
+        settings: dict[str, Any] = {"data_dir": str(self.directory / "data"), "changelog_grace": "1min"}
         if log == "local":
             self.log = open_log(Settings(**settings))
         else:
