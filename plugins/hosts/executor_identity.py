@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
@@ -60,15 +60,35 @@ def describe(identity: str) -> str:
     return f"executor {executor} on {host} (process {process})"
 
 
+class OrphanError(Exception):
+    """This worker's daemon ended before the worker knew its executor. Spark ends a worker that raises an error."""
+
+
 def executor_identity() -> ExecutorIdentity:
-    """Return the executor of this process, which is one of Spark's Python workers."""
-    return _cached(os.getpid(), os.getppid())
+    """Return the executor of this process, which is one of Spark's Python workers.
+
+    A worker outlives its daemon, and Spark goes on using it: it stays where it was, and `daemon` is None from then on.
+    Raises OrphanError if the daemon has ended before the first call.
+    """
+    found = _cached(os.getpid())
+    return found if found.daemon in (None, os.getppid()) else replace(found, daemon=None)
 
 
 @lru_cache(maxsize=1)
-def _cached(process: int, parent: int) -> ExecutorIdentity:
-    # The parent is part of the key: where it has ended, this process is an orphan and must not be taken for its child.
-    return find_identity(parent, system_processes())
+def _cached(process: int) -> ExecutorIdentity:
+    parent, processes = os.getppid(), system_processes()
+    if is_orphan(parent, os.getpgid(0), processes):
+        raise OrphanError("the daemon of this Python worker has ended, and the worker's executor is not known")
+    return find_identity(parent, processes)
+
+
+def is_orphan(parent: int, group: int, processes: Processes) -> bool:
+    """Return whether a worker of PySpark's daemon has lost it. `group`: the worker's process group.
+
+    A daemon leads the process group of its workers, so the group's number is the daemon's pid.
+    """
+    is_below_jvm = any(_is_jvm(each) for each in _ancestors(parent, processes))
+    return parent != group and not is_below_jvm and processes.find(group) is None
 
 
 @dataclass(frozen=True)

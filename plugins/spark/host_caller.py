@@ -29,11 +29,14 @@ class HostCaller:
         """Return this process's connection to the host of a slot. Hosts of different scopes are not the same."""
         key = host_key(self.family, identity.text, slot, scope)
         found = _clients.get((key, self.digest))
-        if found is None:
-            watched = [Process(identity.process, started_at(identity.process), "the executor's JVM")]
-            if identity.daemon is not None:
-                watched.append(Process(identity.daemon, started_at(identity.daemon), "PySpark's daemon"))
-            found = Client(HostSpec(key, slot, self.digest, self.cargo, self.title, tuple(watched), scope))
+        pids = [each for each in (identity.process, identity.daemon) if each is not None]
+        if found is None or [each.pid for each in found.spec.watched] != pids:
+            # A daemon that has ended took its hosts with it; the next ones watch the JVM alone.
+            names = ("the executor's JVM", "PySpark's daemon")
+            watched = tuple(Process(pid, started_at(pid), name) for pid, name in zip(pids, names, strict=False))
+            if found is not None:
+                found.close()
+            found = Client(HostSpec(key, slot, self.digest, self.cargo, self.title, watched, scope))
             _clients[key, self.digest] = found
         return found
 

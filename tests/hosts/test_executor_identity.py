@@ -15,11 +15,13 @@ from penstock.plugins.hosts import executor_identity
 from penstock.plugins.hosts.executor_identity import (
     LOCAL_EXECUTOR,
     ExecutorIdentity,
+    OrphanError,
     ProcFiles,
     PsCommand,
     describe,
     executor_id,
     find_identity,
+    is_orphan,
     system_processes,
 )
 
@@ -137,3 +139,31 @@ def test_the_present_process_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> N
     executor_identity._cached.cache_clear()
     assert executor_identity.executor_identity() == executor_identity.executor_identity()
     assert asked == [os.getppid()]
+
+
+def test_a_worker_that_has_lost_its_daemon_stays_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    daemon = ExecutorIdentity(LOCAL_EXECUTOR, "h", 20, "5", "b", daemon=os.getppid())
+    monkeypatch.setattr(executor_identity, "_cached", lambda process: daemon)
+    assert executor_identity.executor_identity() == daemon
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    orphan = executor_identity.executor_identity()
+    assert (orphan.text, orphan.daemon) == (daemon.text, None)
+
+
+def test_an_orphan_of_a_daemon_is_told_from_others(tree: Tree) -> None:
+    tree.add(1, 0, ["/sbin/init"])
+    tree.add(20, 1, EXECUTOR)
+    tree.add(30, 20, DAEMON)
+    tree.add(40, 1, ["bash"])
+    processes = ProcFiles(tree.root)
+    assert not is_orphan(30, 30, processes), "its daemon is its parent"
+    assert not is_orphan(20, 20, processes), "Spark runs without a daemon"
+    assert not is_orphan(1, 40, processes), "no worker of a daemon"
+    assert is_orphan(1, 31, processes)
+
+
+def test_an_orphan_does_not_guess_its_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    executor_identity._cached.cache_clear()
+    monkeypatch.setattr(executor_identity, "is_orphan", lambda *_: True)
+    with pytest.raises(OrphanError, match="has ended"):
+        executor_identity.executor_identity()
