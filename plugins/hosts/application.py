@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,10 @@ from .plan import SlotPlan
 from .reports import SlotMessage, TaskFailure, TaskResult
 
 _OPENING_THREADS = 16
+_GLOBALS = ""
+"""The key of the global stores beside the ids of tasks."""
+
+_log = logging.getLogger("penstock.hosts")
 
 
 @dataclass(frozen=True)
@@ -64,20 +68,16 @@ class ApplicationEngine(Engine):
         self._log: Log = open_log(cargo.application.settings)
         self._tasks: dict[str, TaskWorker] = {}
         self._wait_until: dict[str, float] = {}
-        """By task, the time before which a failed record is not tried again."""
+        """By task, and for the global stores, the time before which a failed record is not tried again."""
 
     def handle(self, request: Batch) -> SlotMessage:
         """Run one batch."""
         plan = request.plan
         names = [*plan.ends, *self._due(plan)]
-        failed = self._prepare(names, request.known)
-        current = self._are_current(names)
-        results = []
-        for name in names:
-            if name in failed:
-                results.append(self._failure(name, failed[name]))
-            else:
-                results.append(self._run(name, plan, request.known.get(name), current.get(name)))
+        if names and not self._update_globals(plan):
+            results = [TaskResult(name) for name in names]
+        else:
+            results = self._run_all(names, plan, request.known)
         self._logs.task = ""
         return SlotMessage(
             plan.slot,
@@ -95,6 +95,32 @@ class ApplicationEngine(Engine):
         self._log.close()
 
     # ------------------------------------------------------------------ inside
+
+    def _update_globals(self, plan: SlotPlan) -> bool:
+        """Read the global stores on, for all tasks; return False while a failed record of theirs has to wait."""
+        if self._waits(_GLOBALS):
+            return False
+        try:
+            self._resources.try_update_globals(
+                self._application, self._log, plan.global_ends, plan.clock_ms, plan.topic_ids
+            )
+        except RetryRequested as retry:
+            self._wait(_GLOBALS, retry)
+            return False
+        except Exception:
+            _log.debug("each task that needs the global stores raises this error, with its name", exc_info=True)
+        return True
+
+    def _run_all(self, names: Sequence[str], plan: SlotPlan, known: Mapping[str, KnownCommit]) -> list[TaskResult]:
+        failed = self._prepare(names, known)
+        current = self._are_current(names)
+        results = []
+        for name in names:
+            if name in failed:
+                results.append(self._failure(name, failed[name]))
+            else:
+                results.append(self._run(name, plan, known.get(name), current.get(name)))
+        return results
 
     def _due(self, plan: SlotPlan) -> Iterable[str]:
         """Return open tasks without records whose punctuator is due, or whose commit has to be repeated."""
@@ -149,13 +175,16 @@ class ApplicationEngine(Engine):
         try:
             report = task.try_batch(ends, plan.clock_ms, known, plan.topic_ids, is_current=is_current)
         except RetryRequested as retry:
-            self._wait_until[name] = time.monotonic() + retry.delay_ms / 1000
+            self._wait(name, retry)
             return TaskResult(name)
         except Exception as error:
             return self._failure(name, error)
         if report.opened == FIRST:
             report.opened = self._host.reason
         return TaskResult(name, report)
+
+    def _wait(self, name: str, retry: RetryRequested) -> None:
+        self._wait_until[name] = time.monotonic() + retry.delay_ms / 1000
 
     def _waits(self, name: str) -> bool:
         until = self._wait_until.get(name)

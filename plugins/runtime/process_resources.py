@@ -75,12 +75,23 @@ class ProcessResources:
 
         `topic_ids`: the ids of their topics in that plan.
         """
-        while application.program.global_stores:
+        while True:
             try:
-                self._global(application).update(log, ends, now_ms, topic_ids)
-                return
+                return self.try_update_globals(application, log, ends, now_ms, topic_ids)
             except RetryRequested as retry:
                 self.wait_ms(retry.delay_ms)
+
+    def try_update_globals(
+        self,
+        application: Application,
+        log: Log,
+        ends: Mapping[TopicPartition, int],
+        now_ms: int,
+        topic_ids: Mapping[str, str] | None = None,
+    ) -> None:
+        """Do what `update_globals` does, but raise RetryRequested instead of waiting before a retry."""
+        if application.program.global_stores:
+            self._global(application).update(log, ends, now_ms, topic_ids)
 
     def global_stores(self, application: Application) -> Mapping[str, StateStore]:
         """Return the global stores by name, as of the last update."""

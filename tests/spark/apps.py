@@ -50,9 +50,9 @@ class LookUp(Processor):
         self.context.forward(record.with_value(str(self.context.get_store("table").get(record.key))))
 
 
-def look_up() -> Topology:
+def look_up(fill: Any = Fill) -> Topology:
     """Each record gets its key's value in a global store."""
-    topology = Topology().add_global_store(key_value_store("table", key_serde="str"), "rows", "table", "fill", Fill)
+    topology = Topology().add_global_store(key_value_store("table", key_serde="str"), "rows", "table", "fill", fill)
     return topology.add_source("in", "in").add_processor("look-up", LookUp, "in").add_sink("out", "out", "look-up")
 
 

@@ -1,0 +1,294 @@
+"""ApplicationEngine without Spark and without a process: the tasks of one slot, on a local log."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import WALL_CLOCK_TIME, LogError, Processor, Record, RetryAfter, Topology
+from penstock.log import TaskCommitter
+from penstock.plugins.hosts import application as application_module
+from penstock.plugins.hosts.application import ApplicationCargo, ApplicationEngine, Batch
+from penstock.plugins.hosts.engine import HostInfo
+from penstock.plugins.hosts.plan import SlotPlan
+from penstock.plugins.hosts.reports import SlotMessage, TaskResult
+from penstock.plugins.hosts.status import Meter
+from penstock.plugins.runtime.application.preparation import prepare
+from penstock.record import TopicPartition
+from tests.spark import apps
+from tests.spark.surroundings import Surroundings
+
+
+@dataclass
+class World:
+    """An application, its log, and engines that run it as the host of slot 0."""
+
+    surroundings: Surroundings
+    topology: Topology
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    clock_ms: int = 0
+
+    def __post_init__(self) -> None:
+        self.prepared = prepare(
+            self.surroundings.application("app", self.topology, **self.settings), self.surroundings.log
+        )
+        self.stack = ExitStack()
+        self.tasks = self.prepared.tasks()
+
+    def engine(self, reason: str = "first") -> ApplicationEngine:
+        cargo = ApplicationCargo(self.prepared.application, self.tasks, "/nowhere", 30)
+        made = cargo.engine(HostInfo("token", 0, "", reason, Meter()))
+        self.stack.callback(made.close)
+        return made
+
+    def batch(self, engine: ApplicationEngine, *tasks: str, globals_of: str = "") -> dict[str, TaskResult]:
+        """Run a batch with these tasks (or none) up to the ends of their topics, and return the results by task."""
+        log = self.surroundings.log
+        ends = {task: log.end_offsets(self.tasks[task]) for task in tasks}
+        global_ends = log.end_offsets([TopicPartition(globals_of, 0)]) if globals_of else {}
+        ids = {globals_of: log.topic(globals_of).id} if globals_of else {}
+        message = engine.handle(Batch(SlotPlan(0, "", self.clock_ms, ends, global_ends, ids), {}, "e"))
+        assert isinstance(message, SlotMessage)
+        again = SlotMessage.from_json(message.to_json())
+        assert (again.slot, again.executor, again.failure) == (0, "e", None)
+        return {result.task_id: result for result in message.results}
+
+    def outputs(self) -> dict[str | None, list[str | None]]:
+        return self.surroundings.values_by_key("out")
+
+
+MakeWorld = Callable[..., World]
+
+
+@pytest.fixture
+def make_world(tmp_path: Path) -> Iterator[MakeWorld]:
+    with ExitStack() as stack:
+
+        def make(topology: Topology, partitions: int = 2, **settings: Any) -> World:
+            surroundings = stack.enter_context(Surroundings(tmp_path / "data"))
+            surroundings.create(**{"in": partitions, "out": 1, "table": 1})
+            made = World(surroundings, topology, settings)
+            stack.enter_context(made.stack)
+            return made
+
+        yield make
+
+
+@pytest.fixture
+def seconds(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """The engine's clock for retries: call it to let time pass."""
+    now = [1000.0]
+
+    class Time:
+        @staticmethod
+        def monotonic() -> float:
+            return now[0]
+
+    def advance(by: float) -> None:
+        now[0] += by
+
+    monkeypatch.setattr(application_module, "time", Time)
+    return advance
+
+
+def put(world: World, partition: int, *values: str, key: str = "k") -> None:
+    world.surroundings.put("in", [(f"{key}{partition}", value, 1) for value in values], partition)
+
+
+def opened(results: Mapping[str, TaskResult]) -> dict[str, str]:
+    return {task: result.report.opened for task, result in results.items() if result.report is not None}
+
+
+# ---------------------------------------------------------------------- opening
+
+
+def test_tasks_are_opened_side_by_side_and_stay_open(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = make_world(apps.count(), partitions=4)
+    engine = world.engine()
+    # Each opening waits for the others: one after the other they would not get further.
+    meeting, open_committer = threading.Barrier(4, timeout=30), engine._log.open_committer
+
+    def open_together(*args: Any) -> TaskCommitter:
+        meeting.wait()
+        return open_committer(*args)
+
+    monkeypatch.setattr(engine._log, "open_committer", open_together)
+    for partition in range(4):
+        put(world, partition, "a")
+    assert opened(world.batch(engine, *world.tasks)) == dict.fromkeys(world.tasks, "first")
+    assert opened(world.batch(engine, *world.tasks)) == dict.fromkeys(world.tasks, "")
+    assert world.outputs() == {f"k{partition}": ["1"] for partition in range(4)}
+
+
+def test_why_a_task_is_opened(make_world: MakeWorld) -> None:
+    world = make_world(apps.count(apps.Poisoned))
+    engine = world.engine("host lost")
+    assert opened(world.batch(engine, "0_0")) == {"0_0": "host lost"}
+    # Only what the plan names is opened.
+    assert opened(world.batch(engine, "0_1")) == {"0_1": "host lost"}
+    put(world, 0, "poison")
+    failed = world.batch(engine, "0_0", "0_1")["0_0"].failure
+    assert failed is not None
+    world.surroundings.log.delete_commits("app")
+    other = world.engine("moved")
+    assert opened(world.batch(other, "0_1")) == {"0_1": "moved"}
+    results = world.batch(engine, "0_1")
+    assert opened(results) == {"0_1": "taken over"}
+
+
+def test_of_many_tasks_that_are_opened_one_fails_and_is_opened_later(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(apps.count(), partitions=4)
+    engine = world.engine()
+    open_committer = engine._log.open_committer
+
+    def open_some(application_id: str, task_id: str, partitions: Any) -> TaskCommitter:
+        if task_id == "0_2":
+            raise LogError("the broker is away")
+        return open_committer(application_id, task_id, partitions)
+
+    for partition in range(4):
+        put(world, partition, "a")
+    with monkeypatch.context() as patched:
+        patched.setattr(engine._log, "open_committer", open_some)
+        results = world.batch(engine, *world.tasks)
+    failure = results.pop("0_2").failure
+    assert failure is not None
+    assert (failure.kind, failure.message) == ("LogError", "application 'app', task 0_2: the broker is away")
+    assert opened(results) == {"0_0": "first", "0_1": "first", "0_3": "first"}
+    assert opened(world.batch(engine, *world.tasks)) == {"0_0": "", "0_1": "", "0_2": "failed", "0_3": ""}
+    assert world.outputs() == {f"k{partition}": ["1"] for partition in range(4)}
+
+
+# ---------------------------------------------------------------------- tasks that fail
+
+
+def test_a_task_that_fails_does_not_hold_up_its_neighbours(make_world: MakeWorld) -> None:
+    world = make_world(apps.count(apps.Poisoned), partitions=3)
+    engine = world.engine()
+    for partition, value in enumerate(["a", "poison", "c"]):
+        put(world, partition, value)
+    results = world.batch(engine, *world.tasks)
+    failure = results["0_1"].failure
+    assert failure is not None
+    assert failure.kind == "ProcessingError"
+    assert failure.message.startswith("application 'app', task 0_1, node 'count', at topic 'in' partition 1 offset 0")
+    assert "in process" in failure.trace
+    assert world.outputs() == {"k0": ["1"], "k2": ["1"]}
+    assert opened(world.batch(engine, "0_0", "0_2")) == {"0_0": "", "0_2": ""}
+
+
+class Fails(apps.Count):
+    """Fails at the value "flaky" for as long as the file is there."""
+
+    def __init__(self, flag: str) -> None:
+        self.flag = Path(flag)
+
+    def process(self, record: Record) -> None:
+        if record.value == "flaky" and self.flag.exists():
+            raise ValueError("not yet")
+        super().process(record)
+
+
+def again_in_an_hour(failure: Any) -> RetryAfter:
+    return RetryAfter("1h")
+
+
+def test_a_retry_stalls_its_own_task_only(
+    make_world: MakeWorld, tmp_path: Path, seconds: Callable[[float], None]
+) -> None:
+    flag = tmp_path / "flag"
+    flag.touch()
+    world = make_world(apps.count(partial(Fails, str(flag))), processing_handler=again_in_an_hour)
+    engine = world.engine()
+    put(world, 0, "a", "flaky", "b")
+    put(world, 1, "a")
+    # The batch does not wait: neither for the drain of a run nor for the neighbour.
+    results = world.batch(engine, "0_0", "0_1")
+    assert results["0_0"] == TaskResult("0_0")
+    assert world.outputs() == {"k1": ["1"]}
+    flag.unlink()
+    put(world, 1, "b")
+    seconds(3599.0)
+    assert world.batch(engine, "0_0", "0_1")["0_0"] == TaskResult("0_0")
+    assert world.outputs() == {"k1": ["1", "2"]}, "and nothing of the waiting task"
+    seconds(2.0)
+    assert opened(world.batch(engine, "0_0", "0_1")) == {"0_0": "retry", "0_1": ""}
+    assert world.outputs() == {"k1": ["1", "2"], "k0": ["1", "2", "3"]}
+
+
+class FillsUnless(apps.Fill):
+    def __init__(self, flag: str) -> None:
+        self.flag = Path(flag)
+
+    def process(self, record: Record) -> None:
+        if self.flag.exists():
+            raise ValueError("not yet")
+        super().process(record)
+
+
+def test_a_retry_of_a_global_store_does_not_hold_up_the_batch(
+    make_world: MakeWorld, tmp_path: Path, seconds: Callable[[float], None]
+) -> None:
+    flag = tmp_path / "flag"
+    flag.touch()
+    topology = apps.look_up(partial(FillsUnless, str(flag)))
+    world = make_world(topology, processing_handler=again_in_an_hour)
+    world.surroundings.put("table", [("k0", "found", 0)], 0)
+    put(world, 0, "?")
+    engine = world.engine()
+    for _ in range(2):
+        results = world.batch(engine, *world.tasks, globals_of="table")
+        assert list(results.values()) == [TaskResult(task) for task in world.tasks]
+        flag.unlink(missing_ok=True)
+        seconds(1801.0)
+    results = world.batch(engine, *world.tasks, globals_of="table")
+    assert len(results) == 2
+    assert all(result.report is not None for result in results.values())
+    assert world.outputs() == {"k0": ["found"]}
+
+
+# ---------------------------------------------------------------------- tasks without work in the plan
+
+
+class Rings(Processor):
+    def init(self, context: Any) -> None:
+        super().init(context)
+        context.schedule("10s", lambda now: context.forward(Record(context.task_id, str(now), now)), WALL_CLOCK_TIME)
+
+    def process(self, record: Record) -> None:
+        return None
+
+
+def test_due_punctuators_run_without_a_plan_and_others_do_not(make_world: MakeWorld) -> None:
+    world = make_world(Topology().add_source("in", "in").add_processor("r", Rings, "in").add_sink("out", "out", "r"))
+    engine = world.engine()
+    assert set(world.batch(engine, "0_0")) == {"0_0"}
+    world.clock_ms = 9_999
+    assert world.batch(engine) == {}
+    world.clock_ms = 10_000
+    assert set(world.batch(engine)) == {"0_0"}, "and not the task that is not open"
+    assert world.outputs() == {"0_0": ["10000"]}
+    assert world.batch(engine) == {}
+
+
+def test_a_commit_that_expires_is_repeated(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = make_world(apps.count())
+    engine = world.engine()
+    put(world, 0, "a")
+    world.batch(engine, "0_0", "0_1")
+    committer = engine._tasks["0_0"].committer
+    assert committer is not None
+    assert world.batch(engine) == {}
+    monkeypatch.setattr(committer, "expires", lambda: True)
+    result = world.batch(engine)["0_0"]
+    assert result.report is not None
+    assert (result.report.commits, result.report.records_in) == (1, 0)
