@@ -63,7 +63,7 @@ class SteadyApplication:
         name = secrets.token_hex(4)
         self.source, self.target = f"bench-in-{name}", f"bench-out-{name}"
         # With the default, an hour, the changelog of a shorter run would only grow.
-        settings: dict[str, Any] = {"data_dir": str(self.directory / "data"), "changelog_grace": "1min"}
+        settings: dict[str, Any] = {"data_dir": str(self.directory / "data"), "changelog_grace": "1m"}
         if log == "local":
             self.log = open_log(Settings(**settings))
         else:
