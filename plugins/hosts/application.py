@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.log import Log, TaskCommitter
+from penstock.plugins.runtime.application.open_files import check_open_files_of_process
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.opening import KnownCommit
 from penstock.plugins.runtime.process_resources import ProcessResources
@@ -131,7 +132,10 @@ class ApplicationEngine(Engine):
                 yield name
 
     def _prepare(self, names: Iterable[str], known: Mapping[str, KnownCommit]) -> dict[str, Exception]:
-        """Open tasks as far as that can be done side by side; return the errors of those that failed."""
+        """Open tasks as far as that can be done side by side; return the errors of those that failed.
+
+        Raises RuntimeUnavailableError before any is opened when the limit of open files is too low for all.
+        """
         opening = []
         for name in names:
             task = self._tasks.get(name)
@@ -139,6 +143,9 @@ class ApplicationEngine(Engine):
                 task = self._tasks[name] = self._make(name)
             if not task.is_open and not self._waits(name):
                 opening.append(name)
+        if opening:
+            is_open = sum(task.is_open for task in self._tasks.values())
+            check_open_files_of_process(self._application, self._log, is_open + len(opening))
         if len(opening) < 2:
             return {}
         failed: dict[str, Exception] = {}

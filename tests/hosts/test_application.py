@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock import WALL_CLOCK_TIME, LogError, Processor, Record, RetryAfter, Topology
+from penstock import WALL_CLOCK_TIME, LogError, Processor, Record, RetryAfter, RuntimeUnavailableError, Topology
 from penstock.log import TaskCommitter
 from penstock.plugins.hosts import application as application_module
 from penstock.plugins.hosts.application import ApplicationCargo, ApplicationEngine, Batch
@@ -20,6 +20,7 @@ from penstock.plugins.hosts.engine import HostInfo
 from penstock.plugins.hosts.plan import SlotPlan
 from penstock.plugins.hosts.reports import SlotMessage, TaskResult
 from penstock.plugins.hosts.status import Meter
+from penstock.plugins.runtime.application import open_files as open_files_module
 from penstock.plugins.runtime.application.preparation import prepare
 from penstock.record import TopicPartition
 from tests.spark import apps
@@ -292,3 +293,19 @@ def test_a_commit_that_expires_is_repeated(make_world: MakeWorld, monkeypatch: p
     result = world.batch(engine)["0_0"]
     assert result.report is not None
     assert (result.report.commits, result.report.records_in) == (1, 0)
+
+
+def test_a_limit_of_open_files_that_is_too_low_is_met_before_anything_is_opened(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(apps.count(), partitions=9)
+    engine = world.engine()
+    monkeypatch.setattr(open_files_module, "open_files_limit", lambda: (60, 60))
+    with pytest.raises(
+        RuntimeUnavailableError, match=r"9 tasks in one task host need at least \d+ open files, and none"
+    ):
+        world.batch(engine, *world.tasks)
+    assert not any(task.is_open for task in engine._tasks.values())
+    monkeypatch.undo()
+    results = world.batch(engine, *world.tasks)
+    assert all(result.report is not None for result in results.values())

@@ -45,7 +45,7 @@ def test_a_hard_limit_that_is_too_low_ends_the_run_before_spark_starts(tmp_path:
 
     with forked(child) as connection:
         assert answer(connection) == (
-            "application 'counts': 200 tasks in 2 worker process(es), up to 100 in each, need at least 524 open files "
+            "application 'counts': 200 tasks in 2 task host(s), up to 100 in each, need at least 524 open files "
             "in each: the limit of this "
             "process is 500 (hard limit 500); raise it with `ulimit -n`, LimitNOFILE= in a systemd unit, or `--ulimit "
             "nofile=` of a container, or let this host run fewer tasks at once"

@@ -11,15 +11,15 @@ from penstock.system_errors import open_files_advice, open_files_limit
 from .preparation import Prepared
 
 _BASE = 24
-"""Open files of a worker process without a task."""
+"""Open files of a task host without a task."""
 _LOCK = 1
 """Each task's directory on this host has a lock."""
 
 
 def check_open_files(prepared: Prepared, log: Log, cores: int | None) -> None:
-    """Raise RuntimeUnavailableError when the tasks need more open files than the workers on this machine may have.
+    """Raise RuntimeUnavailableError when the tasks need more open files than the task hosts on this machine may have.
 
-    `cores`: number of worker processes that share the tasks; None if they run on other machines, whose limits are
+    `cores`: number of task hosts that share the tasks; None if they run on other machines, whose limits are
     unknown. It counts the least that evenly spread tasks need. A run may still meet the limit, and then ends with the
     same advice.
     """
@@ -32,14 +32,25 @@ def check_open_files(prepared: Prepared, log: Log, cores: int | None) -> None:
     needed = open_files(prepared.application, log, each)
     if needed > limit:
         raise RuntimeUnavailableError(
-            f"application {prepared.application.id!r}: {tasks} tasks in {processes} worker process(es), up to {each} "
+            f"application {prepared.application.id!r}: {tasks} tasks in {processes} task host(s), up to {each} "
             "in each, need at least "
             f"{needed} open files in each: {open_files_advice()}"
         )
 
 
+def check_open_files_of_process(application: Application, log: Log, tasks: int) -> None:
+    """Raise RuntimeUnavailableError when this process may not have as many open files as `tasks` tasks need."""
+    limit, _ = open_files_limit()
+    needed = open_files(application, log, tasks) if limit >= 0 else 0
+    if needed > limit >= 0:
+        raise RuntimeUnavailableError(
+            f"application {application.id!r}: {tasks} tasks in one task host need at least {needed} open files, and "
+            f"none was opened: {open_files_advice()}"
+        )
+
+
 def open_files(application: Application, log: Log, tasks: int) -> int:
-    """Return the least number of open files of a worker process with `tasks` tasks."""
+    """Return the least number of open files of a task host with `tasks` tasks."""
     # Count for the sub-topology with the fewest stores.
     stores = min(
         sum(
