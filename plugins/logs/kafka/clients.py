@@ -37,6 +37,8 @@ _COMMON = {
     "socket.keepalive.enable": True,
     "allow.auto.create.topics": False,
 }
+FETCH_WAIT_MS = 20
+"""How long a broker delays the answer to a consumer that is at the end of a partition."""
 _CONSUMER = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
@@ -44,7 +46,7 @@ _CONSUMER = {
     "auto.offset.reset": "error",
     "isolation.level": "read_committed",
     "check.crcs": False,
-    "fetch.wait.max.ms": 100,
+    "fetch.wait.max.ms": FETCH_WAIT_MS,
     "fetch.error.backoff.ms": 50,
     "fetch.queue.backoff.ms": 2,
     "max.partition.fetch.bytes": 2 * 1024 * 1024,
@@ -57,6 +59,8 @@ _PRODUCER = {
     "partitioner": "murmur2_random",
     "sticky.partitioning.linger.ms": 0,
     "linger.ms": 5,
+    # A transaction that begins before the markers of the last one are written is refused, and tried again after this.
+    "retry.backoff.ms": 5,
     "batch.num.messages": 10_000,
     "queue.buffering.max.messages": 1_000_000,
     "queue.buffering.max.kbytes": 1_048_576,

@@ -300,6 +300,11 @@ class AtLeastOnce(KafkaCommitter):
     open_files = 13
     _sent: Outbox | None = None
 
+    def _open(self, transactions: Transactions) -> None:
+        super()._open(transactions)
+        # A producer needs half a second before its first record: it passes while other tasks are opened.
+        self._outbox()
+
     def close(self) -> None:
         """Release everything; records that were sent and not delivered are given up."""
         super().close()

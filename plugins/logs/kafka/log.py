@@ -6,7 +6,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from functools import partial
 
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -24,15 +23,14 @@ from .groups import Groups
 from .notes import Notes
 from .positions import plain, position_of, start_positions, task_of, without_position
 from .producing import SharedOutbox, largest_message
-from .reading import MOST_READERS, PartitionReader, Readers, out_of_range
+from .readers import CONSUMER_FILES, Readers
+from .reading import out_of_range
 from .topics import Topics
 from .transactions import Transactions
 
 _GUARANTEES = {"exactly_once": ExactlyOnce, "exactly_once_v2": ExactlyOnce, "at_least_once": AtLeastOnce}
 _SETTLE_SECONDS = 1.0
 """How long to wait until the positions of a commit that has returned can be read; most take a tenth of a second."""
-_READER_GROUP = "penstock"
-"""The group of consumers that only read: librdkafka needs a name, though they neither join nor commit."""
 
 
 class KafkaLog(Log):
@@ -59,15 +57,15 @@ class KafkaLog(Log):
         self._topics = Topics(self._clients)
         self._groups = Groups(self._clients)
         self._notes = Notes(self._clients, self._topics)
-        self._readers = Readers(partial(PartitionReader, self._clients, _READER_GROUP))
+        self._readers = Readers(self._clients)
         self._lock = threading.Lock()
         self._outbox = SharedOutbox(self._clients, self._topics.count)
         self._measured: dict[str, int | None] = {}
         self._positions: dict[tuple[str, str], Consumer] = {}
 
     def open_files(self, tasks: int) -> int:
-        """Return how many the committers of `tasks` tasks, and one reader for each, need with one broker."""
-        return tasks * self._committer.open_files + min(tasks, MOST_READERS) * PartitionReader.open_files
+        """Return how many the committers of `tasks` tasks, and one reader for all of them, need with one broker."""
+        return tasks * self._committer.open_files + min(tasks, 1) * CONSUMER_FILES
 
     # -- topics
 

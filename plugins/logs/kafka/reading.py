@@ -1,13 +1,10 @@
-"""Reading records: consumers that prefetch one partition each, and their messages by column."""
+"""Reading records: a consumer that prefetches one partition, and its messages by column."""
 
 from __future__ import annotations
 
-import threading
 import time
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
@@ -20,34 +17,31 @@ from .failures import is_retriable
 
 _MESSAGES = 4_000
 """How many messages are taken from a consumer at once."""
-MOST_READERS = 32
-"""How many partitions a process prefetches; each costs some threads and up to `queued.max.messages.kbytes`."""
 _BLOCK_SECONDS = 0.1
 _SAMPLED = 32
 
 
 class PartitionReader:
-    """A consumer that prefetches one partition from `offset` on. Used by one thread at a time.
+    """Reads one partition from `offset` on, with a consumer that has no other partition. Used by one thread at a time.
 
-    It never seeks: right after a seek, a consumer may still report the position and the end from before.
+    It never seeks. Its consumer may have had other partitions before, and the same one only up to `offset`: an event
+    from before would then say nothing that is wrong (see `Readers`).
     """
 
-    open_files = 8
-    """How many file descriptors one reader needs with one broker."""
-
-    def __init__(self, clients: Clients, group: str, partition: TopicPartition, offset: int) -> None:
+    def __init__(self, clients: Clients, consumer: Consumer, partition: TopicPartition, offset: int) -> None:
         self.partition = partition
         self.next = offset
         """Where the last fetch ended, and the next one begins."""
         self._clients = clients
-        self._consumer: Consumer = clients.consumer(group)
-        try:
-            self._consumer.assign([KafkaPartition(partition.topic, partition.partition, offset)])
-        except BaseException:
-            self._consumer.close()
-            raise
+        self._consumer = consumer
         self._kept: list[Message] = []  # messages after `next`
         self._ended = -1  # the last end of the partition that the consumer reported
+        self._is_cut_short = False  # whether the last fetch stopped at its number of bytes
+        try:
+            consumer.incremental_assign([KafkaPartition(partition.topic, partition.partition, offset)])
+        except BaseException:
+            consumer.close()
+            raise
 
     def fetch(self, end: int, max_bytes: int, log_end: Callable[[], int]) -> list[RecordBatch]:
         """Return records up to `end`, about `max_bytes`. Raises KafkaException.
@@ -85,10 +79,27 @@ class PartitionReader:
         if batches:
             batches[-1].next_offset = at
         self.next = at
+        self._is_cut_short = at < end and size >= max_bytes
         return batches
 
+    def has_more(self) -> bool:
+        """Return whether there are more records to read ahead, as far as is known. Raises KafkaException."""
+        if not self._kept and not self._is_cut_short:
+            self._kept = self._without_events(self._consumer.consume(_MESSAGES, 0))
+        return bool(self._kept) or self._is_cut_short
+
+    def leave(self) -> Consumer:
+        """Return the consumer, without a partition; then this object is of no more use. Raises KafkaException."""
+        self._kept = []
+        try:
+            self._consumer.incremental_unassign([KafkaPartition(*self.partition)])
+        except BaseException:
+            self._consumer.close()
+            raise
+        return self._consumer
+
     def close(self) -> None:
-        """Leave the cluster."""
+        """End the consumer."""
         self._kept = []
         self._consumer.close()
 
@@ -110,7 +121,8 @@ class PartitionReader:
             if error is None:
                 records.append(message)
             elif error.code() == KafkaError._PARTITION_EOF:
-                self._ended = max(self._ended, message.offset() or 0)
+                if (message.topic(), message.partition()) == self.partition:
+                    self._ended = max(self._ended, message.offset() or 0)
             elif not is_retriable(error):
                 raise KafkaException(error)
         return records
@@ -119,54 +131,6 @@ class PartitionReader:
         """Return the offset that the consumer has reached: it passes control records and gaps without a message."""
         found = self._consumer.position([KafkaPartition(*self.partition)])[0]
         return max(int(found.offset), self._ended)
-
-
-class Readers:
-    """The readers of a process, by partition; the least recently used are closed first. Thread-safe."""
-
-    def __init__(self, make: Callable[[TopicPartition, int], PartitionReader]) -> None:
-        self._make = make
-        self._lock = threading.Lock()
-        self._idle: OrderedDict[TopicPartition, PartitionReader] = OrderedDict()
-
-    @contextmanager
-    def reader(self, partition: TopicPartition, offset: int) -> Iterator[PartitionReader]:
-        """Lend a reader that is at `offset`. An exception closes it, because its prefetched records may have gaps."""
-        with self._lock:
-            reader = self._idle.pop(partition, None)
-        if reader is not None and reader.next != offset:
-            reader.close()
-            reader = None
-        if reader is None:
-            reader = self._make(partition, offset)
-        try:
-            yield reader
-        except BaseException:
-            reader.close()
-            raise
-        unused = []
-        with self._lock:
-            if partition in self._idle:
-                unused.append(self._idle.pop(partition))
-            self._idle[partition] = reader
-            while len(self._idle) > MOST_READERS:
-                unused.append(self._idle.popitem(last=False)[1])
-        for each in unused:
-            each.close()
-
-    def forget(self, topic: str) -> None:
-        """Close the readers of a topic."""
-        with self._lock:
-            gone = [self._idle.pop(each) for each in list(self._idle) if each.topic == topic]
-        for reader in gone:
-            reader.close()
-
-    def close(self) -> None:
-        """Close all readers."""
-        with self._lock:
-            readers, self._idle = list(self._idle.values()), OrderedDict()
-        for reader in readers:
-            reader.close()
 
 
 def _columns(partition: TopicPartition, messages: Sequence[Message]) -> RecordBatch:
