@@ -38,7 +38,7 @@ def consumers(log: KafkaLog) -> tuple[int, int]:
 def append(log: KafkaLog, partition: TopicPartition, *values: bytes) -> None:
     count = len(values)
     log.append(
-        OutputBatch(partition.topic, [b"k"] * count, values, [1] * count, None, [(partition.partition,)] * count)
+        OutputBatch(partition.topic, [b"k"] * count, list(values), [1] * count, None, [(partition.partition,)] * count)
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.log import Commit
 from penstock.plugins.logs.kafka import topics as topics_module
+from penstock.plugins.logs.kafka.committers import AtLeastOnce
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import OutputBatch, TopicPartition
@@ -109,3 +110,15 @@ def test_a_purge_that_failed_is_asked_for_again(broker: KafkaBroker, monkeypatch
             return log.start_offsets([partition])[partition] == 3
 
         wait_until(is_purged)
+
+
+def test_the_producer_of_outputs_is_made_with_its_task(broker: KafkaBroker) -> None:
+    """It takes half a second until that can send: so long each task's first output would wait, one after the other."""
+    with closing(KafkaLog(broker.bootstrap, {"processing.guarantee": "at_least_once"})) as log:
+        topic = fresh_name("in")
+        log.create_topic(topic, 1)
+        with closing(log.open_committer(topic, "0_0", [TopicPartition(topic, 0)])) as committer:
+            assert isinstance(committer, AtLeastOnce)
+            made = committer._sent
+            committer.send([OutputBatch(topic, [b"k"], [b"v"], [1])])
+            assert made is not None and made is committer._sent
