@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import select
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,13 +32,20 @@ _END_SECONDS = 8.0
 _PAUSE = 0.02
 
 
+def nothing() -> None:
+    """Do nothing."""
+
+
 class HostLostError(Exception):
     """The host ended, or was killed because it was frozen, before it answered."""
 
 
 @dataclass(frozen=True)
 class HostSpec:
-    """A host that can be found or started. `key` and `digest` are as in `Place` and of the cargo."""
+    """A host that can be found or started. `key` and `digest` are as in `Place` and of the cargo.
+
+    `set_up` is called in a new host before the cargo is unpacked, for what the cargo needs of its surroundings.
+    """
 
     key: str
     slot: int
@@ -46,6 +54,7 @@ class HostSpec:
     title: str
     watched: Sequence[Process]
     scope: str = ""
+    set_up: Callable[[], None] = nothing
     lease_seconds: float = LEASE_SECONDS
 
     def starting_line(self, place: Place, reason: str) -> bytes:
@@ -177,7 +186,7 @@ class Client:
                     f"release of penstock (it says {protocol!r}, expected {PROTOCOL!r}): end that process"
                 )
             if answer == "cargo":
-                send(connection, self.spec.cargo)
+                send(connection, (pickle.dumps(self.spec.set_up), self.spec.cargo))
             if answer in ("cargo", "ready"):
                 self._memory_kills = memory_kills()
                 return connection

@@ -53,7 +53,7 @@ class HostProcess:
         self._lease_seconds: float = start["lease_seconds"]
         self._token = secrets.token_hex(8)
         self._calls: SimpleQueue[tuple[Future[Answer], Any] | None] = SimpleQueue()
-        self._cargo: bytes | None = None
+        self._set_up, self._cargo = b"", b""
         self._greeting = threading.Lock()
         self._engine: Engine | None = None
         self._meter = Meter()
@@ -119,10 +119,9 @@ class HostProcess:
 
     def _running_engine(self) -> Engine:
         if self._engine is None:
-            assert self._cargo is not None
+            pickle.loads(self._set_up)()
             cargo: Cargo = pickle.loads(self._cargo)
             self._engine = cargo.engine(HostInfo(self._token, self._slot, self._scope, self._reason, self._meter))
-            self._cargo = b""
             tune_garbage_collector()
         return self._engine
 
@@ -161,9 +160,9 @@ class HostProcess:
             self.end("a proxy has come with other code or settings")
             return False
         with self._greeting:
-            send_line(connection, PROTOCOL, "ready" if self._cargo is not None else "cargo")
-            if self._cargo is None:
-                self._cargo = receive(connection)
+            send_line(connection, PROTOCOL, "ready" if self._cargo else "cargo")
+            if not self._cargo:
+                self._set_up, self._cargo = receive(connection)
         return True
 
     def _answer(self, connection: socket.socket, request: Any) -> None:

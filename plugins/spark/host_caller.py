@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Callable
+from functools import partial
 
-from penstock.plugins.hosts.client import Client, HostSpec
+from penstock.plugins.hosts.client import Client, HostSpec, nothing
 from penstock.plugins.hosts.executor_identity import ExecutorIdentity
 from penstock.plugins.hosts.life import Process, started_at
 
@@ -36,9 +39,28 @@ class HostCaller:
             watched = tuple(Process(pid, started_at(pid), name) for pid, name in zip(pids, names, strict=False))
             if found is not None:
                 found.close()
-            found = Client(HostSpec(key, slot, self.digest, self.cargo, self.title, watched, scope))
+            found = Client(
+                HostSpec(key, slot, self.digest, self.cargo, self.title, watched, scope, _set_up_for_spark())
+            )
             _clients[key, self.digest] = found
         return found
+
+
+def _set_up_for_spark() -> Callable[[], None]:
+    """Return what lets `SparkFiles.get` work in a host; it imports PySpark only if there are files."""
+    from pyspark import SparkFiles
+
+    root = SparkFiles._root_directory
+    if root is None or not SparkFiles._is_running_on_worker or not os.listdir(root):
+        return nothing
+    return partial(use_spark_files, root)
+
+
+def use_spark_files(root: str) -> None:
+    """Let `SparkFiles` find its files in `root`, as in one of Spark's workers."""
+    from pyspark import SparkFiles
+
+    SparkFiles._root_directory, SparkFiles._is_running_on_worker = root, True
 
 
 def host_key(family: str, executor: str, slot: int, scope: str = "") -> str:

@@ -55,7 +55,7 @@ def make(short_tmp: Path) -> Iterator[Maker]:
         made = Client(
             HostSpec(
                 key or secrets.token_hex(8), 3, hashlib.sha256(cargo).hexdigest(), cargo, "application 'a'", (me,), "",
-                lease_seconds,
+                lease_seconds=lease_seconds,
             )
         )  # fmt: skip
         clients.append(made)

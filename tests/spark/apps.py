@@ -40,6 +40,23 @@ def count(supplier: Any = Count, **options: Any) -> Topology:
     )
 
 
+class ReadFile(Processor):
+    """Forwards the content of a file that was added to the Spark application."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def process(self, record: Record) -> None:
+        from pyspark import SparkFiles
+
+        self.context.forward(record.with_value(Path(SparkFiles.get(self.name)).read_text()))
+
+
+def read_file(name: str) -> Topology:
+    topology = Topology().add_source("in", "in").add_processor("read", lambda: ReadFile(name), "in")
+    return topology.add_sink("out", "out", "read")
+
+
 class Fill(Processor):
     def process(self, record: Record) -> None:
         self.context.get_store("table").put(record.key, record.value)

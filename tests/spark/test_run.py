@@ -288,3 +288,14 @@ def test_a_full_disk_under_the_checkpoint_ends_the_run_at_once(
     )
     assert f"set `checkpoint_dir` (now {disk}/checkpoint/counts/" in message
     assert run(application.with_settings(checkpoint_dir="checkpoint"), session=spark).records_in == 10
+
+
+def test_processors_find_the_files_of_the_spark_application(
+    spark: Any, surroundings: Surroundings, tmp_path: Path
+) -> None:
+    (tmp_path / "words.txt").write_text("found")
+    spark.sparkContext.addFile(str(tmp_path / "words.txt"))
+    surroundings.create(**{"in": 1, "out": 1})
+    surroundings.put("in", records(1))
+    run(surroundings.application("files", apps.read_file("words.txt")), session=spark)
+    assert surroundings.values_by_key("out") == {"k0": ["found"]}
