@@ -141,7 +141,7 @@ class Client:
                 pass
         except ClosedError as error:
             killed = memory_kills() > self._memory_kills
-            how = "was killed by the kernel for its memory" if killed else "has ended"
+            how = "was killed by the kernel: the container's memory was used up" if killed else "has ended"
             raise HostLostError(self._lost(how)) from error
         except SilentError as error:
             self._kill()
@@ -149,6 +149,7 @@ class Client:
                 self._lost(f"was frozen: it gave no sign for {_SILENT_SECONDS:.0f} s, and was killed")
             ) from error
         assert isinstance(message, Answer)
+        self._memory_kills = memory_kills()
         return message
 
     def _lost(self, how: str) -> str:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 LEASE_SECONDS = 150.0
 """Seconds without a batch after which a host ends."""
+UNUSED_SECONDS = 60.0
+"""Seconds in which a new host must get its first request; its query may have ended while it started."""
 _LOOK_SECONDS = 1.0
 
 
@@ -70,6 +72,7 @@ class Life:
         self._watched = watched
         self._end = end
         self._lease_seconds = lease_seconds
+        self._lease_now = min(lease_seconds, UNUSED_SECONDS)
         self._has_place = has_place
         self._users = 0
         self._renewed = clock()
@@ -85,7 +88,7 @@ class Life:
         """Let the lease run from now on."""
         with self._lock:
             self._users -= 1
-            self._renewed = clock()
+            self._renewed, self._lease_now = clock(), self._lease_seconds
 
     def _watch(self) -> None:
         poll = select.poll()
@@ -107,8 +110,8 @@ class Life:
                 self._end("its socket or its lock file was removed")
                 return
             with self._lock:
-                is_over = not self._users and clock() > self._renewed + self._lease_seconds
+                is_over = not self._users and clock() > self._renewed + self._lease_now
             if is_over:
-                self._end(f"there was no batch for {self._lease_seconds:.0f} s")
+                self._end(f"there was no batch for {self._lease_now:.0f} s")
                 return
             poll.poll((_LOOK_SECONDS if len(files) < len(self._watched) else 5 * _LOOK_SECONDS) * 1000)

@@ -42,8 +42,8 @@ class RunSummary:
     `openings`: how often a task was opened, by reason (see `TaskReport.opened`); all but "first" are tasks that were
     open before.
     `nodes`: counts `in`, `out` and `dropped` (by reason) of every node. `phases`: seconds, added up over all tasks.
-    `workers_lost`: how often the query was started again. `stopped_by`: a signal's name, or "stop" when
-    the caller asked; None when everything was processed.
+    `workers_lost`: how often a task host was replaced, or the query started again. `stopped_by`: a signal's name, or
+    "stop" when the caller asked; None when everything was processed.
     """
 
     application_id: str

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import FencedError, PenstockError, StaleStoreError
 from penstock.plugins.hosts.application import ApplicationCargo
 from penstock.plugins.hosts.client import end_hosts
+from penstock.plugins.hosts.executor_identity import find_identity, system_processes
 from penstock.plugins.hosts.log_lines import HostLogReader, forward
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
 from penstock.plugins.hosts.status import HostStatus
@@ -103,6 +104,7 @@ class ApplicationQuery:
         self._is_local = (session.sparkContext.master or "local").startswith("local")
         self.slots = Slots(slots(prepared.tasks(), self.parallelism))
         self._hosts = self._host_caller()
+        self._local_executor = self._find_local_executor()
 
     # ------------------------------------------------------------------ starting and stopping
 
@@ -150,6 +152,12 @@ class ApplicationQuery:
         family = digest_of(spark_application, application.id, settings.log, settings.data_dir)
         return HostCaller(pack(cargo), family, f"application {application.id!r}")
 
+    def _find_local_executor(self) -> str:
+        """Return the identity of the executor in the driver's JVM; "" if Spark runs on a cluster."""
+        jvm: Any = self._session._jvm
+        pid = int(jvm.java.lang.ProcessHandle.current().pid()) if self._is_local else 0
+        return find_identity(pid, system_processes()).text if pid else ""
+
     @property
     def is_active(self) -> bool:
         """Whether the query still runs."""
@@ -182,12 +190,15 @@ class ApplicationQuery:
         except Exception as error:
             _log.debug("stopping the query raised %s", error)
         self._query = None
-        family = self._hosts.family
-        end_hosts(
-            [host_key(family, executor, slot) for slot, executor in self.slots.executors.items()], "the query has ended"
-        )
+        end_hosts(self._host_keys(), "the query has ended")
         self._logs.close()
         self._temporary.close()
+
+    def _host_keys(self) -> list[str]:
+        """Return the keys of this query's hosts; of those, too, that have not answered yet on the local executor."""
+        owners = dict.fromkeys(range(self.parallelism), self._local_executor) if self._local_executor else {}
+        owners.update(self.slots.executors)
+        return [host_key(self._hosts.family, executor, slot) for slot, executor in owners.items()]
 
     # ------------------------------------------------------------------ watching
 

@@ -341,6 +341,7 @@ class _Run:
         query, self._query = self._query, None
         if query is not None:
             query.close()
+            self._summary.workers_lost += query.slots.lost
 
     def _finish(self) -> RunSummary:
         summary = self._summary

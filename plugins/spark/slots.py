@@ -40,12 +40,14 @@ class Slots:
         if message.elsewhere:
             return [], failures
         host, slot = message.host, message.slot
+        is_new = host is not None and self._tokens.get(slot) not in (None, host.token)
+        # A host that ended between two batches is missed by nobody, but another one answers.
+        self.lost += max(len(message.losses), is_new)
         opened = self._open[slot]
         self.executors[slot] = message.executor
         if host is not None:
-            if self._tokens.get(slot) not in (None, host.token):
+            if is_new:
                 opened.clear()
-                self.lost += 1
             self._tokens[slot], self.hosts[slot] = host.token, host
         reports = []
         for result in message.results:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,9 @@ from penstock.plugins.hosts.reports import SlotMessage, TaskResult
 from penstock.plugins.hosts.status import Meter
 from penstock.plugins.runtime.application import open_files as open_files_module
 from penstock.plugins.runtime.application.preparation import prepare
+from penstock.plugins.testing.contracts.child import answer, forked
 from penstock.record import TopicPartition
+from tests.small_disk import small_disk
 from tests.spark import apps
 from tests.spark.surroundings import Surroundings
 
@@ -255,6 +260,54 @@ def test_a_retry_of_a_global_store_does_not_hold_up_the_batch(
     assert len(results) == 2
     assert all(result.report is not None for result in results.values())
     assert world.outputs() == {"k0": ["found"]}
+
+
+def test_too_many_open_files_name_the_limit_and_cost_nothing(make_world: MakeWorld) -> None:
+    world = make_world(apps.count(), partitions=40)
+    for partition in range(40):
+        put(world, partition, "a")
+
+    def child(connection: Connection) -> None:
+        world.surroundings = Surroundings(world.surroundings.directory)
+        used = set(map(int, os.listdir("/dev/fd")))
+        limit = [number for number in range(max(used) + 100) if number not in used][60]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+        results = world.batch(world.engine(), *world.tasks)
+        failures = [result.failure for result in results.values() if result.failure is not None]
+        connection.send((limit, len(results), [(each.kind, each.message) for each in failures]))
+
+    world.surroundings.log.close()
+    with forked(child) as connection:
+        limit, count, failures = answer(connection)
+    assert count == 40
+    assert 0 < len(failures) < 40, "as many tasks run as can"
+    for _, message in failures:
+        assert f"too many open files: the limit of this process is {limit}" in message
+    world.surroundings = world.stack.enter_context(Surroundings(world.surroundings.directory))
+    results = world.batch(world.engine(), *world.tasks)
+    assert all(result.report is not None for result in results.values())
+    assert world.outputs() == {f"k{partition}": ["1"] for partition in range(40)}
+
+
+class Pads(apps.Count):
+    def process(self, record: Record) -> None:
+        self.counts.put(record.key, "x" * 300_000)
+        self.context.forward(record)
+
+
+def test_a_full_disk_fails_its_task_and_the_next_batch_continues(make_world: MakeWorld, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small", 1024) as disk:
+        world = make_world(apps.count(Pads), state_dir=str(disk))
+        world.surroundings.put("in", [(f"{number}", "v", 1) for number in range(8)], 0)
+        engine = world.engine()
+        failure = world.batch(engine, "0_0", "0_1")["0_0"].failure
+        assert failure is not None
+        assert str(disk) in failure.message
+        assert "the disk is full" in failure.message
+    # From here on it is a directory of a larger disk.
+    results = world.batch(engine, "0_0", "0_1")
+    assert opened(results)["0_0"] == "failed"
+    assert world.outputs() == {f"{number}": ["v"] for number in range(8)}
 
 
 # ---------------------------------------------------------------------- tasks without work in the plan

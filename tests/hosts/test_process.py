@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import pickle
@@ -24,6 +25,7 @@ import pytest
 
 from penstock.errors import ConfigError, PenstockError, RuntimeUnavailableError
 from penstock.plugins.hosts import client as client_module
+from penstock.plugins.hosts import life as life_module
 from penstock.plugins.hosts import place as place_module
 from penstock.plugins.hosts.client import Client, HostSpec, end_hosts
 from penstock.plugins.hosts.life import Life, Process, started_at
@@ -115,6 +117,27 @@ def test_a_lost_host_is_replaced_and_the_loss_is_told(make: Maker) -> None:
     assert client.take_losses() == []
 
 
+def test_a_host_that_the_kernel_killed_for_its_memory_is_named(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    kills = [5]
+    monkeypatch.setattr(client_module, "memory_kills", lambda: kills[0])
+    client = make()
+    first = pid(client)
+    os.kill(first, signal.SIGKILL)
+    second = pid(client)
+    kills[0] += 1
+    assert pid(client) == second, "the kernel killed another process"
+    os.kill(second, signal.SIGKILL)
+    third = pid(client)
+    kills[0] += 1
+    os.kill(third, signal.SIGKILL)
+    pid(client)
+    assert client.take_losses() == [
+        f"the task host of slot 3 (process {first}) has ended",
+        f"the task host of slot 3 (process {second}) has ended",
+        f"the task host of slot 3 (process {third}) was killed by the kernel: the container's memory was used up",
+    ]
+
+
 def test_a_request_that_ends_every_host_is_given_up(make: Maker) -> None:
     with pytest.raises(RuntimeUnavailableError, match=r"application 'a': .*slot 3 was lost 3 times in one batch"):
         make().call(("exit",), "first")
@@ -185,6 +208,18 @@ def test_a_host_does_not_take_a_later_process_for_its_owner() -> None:
     reasons: SimpleQueue[str] = SimpleQueue()
     Life([Process(os.getpid(), "1", "the executor's JVM")], reasons.put)
     assert reasons.get(timeout=10) == f"the executor's JVM ({os.getpid()}) has ended"
+
+
+def test_a_host_that_is_never_used_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(life_module, "UNUSED_SECONDS", 0.01)
+    me, reasons = Process(os.getpid(), started_at(os.getpid())), SimpleQueue[str]()
+    monkeypatch.setattr(life_module, "_LOOK_SECONDS", 0.01)
+    used = Life([me], reasons.put, 60.0)
+    used.begin_request()
+    used.end_request()
+    Life([me], reasons.put, 60.0)
+    assert reasons.get(timeout=10) == "there was no batch for 0 s"
+    assert reasons.empty()
 
 
 def test_a_signal_ends_a_host(make: Maker) -> None:
@@ -310,6 +345,20 @@ def test_a_directory_that_cannot_be_written_is_refused(make: Maker, monkeypatch:
         patched.setattr(tempfile, "tempdir", "/proc")
         client = make()
     refused(client, r"(a task host cannot make /proc|/proc cannot be written).*TMPDIR")
+
+
+def test_a_full_disk_under_a_place_is_named(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_space(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "mkdir", no_space)
+        with pytest.raises(RuntimeUnavailableError, match=r"cannot make .*/socket: No space left.*full.*TMPDIR"):
+            Place("k").listen()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", no_space)
+        with pytest.raises(RuntimeUnavailableError, match=r"cannot make .*\.lock: No space left.*full.*TMPDIR"):
+            Place("k").take()
 
 
 def test_a_place_can_be_taken_once(short_tmp: Path) -> None:

@@ -10,7 +10,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from penstock import STREAM_TIME, WALL_CLOCK_TIME, Processor, Record, Topology, key_value_store
+from penstock import (
+    STREAM_TIME,
+    WALL_CLOCK_TIME,
+    Failure,
+    Processor,
+    Record,
+    RetryAfter,
+    Topology,
+    key_value_store,
+)
 
 log = logging.getLogger("tests.apps")
 
@@ -151,6 +160,28 @@ class DiesOnce(Count):
             self.flag.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         super().process(record)
+
+
+class Flaky(Count):
+    """Fails at a record with the value "flaky" while a file is there: as often as it says, or always if it is empty."""
+
+    def __init__(self, flag: str) -> None:
+        self.flag = Path(flag)
+
+    def process(self, record: Record) -> None:
+        if record.value == "flaky" and (left := self.flag.read_text()) != "0":
+            if left:
+                self.flag.write_text(str(int(left) - 1))
+            raise ValueError("not yet")
+        super().process(record)
+
+
+def again_in_an_hour(failure: Failure) -> RetryAfter:
+    return RetryAfter("1h")
+
+
+def again_at_once(failure: Failure) -> RetryAfter:
+    return RetryAfter("20ms")
 
 
 class FreezesOnce(Count):

@@ -1,4 +1,4 @@
-"""Drivers in processes of their own: a clean stop, and a zombie that wakes up."""
+"""Drivers in processes of their own, and a zombie that wakes up."""
 
 from __future__ import annotations
 
@@ -44,18 +44,6 @@ def state_of(process: int) -> str:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
         return "Z"
-
-
-def test_sigterm_ends_it_cleanly(surroundings: Surroundings) -> None:
-    surroundings.create(**{"in": 2, "out": 2})
-    surroundings.put("in", records(50))
-    with driver(surroundings, "count()", "0s") as process:
-        wait_until(lambda: surroundings.values_by_key("out") or process.poll() is not None, "the first batch", 240)
-        process.terminate()
-        summary = summary_of(process)
-    assert (summary["stopped_by"], summary["records_in"], summary["lag"]) == ("SIGTERM", 50, 0)
-    assert surroundings.values_by_key("out") == counts(50)
-    surroundings.log.lease("app", "a successor", 1_000).release()
 
 
 def test_a_worker_that_froze_and_wakes_after_its_successor_changes_nothing(
