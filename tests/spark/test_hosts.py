@@ -280,8 +280,9 @@ def test_nothing_is_left_of_a_driver(surroundings: Surroundings, own_tmp: Path, 
         seen: list[psutil.Process] = []
 
         def has_hosts() -> bool:
-            seen[:] = hosts("app", TMPDIR=str(own_tmp))
-            return (len(seen) == 2 and surroundings.values_by_key("out") == counts(50)) or not _runs(process)
+            if surroundings.values_by_key("out") == counts(50):
+                seen[:] = hosts("app", TMPDIR=str(own_tmp))
+            return len(seen) == 2 or not _runs(process)
 
         wait_until(has_hosts, "its task hosts", 240)
         assert _runs(process), process.communicate()
@@ -291,18 +292,17 @@ def test_nothing_is_left_of_a_driver(surroundings: Surroundings, own_tmp: Path, 
             process.kill()
         elif how == "JVM killed":
             jvm.kill()
-        elif how == "SIGTERM":
-            process.terminate()
-        if how == "JVM killed":
             _, said = process.communicate(timeout=240)
             assert "Spark's JVM has ended" in said
-        elif how == "SIGTERM":
+        else:
+            process.terminate()
             summary = summary_of(process)
             assert (summary["stopped_by"], summary["records_in"], summary["lag"]) == ("SIGTERM", 50, 0)
         wait_until(lambda: all_gone([*seen, jvm]), "hosts and JVM are gone", 60)
         wait_until(lambda: not list(own_tmp.glob("penstock-host-*")), "no place of a host is left", 30)
-        # What belonged to a driver that was killed is removed by the next start.
-        remove_abandoned(own_tmp)
+        if how == "driver killed":
+            # What belonged to the driver is removed by the next start.
+            remove_abandoned(own_tmp)
     assert not list(own_tmp.glob("penstock-*"))
     if how == "SIGTERM":
         surroundings.log.lease("app", "a successor", 1_000).release()
