@@ -28,7 +28,8 @@ _START_SECONDS = 120.0
 _SILENT_SECONDS = 60.0
 """A host that works says so every five seconds. One that is silent for so long is frozen, and is killed."""
 _MOST_STARTS = 3
-_END_SECONDS = 8.0
+_END_SECONDS = 12.0
+"""Longer than a host takes to end in the middle of a batch."""
 _PAUSE = 0.02
 
 
@@ -239,20 +240,51 @@ class Client:
 
 
 def end_hosts(keys: Iterable[str], reason: str) -> None:
-    """End the hosts of this machine that have these keys, and wait a few seconds until they are gone."""
-    asked = []
-    for key in keys:
-        place, connection = Place(key), socket.socket(socket.AF_UNIX)
+    """End the hosts of this machine that have these keys; nothing of them is left when this returns.
+
+    A host gets some seconds to close its tasks. One that does not end, because it is frozen, is killed.
+    """
+    deadline = time.monotonic() + _END_SECONDS
+    places = [Place(key) for key in keys]
+    asked = [_ask_to_end(place, reason, deadline) for place in places]
+    for place, (connection, process) in zip(places, asked, strict=True):
+        with connection:
+            if process and not _is_closed(connection, deadline):
+                with contextlib.suppress(OSError):
+                    os.kill(process, signal.SIGKILL)
+                # The kernel ends the connections of a killed process a little before its locks.
+                while place.is_taken() and time.monotonic() < deadline + _END_SECONDS:
+                    time.sleep(_PAUSE)
+        place.clear()
+
+
+def _ask_to_end(place: Place, reason: str, deadline: float) -> tuple[socket.socket, int]:
+    """Ask the host of a place to end; return the connection, and the host's process, 0 if there is none."""
+    while True:
+        connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(_END_SECONDS)
-        asked.append(connection)
-        with contextlib.suppress(OSError, ClosedError, RuntimeUnavailableError):
+        try:
             place.check_directory()
             connection.connect(os.fspath(place.socket))
-            check_peer(connection)
+            process = check_peer(connection)
             send_line(connection, PROTOCOL, END, reason)
-    deadline = time.monotonic() + _END_SECONDS
-    for connection in asked:
-        with connection, contextlib.suppress(OSError):
+            return connection, process
+        except (OSError, ClosedError, RuntimeUnavailableError):
+            # One that has the place and does not listen has just been started, or is ending.
+            if not place.is_taken() or time.monotonic() > deadline:
+                return connection, 0
+        connection.close()
+        time.sleep(_PAUSE)
+
+
+def _is_closed(connection: socket.socket, deadline: float) -> bool:
+    """Return whether the other end closes the connection, as its process does when it ends, before `deadline`."""
+    try:
+        while True:
             connection.settimeout(max(0.001, deadline - time.monotonic()))
-            while connection.recv(1024):
-                pass
+            if not connection.recv(1024):
+                return True
+    except TimeoutError:
+        return False
+    except OSError:
+        return True

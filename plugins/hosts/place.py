@@ -163,6 +163,24 @@ class Place:
             except OSError:
                 pass  # somebody has cleaned up before
 
+    def clear(self) -> None:
+        """Remove what a host that was killed has left here; a place that another host has stays."""
+        if not (self.lock.exists() or self.directory.exists()):
+            return
+        try:
+            self.check_directory()
+        except FileNotFoundError:
+            pass
+        except RuntimeUnavailableError:
+            return  # another user's
+        try:
+            lock = self.take()
+        except RuntimeUnavailableError:
+            return
+        if lock is not None:
+            self.leave(lock)
+            os.close(lock)
+
     def _has(self, lock: int) -> bool:
         try:
             return os.path.samestat(os.fstat(lock), os.stat(self.lock))

@@ -237,6 +237,19 @@ def test_hosts_are_ended_and_waited_for(make: Maker) -> None:
     assert not any(Process(each).is_there() and started_at(each) for each in processes)
 
 
+def test_hosts_that_cannot_end_are_killed_and_nothing_is_left(
+    make: Maker, short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "_END_SECONDS", 1.0)
+    frozen, killed = make(), make()
+    process = pid(frozen)
+    os.kill(process, signal.SIGSTOP)
+    os.kill(pid(killed), signal.SIGKILL)
+    end_hosts([frozen.spec.key, killed.spec.key, "nobody"], "the test says so")
+    assert not Process(process).is_there() or not started_at(process)
+    assert list(short_tmp.iterdir()) == []
+
+
 def test_what_a_killed_host_leaves_does_not_disturb_the_next(make: Maker) -> None:
     client = make()
     os.kill(process := pid(client), signal.SIGKILL)

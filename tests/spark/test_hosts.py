@@ -19,6 +19,7 @@ from penstock import Application, ProcessingError, Topology
 from penstock.plugins.runtime.temporary import remove_abandoned
 from penstock.plugins.spark import RunSummary, query, run
 
+from ..crash.driver import is_alive
 from ..waiting import wait_until
 from . import apps
 from .surroundings import Surroundings
@@ -101,8 +102,15 @@ def running(application: Application, spark: Any) -> Iterator[Run]:
         made._thread.join()
 
 
+def is_daemon(process: psutil.Process) -> bool:
+    try:
+        return "pyspark.daemon pyspark.worker" in " ".join(process.cmdline())
+    except psutil.Error:
+        return False
+
+
 def all_gone(processes: list[psutil.Process]) -> bool:
-    return not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in processes)
+    return not any(is_alive(each) for each in processes)
 
 
 def has_all(where: Surroundings, topic: str) -> bool:
@@ -203,7 +211,7 @@ def test_hosts_and_workers_may_lose_pysparks_daemon(surroundings: Surroundings, 
         runs.wait(lambda: surroundings.values_by_key("out") == counts(20), "the first records")
         runs.look()
         assert len(runs.seen) == 2
-        daemons = [each for each in jvm.children() if "pyspark.daemon pyspark.worker" in " ".join(each.cmdline())]
+        daemons = [each for each in jvm.children() if is_daemon(each)]
         assert daemons
         for each in daemons:
             each.kill()
