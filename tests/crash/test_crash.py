@@ -16,8 +16,8 @@ from .harness import Options, run
 @pytest.mark.parametrize(
     "options",
     [
-        Options("local", seed=3443, faults=("zombies", "kill jvm")),
-        Options("kafka", seed=249, changelog="topic", faults=("kill broker", "kill workers")),
+        Options("local", seed=3410, faults=("zombies", "second hosts")),
+        Options("kafka", seed=280, changelog="topic", faults=("kill broker", "kill hosts")),
         Options("kafka", seed=4, guarantee="at_least_once", faults=("take over",)),
         Options("kafka", seed=27, faults=("lose offsets",)),
     ],
