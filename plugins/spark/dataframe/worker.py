@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError
+from penstock.plugins.hosts.client import Client
 from penstock.plugins.hosts.engine import Cargo as HostCargo
 from penstock.plugins.hosts.engine import Engine, HostInfo
 from penstock.plugins.hosts.executor_identity import executor_identity
@@ -67,6 +68,18 @@ class StreamFunction:
         self.hosts = hosts
         self.slots = slots
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Let the host start while Spark's worker still imports pandas: that takes as long."""
+        self.__dict__.update(state)
+        from pyspark import TaskContext
+
+        if TaskContext.get() is not None:
+            self._client().begin("first")
+
+    def _client(self) -> Client:
+        stream, partition = _stream()
+        return self.hosts.client(partition % (self.slots or os.cpu_count() or 1), executor_identity(), stream)
+
     def __call__(
         self, key: tuple[int], frames: Iterator[pandas.DataFrame], state: GroupState
     ) -> Iterator[pandas.DataFrame]:
@@ -76,9 +89,7 @@ class StreamFunction:
             _collect(frame, chunks)
         known = StreamCommit.from_state(state.get) if state.exists else None
         clock_ms = state.getCurrentProcessingTimeMs()
-        stream, partition = _stream()
-        client = self.hosts.client(partition % (self.slots or os.cpu_count() or 1), executor_identity(), stream)
-        outcome: Outcome = client.call(StreamBatch(key[0], chunks, clock_ms, known), "first")
+        outcome: Outcome = self._client().call(StreamBatch(key[0], chunks, clock_ms, known), "first")
         if outcome.commit != known:
             state.update(outcome.commit.to_state())
         if outcome.next_tick is not None:
