@@ -20,6 +20,7 @@ from penstock.record import TopicPartition
 from penstock.settings.application import Application
 from penstock.task.failures import RetryRequested
 
+from .claims import Claims, Layout
 from .engine import Cargo, Engine, HostInfo
 from .log_lines import HostLogHandler
 from .plan import SlotPlan
@@ -43,12 +44,16 @@ class Batch:
 
 @dataclass(frozen=True)
 class ApplicationCargo(Cargo):
-    """What is sent to the hosts: the application, its tasks' partitions, and where log lines go."""
+    """What is sent to the hosts: the application, its tasks' partitions, and where log lines go.
+
+    `layout`: None where Spark has one executor, and slots need not be claimed.
+    """
 
     application: Application
     tasks: Mapping[str, tuple[TopicPartition, ...]]
     log_directory: str
     log_level: int
+    layout: Layout | None = None
 
     def engine(self, host: HostInfo) -> ApplicationEngine:
         """Return an engine with nothing open."""
@@ -67,6 +72,8 @@ class ApplicationEngine(Engine):
         logging.getLogger().addHandler(self._logs)
         logging.getLogger().setLevel(cargo.log_level)
         self._log: Log = open_log(cargo.application.settings)
+        self._claims = None if cargo.layout is None else Claims(self._log, self._application.id, cargo.layout)
+        self._has_claimed = False
         self._tasks: dict[str, TaskWorker] = {}
         self._wait_until: dict[str, float] = {}
         """By task, and for the global stores, the time before which a failed record is not tried again."""
@@ -74,6 +81,9 @@ class ApplicationEngine(Engine):
     def handle(self, request: Batch) -> SlotMessage:
         """Run one batch."""
         plan = request.plan
+        if self._claims is not None and not (plan.owner and self._has_claimed):
+            self._claims.write(plan.slot, request.executor)
+            self._has_claimed = True
         names = [*plan.ends, *self._due(plan)]
         if names and not self._update_globals(plan):
             results = [TaskResult(name) for name in names]

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from penstock.log import Log
 
 WAIT_SECONDS = 30.0
+_UNCLAIMED_SECONDS = 10.0
 _LOOK_SECONDS = 0.5
 _LAYOUT = "slots"
 
@@ -23,22 +24,31 @@ class Claim:
     executor: str
 
 
-class Claims:
-    """The claims of one run. `run` is a name of the run, `slots` its number of slots.
+@dataclass(frozen=True)
+class Layout:
+    """What claims are valid in: a run, and its number of slots. `wait_seconds`: see `owner_elsewhere`."""
 
-    A host writes the claim of its slot when it opens. The driver deletes it when it orders a move. Only attempts that
-    are not Spark's first one read it, so a batch costs the log nothing.
+    run: str
+    slots: int
+    wait_seconds: float = WAIT_SECONDS
+
+
+class Claims:
+    """The claims of one layout.
+
+    A host writes the claim of its slot in its first batch, and in each whose plan names no owner. The driver deletes it
+    when it orders a move. It is read where a plan names no owner, and when Spark tries a task once more, so most
+    batches cost the log nothing.
     """
 
-    def __init__(self, log: Log, application_id: str, run: str, slots: int) -> None:
+    def __init__(self, log: Log, application_id: str, layout: Layout) -> None:
         self._log = log
         self._application_id = application_id
-        self._run = run
-        self._slots = slots
+        self._layout = layout
 
     def write(self, slot: int, executor: str) -> None:
         """Note that `executor` (the text of an ExecutorIdentity) has the slot."""
-        claim = Claim(self._run, self._slots, executor)
+        claim = Claim(self._layout.run, self._layout.slots, executor)
         self._log.put_meta(self._application_id, _key(slot), json.dumps(asdict(claim)).encode())
 
     def delete(self, slot: int) -> None:
@@ -54,11 +64,12 @@ class Claims:
             claim = Claim(**json.loads(saved))
         except (ValueError, TypeError):
             return ""  # another release wrote it
-        return claim.executor if (claim.run, claim.slots) == (self._run, self._slots) else ""
+        return claim.executor if (claim.run, claim.slots) == (self._layout.run, self._layout.slots) else ""
 
     def write_layout(self, owners: Mapping[int, str]) -> None:
         """Note the number of slots and which executor has which, for people and tools; nothing here reads it."""
-        note = {"run": self._run, "slots": self._slots, "owners": {str(slot): owners[slot] for slot in sorted(owners)}}
+        named = {str(slot): owners[slot] for slot in sorted(owners)}
+        note = {"run": self._layout.run, "slots": self._layout.slots, "owners": named}
         self._log.put_meta(self._application_id, _LAYOUT, json.dumps(note).encode())
 
 
@@ -67,31 +78,40 @@ def owner_elsewhere(
     planned: str,
     own: str,
     attempt: int,
-    claims: Claims | None,
+    claims: Callable[[], Claims],
     *,
-    wait_seconds: float = WAIT_SECONDS,
+    wait_seconds: float,
     wait: Callable[[float], None] = time.sleep,
 ) -> str:
     """Return the executor that has the slot, if this one must leave the slot to it; "" if this one runs it.
 
-    `planned`: the owner in the plan, "" if there is none. `own`: this executor. `attempt`: 0 for the first attempt of
-    Spark's task. `claims`: None where Spark has one executor only.
+    `planned`: the owner in the plan, "" if the driver knows none. `own`: this executor. `attempt`: 0 for the first
+    attempt of Spark's task. `claims` opens the claims: for a later attempt, and where the plan names no owner.
 
-    A later attempt is a retry, or a speculative one beside an attempt that still runs. It reads the claim. While
-    another executor has the slot it waits, for at most `wait_seconds`: if it answered first, Spark would end the
-    attempt that does the work. When the driver orders a move meanwhile, the claim is gone and this attempt goes ahead.
+    A later attempt is a retry, or a speculative one beside an attempt that still runs. While another executor has the
+    slot it waits, for at most `wait_seconds`: if it answered first, Spark would end the attempt that does the work.
+    When the driver orders a move meanwhile, the claim is gone and this attempt goes ahead. Where there is no claim, it
+    waits a few seconds for that of the first attempt, whose host may only be starting.
     """
-    if planned == own or claims is None:
+    if planned == own:
         return ""
-    if attempt == 0:
+    if planned and attempt == 0:
         return planned
-    waited = 0.0
-    while (owner := claims.owner(slot)) not in ("", own):
-        if waited >= wait_seconds:
+    opened, waited = claims(), 0.0
+    while True:
+        owner = opened.owner(slot)
+        if planned:
+            # A claim of this executor is an old one: the plan is made by the driver, which knows better.
+            if not owner:
+                return ""
+        elif owner == own or (not owner and (attempt == 0 or waited >= min(_UNCLAIMED_SECONDS, wait_seconds))):
+            return ""
+        elif owner and (attempt == 0 or waited >= wait_seconds):
             return owner
+        if waited >= wait_seconds:
+            return planned
         wait(_LOOK_SECONDS)
         waited += _LOOK_SECONDS
-    return ""
 
 
 def _key(slot: int) -> str:

@@ -93,7 +93,7 @@ class SlotMessage:
     `executor` is the identity of the executor that got the slot's row. `elsewhere`: nothing was done, because the slot
     belongs to the executor of this identity. `failure` is one that is not of a single task: no host could be started.
     `losses`: what happened to hosts that were lost in this batch. `lines` are log lines that could not be sent
-    otherwise.
+    otherwise. `planned`: the slot's owner in the plan.
     """
 
     slot: int
@@ -104,6 +104,7 @@ class SlotMessage:
     host: HostStatus | None = None
     losses: list[str] = field(default_factory=list)
     lines: list[dict[str, Any]] = field(default_factory=list)
+    planned: str = ""
 
     def to_json(self) -> str:
         """Return this as text."""
@@ -117,6 +118,7 @@ class SlotMessage:
                 "host": None if self.host is None else asdict(self.host),
                 "losses": self.losses,
                 "lines": self.lines,
+                "planned": self.planned,
             },
             separators=(",", ":"),
         )
@@ -134,4 +136,5 @@ class SlotMessage:
             None if data["host"] is None else HostStatus(**data["host"]),
             data["losses"],
             data["lines"],
+            data["planned"],
         )

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.plugins.hosts.application import Batch
+from penstock.plugins.hosts.application import ApplicationCargo, Batch
+from penstock.plugins.hosts.claims import Claims, Layout, owner_elsewhere
 from penstock.plugins.hosts.executor_identity import LOCAL_EXECUTOR, executor_identity
 from penstock.plugins.hosts.plan import SlotPlan, offsets_from_json, offsets_to_json
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
+from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.opening import KnownCommit
 
 from .host_caller import HostCaller
@@ -24,11 +28,15 @@ STATE_SCHEMA = "commits string"
 
 
 class BatchFunction:
-    """The function for applyInPandasWithState: one group for each slot."""
+    """The function for applyInPandasWithState: one group for each slot.
 
-    def __init__(self, hosts: HostCaller, application_id: str) -> None:
+    `layout`: None where Spark has one executor, which runs every attempt.
+    """
+
+    def __init__(self, hosts: HostCaller, application_id: str, layout: Layout | None) -> None:
         self.hosts = hosts
         self.application_id = application_id
+        self.layout = layout
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Let the host start while Spark's worker still imports pandas: that takes as long."""
@@ -64,17 +72,36 @@ class BatchFunction:
         the error in its own.
         """
         identity = executor_identity()
-        if plan.owner not in ("", identity.text):
-            return SlotMessage(plan.slot, identity.text, elsewhere=plan.owner)
         known = {
             task: KnownCommit(version, offsets_from_json(positions)) for task, (version, positions) in commits.items()
         }
         client = self.hosts.client(plan.slot, identity)
         try:
+            owner = self._owner_elsewhere(plan, identity.text)
+            if owner:
+                return SlotMessage(plan.slot, identity.text, elsewhere=owner, planned=plan.owner)
             message: SlotMessage = client.call(
-                Batch(plan, known, identity.text), reason="host lost" if plan.owner else "first"
+                Batch(plan, known, identity.text), reason="host lost" if plan.owner == identity.text else "first"
             )
         except Exception as error:
             failure = TaskFailure.of_slot(self.application_id, plan.slot, error)
             message = SlotMessage(plan.slot, identity.text, failure=failure)
-        return replace(message, losses=client.take_losses())
+        return replace(message, losses=client.take_losses(), planned=plan.owner)
+
+    def _owner_elsewhere(self, plan: SlotPlan, own: str) -> str:
+        """Return the executor to which this one must leave the slot; "" if there is none."""
+        from pyspark import TaskContext
+
+        layout, context = self.layout, TaskContext.get()
+        if layout is None or context is None:
+            return ""
+        with ExitStack() as stack:
+
+            def claims() -> Claims:
+                cargo: ApplicationCargo = pickle.loads(self.hosts.cargo)
+                log = open_log(cargo.application.settings)
+                stack.callback(log.close)
+                return Claims(log, self.application_id, layout)
+
+            attempt = context.attemptNumber()
+            return owner_elsewhere(plan.slot, plan.owner, own, attempt, claims, wait_seconds=layout.wait_seconds)

@@ -19,7 +19,7 @@ class RunProgress:
     `lag`: offsets between committed positions and the ends of the topics, internal ones included. `records_per_second`:
     over the last batch that read something. `reports`: the tasks' reports of the last batch; empty for progress within
     a batch. `batch_seconds`: how long that batch took. `hosts`: what each task host takes of its machine, as of the
-    last batch.
+    last batch. `moves`: how many slots went to another executor, by reason.
     """
 
     batches: int
@@ -33,6 +33,7 @@ class RunProgress:
     reports: tuple[TaskReport, ...] = ()
     batch_seconds: float = 0.0
     hosts: tuple[HostStatus, ...] = ()
+    moves: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -43,7 +44,8 @@ class RunSummary:
     open before.
     `nodes`: counts `in`, `out` and `dropped` (by reason) of every node. `phases`: seconds, added up over all tasks.
     `workers_lost`: how often a task host was replaced, or the query started again. `stopped_by`: a signal's name, or
-    "stop" when the caller asked; None when everything was processed.
+    "stop" when the caller asked; None when everything was processed. `moves`: how many slots went to another executor,
+    by reason.
     """
 
     application_id: str
@@ -58,6 +60,7 @@ class RunSummary:
     workers_lost: int = 0
     stopped_by: str | None = None
     openings: dict[str, int] = field(default_factory=dict)
+    moves: dict[str, int] = field(default_factory=dict)
     nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
     phases: dict[str, float] = field(default_factory=dict)
 

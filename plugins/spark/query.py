@@ -6,12 +6,16 @@ import errno
 import json
 import logging
 import re
+import secrets
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import FencedError, PenstockError, StaleStoreError
+from penstock.log import Log
+from penstock.plugins.hosts import claims
 from penstock.plugins.hosts.application import ApplicationCargo
+from penstock.plugins.hosts.claims import Claims, Layout
 from penstock.plugins.hosts.client import end_hosts
 from penstock.plugins.hosts.executor_identity import find_identity, system_processes
 from penstock.plugins.hosts.log_lines import HostLogReader, forward
@@ -25,11 +29,14 @@ from penstock.system_errors import error_number, what_to_do
 from .checkpoint import Checkpoint, delete_with_spark
 from .control import Control, ControlFile, LogFile
 from .executor import OUTPUT_SCHEMA, STATE_SCHEMA, BatchFunction
+from .executors import LateExecutors
 from .host_caller import HostCaller, digest_of, host_key
 from .placement import slots
 from .planner import Plan
-from .session import tune
+from .session import is_cluster, tune
 from .shipping import pack
+from .slot_owners import SlotReport
+from .slot_placement import SlotPlacement
 from .slots import Slots
 
 if TYPE_CHECKING:
@@ -75,6 +82,8 @@ class ApplicationQuery:
         self,
         session: SparkSession,
         prepared: Prepared,
+        log: Log,
+        late: LateExecutors,
         *,
         clock_ms: int | None = None,
         step: int | None = None,
@@ -101,8 +110,10 @@ class ApplicationQuery:
         self._last_batch = -1
         self._last_progress = ""
         self._fenced_batches = 0
-        self._is_local = (session.sparkContext.master or "local").startswith("local")
         self.slots = Slots(slots(prepared.tasks(), self.parallelism))
+        self._layout = Layout(secrets.token_hex(8), self.parallelism, claims.WAIT_SECONDS)
+        self.placement = SlotPlacement(session, Claims(log, application.id, self._layout), self.parallelism, late)
+        self._shared_layout = self._layout if is_cluster(session.sparkContext.master) else None
         self._hosts = self._host_caller()
         self._local_executor = self._find_local_executor()
 
@@ -126,7 +137,7 @@ class ApplicationQuery:
             .load()
             .groupBy("group")
             .applyInPandasWithState(
-                BatchFunction(self._hosts, self._prepared.application.id),
+                BatchFunction(self._hosts, self._prepared.application.id, self._shared_layout),
                 OUTPUT_SCHEMA,
                 STATE_SCHEMA,
                 "append",
@@ -138,6 +149,7 @@ class ApplicationQuery:
         writer = writer.option("checkpointLocation", self.checkpoint.directory).trigger(**trigger)
         self._last_batch, self._last_progress = -1, ""
         self._query = writer.start()
+        self.placement.started(self._query)
 
     def _host_caller(self) -> HostCaller:
         application = self._prepared.application
@@ -146,6 +158,7 @@ class ApplicationQuery:
             self._prepared.tasks(),
             str(self._directory),
             min(logging.getLogger().getEffectiveLevel(), logging.getLogger("penstock").getEffectiveLevel()),
+            self._shared_layout,
         )
         spark_application = self._session.sparkContext.applicationId
         settings = application.settings
@@ -209,6 +222,8 @@ class ApplicationQuery:
         """
         self._logs.forward()
         batches, failure = self._collect()
+        if self.placement.look(lambda: parallelism(self._session, self._prepared)):
+            self._set_slots()
         if failure is not None:
             raise failure
         query = self._query
@@ -239,21 +254,29 @@ class ApplicationQuery:
             if number <= self._last_batch or not messages:
                 continue
             self._last_batch = number
-            reports = []
+            reports: list[TaskReport] = []
+            placed: list[SlotReport] = []
             for message in map(SlotMessage.from_json, messages):
                 for line in message.lines:
                     forward(line)
                 for loss in message.losses:
                     _log.warning("%s; another one was started", loss)
+                placed.append(SlotReport(message.slot, message.executor, message.elsewhere, message.planned))
                 slot_reports, slot_failures = self.slots.take(message)
                 reports += slot_reports
                 failures += slot_failures
+            self.placement.note_batch(placed)
             seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
             batches.append(Batch(number, seconds, reports, tuple(self.slots.hosts.values())))
         if batches:
-            owners = {str(slot): executor for slot, executor in self.slots.executors.items()} if self._is_local else {}
-            self.set_control(next_tick=self.slots.next_tick(), unopened=self.slots.unopened(), owners=owners)
+            self._set_slots()
         return batches, self._judge(failures, bool(batches))
+
+    def _set_slots(self) -> None:
+        """Let the source plan for the present owners; the tasks of a slot without one are opened again."""
+        owners = {str(slot): executor for slot, executor in self.placement.owners.items()}
+        self.slots.move(slot for slot in range(self.parallelism) if str(slot) not in owners)
+        self.set_control(next_tick=self.slots.next_tick(), unopened=self.slots.unopened(), owners=owners)
 
     def _progress_since_last_batch(self) -> list[dict[str, Any]]:
         """Return Spark's progress events, the oldest first. Each is fetched once: they are long."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -25,7 +26,7 @@ from penstock.settings.application import Application
 from penstock.settings.settings import Settings
 from penstock.system_errors import raise_open_files_limit
 
-from .executors import wait_for_executors
+from .executors import LateExecutors, wait_for_executors
 from .progress import RunProgress, RunSummary
 from .query import ApplicationQuery, SparkFailure
 from .rests import rest_seconds
@@ -113,6 +114,7 @@ class RunningApplication:
         self.log = log
         self.lease = lease
         self.session = session
+        self._late = LateExecutors()
 
     @classmethod
     @contextmanager
@@ -145,7 +147,7 @@ class RunningApplication:
 
     def query(self, **options: Any) -> ApplicationQuery:
         """Return a new query, not started."""
-        return ApplicationQuery(self.session, self.prepared, **options)
+        return ApplicationQuery(self.session, self.prepared, self.log, self._late, **options)
 
     def take(self, reports: list[TaskReport]) -> None:
         """Note the partitions that have a committed position now, and purge processed records of repartition topics."""
@@ -180,6 +182,8 @@ class _Run:
         self._next_maintenance = self._began + _MAINTENANCE_SECONDS
         self._failures_in_a_row = 0
         self._is_reassigning = False
+        self._moves: Counter[str] = Counter()
+        """Slots that moved in earlier queries, by reason."""
 
     def until_done(self) -> RunSummary:
         """Run queries until one ends as it should."""
@@ -240,6 +244,8 @@ class _Run:
             self._summary.stopped_by = self._stop.reason
             return True
         if self._is_reassigning:
+            if query.placement.is_outgrown:
+                query.placement.give_up()
             self._close_query()
             self._running.prepared = prepare(self._running.application, self._running.log)
             return False
@@ -279,13 +285,16 @@ class _Run:
             RunProgress(
                 summary.batches, summary.records_in, summary.records_out, summary.dropped,
                 self._rate, sum(each.lag for each in lag), positions, ends, reports, seconds,
-                hosts,
+                hosts, self._all_moves(),
             )
         )  # fmt: skip
 
     def _quiet_seconds(self) -> float:
         """Return how long ago the last batch with work ended; a run that should end is not quiet."""
         return 0.0 if self._wants_to_stop() else time.monotonic() - self._worked_at
+
+    def _all_moves(self) -> dict[str, int]:
+        return dict(self._moves if self._query is None else self._moves + self._query.placement.moves)
 
     def _lag(self) -> list[PartitionLag]:
         prepared = self._running.prepared
@@ -300,6 +309,10 @@ class _Run:
         if now >= self._next_maintenance:
             self._next_maintenance = now + _MAINTENANCE_SECONDS
             self._maintain()
+        if "availableNow" not in self._trigger and self._query is not None and self._query.placement.is_outgrown:
+            if not self._is_reassigning:
+                _log.info("Spark has more executors: starting again with more slots")
+            self._is_reassigning = True
         if "availableNow" not in self._trigger and now >= self._next_assignment:
             running = self._running
             found = resolve(running.application, running.log).tasks
@@ -340,12 +353,14 @@ class _Run:
     def _close_query(self) -> None:
         query, self._query = self._query, None
         if query is not None:
+            self._moves += query.placement.moves
             query.close()
             self._summary.workers_lost += query.slots.lost
 
     def _finish(self) -> RunSummary:
         summary = self._summary
         summary.seconds = time.monotonic() - self._began
+        summary.moves = self._all_moves()
         summary.tasks = len(self._running.prepared.assignment.tasks)
         summary.lag = sum(each.lag for each in self._lag())
         return summary

@@ -177,6 +177,9 @@ def _session_options(is_local: bool, java: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.locality.wait": "0s",
+        # Spark ends the other attempt of a speculative task. It only waits for a host, and until Spark's default of two
+        # seconds has passed, it keeps a core from the next batch.
+        "spark.python.task.killTimeout": "100ms",
         "spark.sql.catalogImplementation": "in-memory",
     }
     if is_local:

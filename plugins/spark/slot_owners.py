@@ -32,11 +32,13 @@ class SlotReport:
     """The executor that Spark gave a slot to in one batch.
 
     `left_to` is "" where it ran the batch. Otherwise it did nothing, and `left_to` is the executor that has the slot.
+    `planned` is the owner in the plan of the batch.
     """
 
     slot: int
     executor: str
     left_to: str = ""
+    planned: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,18 +62,25 @@ class SlotOwners:
     `moves` counts the moves by reason. In local mode the one executor has all slots, and nothing moves.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
         self.owners: dict[int, str] = {}
         self.moves: Counter[str] = Counter()
         self._executors: Mapping[str, Executor] | None = None
         self._elsewhere: dict[int, _Streak] = {}
         self._patience: Counter[int] = Counter()
+        self._avoided: dict[int, str] = {}
+        """By slot, the executor from which Spark has kept it away."""
+        self._left: dict[int, str] = {}
+        """By slot without an owner, the last one."""
 
     def note_batch(self, reports: Iterable[SlotReport], now: float) -> list[Move]:
         """Note the reports of one batch; return the moves that follow. `now`: seconds of a monotonic clock."""
         moves: list[Move] = []
         promised: Counter[str] = Counter()
         for report in sorted(reports, key=lambda each: each.slot):
+            if self._is_outdated(report):
+                continue
             moves += self._note_elsewhere(report, now, promised) if report.left_to else self._note_run(report)
         return moves
 
@@ -86,12 +95,45 @@ class SlotOwners:
         """Give every slot up, because the query starts again with another layout."""
         return [self._clear(slot, REBALANCED) for slot in sorted(self.owners)]
 
-    def is_uneven(self) -> bool:
-        """Return whether an executor has more slots than cores while another one has cores to spare."""
-        executors = self._executors or {}
-        slots = Counter(executor_id(owner) for owner in self.owners.values())
-        crowded = any(slots[name] > each.cores for name, each in executors.items())
-        return crowded and any(slots[name] < each.cores for name, each in executors.items() if not each.unfit)
+    def even_out(self) -> list[Move]:
+        """Take slots from executors with more slots than cores, as far as others have cores to spare."""
+        moves: list[Move] = []
+        counts = self._counts()
+        room = sum(max(0, each.cores - counts[name]) for name, each in self._fit().items())
+        for slot, owner in sorted(self.owners.items(), reverse=True):
+            # Slots without an owner take of the room, too.
+            if self._is_crowded(owner) and room > self.slots - len(self.owners):
+                moves.append(self._clear(slot, REBALANCED))
+        return moves
+
+    def targets(self) -> dict[int, str]:
+        """Return, for each slot, Spark's id of the executor that should get it: its owner, or the one with most room.
+
+        Empty while nothing is known of executors.
+        """
+        fit, counts = self._fit(), self._counts()
+        if not fit:
+            return {}
+        targets = {slot: executor_id(owner) for slot, owner in self.owners.items()}
+        for slot in range(self.slots):
+            if slot not in targets:
+                avoided = self._avoided.get(slot)
+                targets[slot] = min(
+                    fit, key=lambda name: (name == avoided, (counts[name] + 1) / max(1, fit[name].cores), name)
+                )
+                counts[targets[slot]] += 1
+        return targets
+
+    def _fit(self) -> dict[str, Executor]:
+        return {name: each for name, each in (self._executors or {}).items() if not each.unfit}
+
+    def _counts(self) -> Counter[str]:
+        return Counter(executor_id(owner) for owner in self.owners.values())
+
+    def _is_outdated(self, report: SlotReport) -> bool:
+        """Return whether the batch was planned before the slot's last move, and ran as planned."""
+        is_as_planned = bool(report.left_to) or report.executor == report.planned
+        return is_as_planned and report.planned != "" and report.planned == self._left.get(report.slot)
 
     def _note_run(self, report: SlotReport) -> list[Move]:
         slot, executor = report.slot, report.executor
@@ -101,6 +143,8 @@ class SlotOwners:
             # An executor that is about to end, or has ended, may have run the batch that is reported only now.
             return []
         self.owners[slot] = executor
+        self._avoided.pop(slot, None)
+        self._left.pop(slot, None)
         if owner is None:
             return []
         self.moves[TAKEN_OVER] += 1
@@ -111,11 +155,12 @@ class SlotOwners:
         owner = self.owners.get(slot)
         if owner is None:
             # The proxy found the owner's claim in the log; the owner's own report was lost with its attempt.
-            if not self._unfit(report.left_to):
-                self.owners[slot] = report.left_to
+            unfit = self._unfit(report.left_to)
+            if unfit:
+                return [Move(slot, report.left_to, unfit)]
+            self.owners[slot] = report.left_to
             return []
         if owner == report.executor:
-            # The plan of that batch was older than the last move.
             return []
         if self._is_crowded(owner) and self._has_room(report.executor, promised):
             promised[report.executor] += 1
@@ -128,13 +173,15 @@ class SlotOwners:
             streak.batches >= _LEAST_BATCHES and now - streak.since >= _MOST_SECONDS * times
         ):
             self._patience[slot] += 1
+            self._avoided[slot] = executor_id(owner)
             return [self._clear(slot, PLACED_ELSEWHERE)]
         return []
 
     def _clear(self, slot: int, reason: str) -> Move:
         self._elsewhere.pop(slot, None)
         self.moves[reason] += 1
-        return Move(slot, self.owners.pop(slot), reason)
+        owner = self._left[slot] = self.owners.pop(slot)
+        return Move(slot, owner, reason)
 
     def _unfit(self, identity: str) -> str:
         """Return why an executor must not have slots; "" if it may, or if nothing is known of executors yet."""
@@ -156,7 +203,7 @@ class SlotOwners:
         return None if found is None else found.cores
 
     def _slots_of(self, identity: str) -> int:
-        return sum(owner == identity for owner in self.owners.values())
+        return self._counts()[executor_id(identity)]
 
 
 @dataclass

@@ -1,8 +1,9 @@
 """A driver in a process of its own: `python -m tests.spark.driver DATA_DIR TOPOLOGY TRIGGER [OPTION=VALUE]...`.
 
 TOPOLOGY is an expression over tests.spark.apps, e.g. "count()". Options: `master`, `path` and `module` (where else to
-find TOPOLOGY), `log`, `lease` (seconds after which a lease that is not renewed ends), and Spark's own. Prints the run's
-summary as JSON.
+find TOPOLOGY), `log`, `lease` (seconds after which a lease that is not renewed ends), `progress` (a file for a line of
+JSON after each batch), `patience` (seconds after which a slot that its executor does not run goes to another one), and
+Spark's own. Prints the run's summary as JSON.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from dataclasses import asdict
 from typing import Any
 
 from penstock import Application
+from penstock.plugins.hosts import claims
 from penstock.plugins.runtime.application import lease
-from penstock.plugins.spark import run
+from penstock.plugins.spark import RunProgress, run, slot_owners
 from penstock.plugins.spark.session import make_session
 
 
@@ -30,13 +32,24 @@ def main(directory: str, topology: str, trigger: str, *given: str) -> None:
     log = options.pop("log", "local:log")
     if "lease" in options:
         lease._TTL_SECONDS = float(options.pop("lease"))
+    if "patience" in options:
+        claims.WAIT_SECONDS = 1.0
+        slot_owners._MOST_SECONDS = float(options.pop("patience"))
+    progress = options.pop("progress", None)
+
+    def write(news: RunProgress) -> None:
+        if progress is not None and news.reports:
+            opened = {report.task_id: report.opened for report in news.reports if report.opened}
+            with open(progress, "a") as file:
+                file.write(json.dumps({"batches": news.batches, "moves": dict(news.moves), "opened": opened}) + "\n")
+
     application = Application("app", eval(topology, vars(module)), data_dir=directory, log=log)
     if options:
         session = make_session(master, options)
-        summary = run(application, trigger, session=session)
+        summary = run(application, trigger, session=session, on_progress=write)
         session.stop()
     else:
-        summary = run(application, trigger, master=master)
+        summary = run(application, trigger, master=master, on_progress=write)
     print(json.dumps(asdict(summary)), flush=True)
 
 

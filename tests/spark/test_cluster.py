@@ -1,17 +1,14 @@
-"""A standalone cluster: a master and two workers, each in a JVM of its own."""
+"""On a standalone cluster: shipping, speculation, and executors that come and go."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +17,7 @@ from penstock.plugins.spark.session import check_java
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from ..waiting import wait_until
+from .standalone import Standalone
 from .surroundings import Surroundings
 from .test_processes import driver, summary_of
 from .test_run import counts, records
@@ -30,23 +28,29 @@ HOSTS = ("127.0.0.1", "127.0.0.2")
 
 
 @pytest.fixture(scope="module")
-def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    """The options that a driver needs for the cluster."""
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
     import pyspark
 
-    # macOS has one address of loopback.
-    hosts = [host if can_bind(host) else HOSTS[0] for host in HOSTS]
     with pytest.MonkeyPatch.context() as patch:
         # Each of the many JVMs starts as that of a local session does: with the archive of classes, from where it is
         # valid.
         patch.delenv("SPARK_HOME", raising=False)
         java_options = f"{JAVA_OPTIONS} {archive_options(check_java())}"
         patch.setenv("SPARK_HOME", str(launch_home() or Path(pyspark.__file__).parent))
-        with cluster(tmp_path_factory.mktemp("cluster"), hosts, java_options) as found:
-            yield [
-                f"master={found}", "spark.executor.memory=512m", "spark.driver.host=127.0.0.1",
-                f"spark.executor.extraJavaOptions={java_options}", f"spark.driver.extraJavaOptions={java_options}",
-            ]  # fmt: skip
+        with Standalone(tmp_path_factory.mktemp("cluster"), java_options) as started:
+            # macOS has one address of loopback.
+            started.add_workers(*(host if can_bind(host) else HOSTS[0] for host in HOSTS))
+            yield started
+
+
+@pytest.fixture
+def master(cluster: Standalone) -> list[str]:
+    """The options that a driver needs for the cluster."""
+    java_options = f"{JAVA_OPTIONS} {archive_options(check_java())}"
+    return [
+        f"master={cluster.master}", "spark.executor.memory=512m", "spark.driver.host=127.0.0.1",
+        f"spark.executor.extraJavaOptions={java_options}", f"spark.driver.extraJavaOptions={java_options}",
+    ]  # fmt: skip
 
 
 def can_bind(host: str) -> bool:
@@ -91,7 +95,7 @@ def test_a_standalone_cluster_runs_an_application_that_is_shipped_to_it(
 
 
 @pytest.mark.broker
-def test_a_speculative_attempt_shuts_out_the_one_that_lingers(master: list[str], tmp_path: Path) -> None:
+def test_a_slot_whose_host_lingers_goes_to_a_speculative_attempt_in_the_end(master: list[str], tmp_path: Path) -> None:
     """Spark makes no second attempt on the host of the first."""
     if not can_bind(HOSTS[1]):
         pytest.skip("needs two addresses of loopback")
@@ -102,12 +106,13 @@ def test_a_speculative_attempt_shuts_out_the_one_that_lingers(master: list[str],
         speculation = [
             f"log={surroundings.log_name}", "spark.speculation=true", "spark.speculation.quantile=0.5",
             "spark.speculation.multiplier=1.1", "spark.speculation.interval=100ms",
-            "spark.speculation.minTaskRuntime=500ms",
+            "spark.speculation.minTaskRuntime=500ms", "patience=3",
         ]  # fmt: skip
         topology = f"count(LingersOnce, flag={str(flag)!r})"
         with driver(surroundings, topology, "available_now", *master, *speculation) as process:
             wait_until(lambda: flag.exists() or process.poll() is not None, "a task lingers", 240)
-            # Only another attempt can bring its records to an end: the first one still waits.
+            # Only another executor can bring its records to an end: the first one still waits. Until the driver orders
+            # the move, attempts there leave the slot to it.
             wait_until(
                 lambda: sum(map(len, surroundings.values_by_key("out").values())) == 400 or process.poll() is not None,
                 "another attempt did its work",
@@ -116,68 +121,70 @@ def test_a_speculative_attempt_shuts_out_the_one_that_lingers(master: list[str],
             assert process.poll() is None or process.returncode == 0, process.communicate()[1]
             assert not Path(f"{flag}.awake").exists()
             Path(f"{flag}.release").touch()
-            summary_of(process)
+            assert sum(summary_of(process)["moves"].values()) >= 1
         assert surroundings.values_by_key("out") == counts(400)
 
 
-@contextmanager
-def cluster(directory: Path, hosts: Sequence[str], java_options: str) -> Iterator[str]:
-    """Start a master and a worker of one core on each of the hosts, on free ports of loopback; yield the master's
-    URL."""
-    launcher = str(Path(os.environ["SPARK_HOME"]) / "bin" / "spark-class")
-    environment = {
-        **os.environ,
-        "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": java_options,
-        "PYSPARK_PYTHON": sys.executable,
-    }
-    started: list[subprocess.Popen[bytes]] = []
+def test_slots_stay_at_their_executors_and_move_when_one_is_lost_added_or_decommissioned(
+    cluster: Standalone, master: list[str], surroundings: Surroundings, tmp_path: Path
+) -> None:
+    partitions = 6
+    surroundings.create(**{"in": partitions, "out": partitions})
+    progress = tmp_path / "progress"
+    put = 0
+    options = [
+        f"progress={progress}", "spark.speculation=true", "spark.locality.wait=0s", "spark.decommission.enabled=true",
+    ]  # fmt: skip
 
-    def start(name: str, role: str, host: str, *arguments: str) -> Path:
-        output = directory / f"{name}.log"
-        package = "org.apache.spark.deploy"
-        with output.open("w") as file:
-            command = [
-                launcher,
-                f"{package}.{role}",
-                "--host",
-                host,
-                "--port",
-                "0",
-                "--webui-port",
-                "0",
-                *arguments,
-            ]
-            started.append(
-                subprocess.Popen(
-                    command,
-                    env={**environment, "SPARK_LOCAL_IP": host},
-                    stdout=file,
-                    stderr=file,
-                    cwd=directory,
-                    start_new_session=True,
-                )
-            )
-        return output
+    def news() -> list[dict[str, Any]]:
+        lines = progress.read_text().split("\n")[:-1] if progress.exists() else []
+        return [json.loads(line) for line in lines]
 
-    def said(output: Path, pattern: str) -> str:
-        found = wait_until(lambda: re.search(pattern, output.read_text()), f"{output.name} says {pattern}", 120)
-        text: str = found[0]
-        return text
+    def moves() -> dict[str, int]:
+        found: dict[str, int] = news()[-1]["moves"]
+        return found
 
-    try:
-        master = said(start("master", "master.Master", "127.0.0.1"), r"spark://127\.0\.0\.1:\d+")
-        workers = [
-            start(
-                f"worker{number}", "worker.Worker", host,
-                "--cores", "1", "--memory", "600m", "-d", str(directory / f"w{number}"), master,
-            )
-            for number, host in enumerate(hosts)
-        ]  # fmt: skip
-        for worker in workers:
-            said(worker, "Successfully registered with master")
-        yield master
-    finally:
-        for process in started:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    def feed_until(condition: Callable[[], Any], what: str) -> None:
+        """Put one record in each partition whenever a batch has ended."""
+        nonlocal put
+        seen = -1
+
+        def is_so() -> bool:
+            nonlocal put, seen
+            if (batches := len(news())) > seen:
+                seen = batches
+                for number in range(partitions):
+                    surroundings.put("in", [(f"k{number}", "v", put)], partition=number)
+                put += 1
+            return bool(condition()) or process.poll() is not None
+
+        wait_until(is_so, what, 240)
+        assert process.poll() is None, process.communicate()[1]
+
+    with driver(surroundings, "count()", "0s", *master, *options) as process:
+        feed_until(lambda: len(news()) >= 40, "40 batches")
+        assert moves() == {}
+        opened = [task for each in news() for task in each["opened"]]
+        assert sorted(opened) == [f"0_{number}" for number in range(partitions)], "no task was opened again"
+
+        os.kill(cluster.executors()["0"], signal.SIGKILL)
+        feed_until(lambda: moves().get("executor lost") == 2, "the slots of a lost executor have moved")
+        feed_until(lambda: moves().get("rebalanced") == 2, "its successor has got slots")
+
+        cluster.add_workers(HOSTS[0])
+        feed_until(lambda: moves().get("rebalanced") == 2 + 4, "there are more slots for one more executor")
+
+        os.kill(max(cluster.executors().items())[1], signal.SIGPWR)
+        feed_until(lambda: moves().get("executor decommissioned") == 2, "slots of a decommissioned executor move")
+        before = len(news())
+        feed_until(lambda: len(news()) > before + 5, "batches without it")
+        process.terminate()
+        summary = summary_of(process)
+    assert set(summary["moves"]) == {"executor lost", "rebalanced", "executor decommissioned"}
+    surroundings.log.lease("app", "a successor", 1_000).release()
+    # What was put last may not have been processed before the end.
+    done = surroundings.log.committed("app", surroundings.partitions("in")).values()
+    out = surroundings.values_by_key("out")
+    assert [out[f"k{number}"] for number in range(partitions)] == [
+        [str(each + 1) for each in range(position or 0)] for position in done
+    ]

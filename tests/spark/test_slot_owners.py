@@ -21,11 +21,12 @@ from penstock.plugins.spark.slot_owners import (
 )
 
 A, B, C = "1@node-1/11/5/b", "2@node-2/11/7/b", "3@node-3/11/9/b"
+SLOTS = 5
 TWO = {"1": Executor(2), "2": Executor(2)}
 
 
 def owners_of(slots: Mapping[int, str], executors: Mapping[str, Executor] = TWO) -> SlotOwners:
-    owners = SlotOwners()
+    owners = SlotOwners(SLOTS)
     owners.note_executors(executors)
     assert owners.note_batch([SlotReport(slot, executor) for slot, executor in slots.items()], 0) == []
     return owners
@@ -54,6 +55,7 @@ def test_a_slot_that_spark_keeps_elsewhere_moves_and_more_slowly_the_next_time()
     assert moves[-1] == [Move(0, A, PLACED_ELSEWHERE)]
     assert not any(moves[:-1])
     assert owners.owners == {}
+    assert owners.targets()[0] == "2", "A has as much room, and Spark keeps the slot away from it"
     owners.note_batch([SlotReport(0, B)], 0)
     back = [SlotReport(0, A, left_to=B)]
     moves = [owners.note_batch(back, batch) for batch in range(2 * _MOST_BATCHES)]
@@ -93,6 +95,23 @@ def test_a_slot_whose_owner_reported_nothing_belongs_to_the_claim() -> None:
     assert owners.owners == {0: A}
 
 
+def test_a_claim_of_an_executor_that_is_gone_is_deleted_again() -> None:
+    owners = owners_of({}, {"2": Executor(2)})
+    assert owners.note_batch([SlotReport(0, B, left_to=A)], 0) == [Move(0, A, LOST)]
+    assert (owners.owners, owners.moves) == ({}, {})
+
+
+def test_a_batch_that_was_planned_before_a_move_changes_nothing() -> None:
+    owners = owners_of(dict.fromkeys(range(5), A))
+    owners.even_out()
+    late = [SlotReport(4, A, planned=A), SlotReport(3, B, left_to=A, planned=A)]
+    assert owners.note_batch(late, 1) == []
+    assert owners.owners == dict.fromkeys(range(3), A)
+    owners.note_batch([SlotReport(4, A), SlotReport(3, B, planned=A)], 2)
+    assert owners.owners[4] == A, "Spark gave it to A once more"
+    assert owners.owners[3] == B, "a later attempt of a batch that was planned before took it over"
+
+
 def test_an_executor_with_more_slots_than_cores_gives_to_one_with_cores_to_spare() -> None:
     owners = owners_of(dict.fromkeys(range(5), A))
     elsewhere = [SlotReport(slot, B, left_to=A) for slot in range(5)]
@@ -102,15 +121,34 @@ def test_an_executor_with_more_slots_than_cores_gives_to_one_with_cores_to_spare
     assert owners.moves == {REBALANCED: 2}
 
 
-def test_it_is_uneven_where_one_has_too_many_slots_and_another_too_few() -> None:
-    owners = owners_of(dict.fromkeys(range(4), A))
-    assert owners.is_uneven()
-    owners.note_executors({"1": Executor(2)})
-    assert not owners.is_uneven(), "there is nobody to take them"
-    owners.note_executors({"1": Executor(2), "2": Executor(2, "executor excluded by Spark")})
-    assert not owners.is_uneven()
-    owners.note_executors({"1": Executor(4), "2": Executor(4)})
-    assert not owners.is_uneven()
+def test_slots_are_evened_out_as_far_as_there_is_room() -> None:
+    owners = owners_of(dict.fromkeys(range(5), A))
+    assert owners.even_out() == [Move(4, A, REBALANCED), Move(3, A, REBALANCED)]
+    assert owners.targets() == {0: "1", 1: "1", 2: "1", 3: "2", 4: "2"}
+    assert owners.even_out() == []
+    owners.note_batch([SlotReport(3, B), SlotReport(4, B)], 1)
+    assert owners.even_out() == [], "one slot too many, and no room"
+
+
+@pytest.mark.parametrize(
+    "executors",
+    [
+        {"1": Executor(2)},
+        {"1": Executor(2), "2": Executor(2, "executor excluded by Spark")},
+        {"1": Executor(5), "2": Executor(5)},
+    ],
+)
+def test_slots_stay_where_nobody_could_take_them_or_nothing_is_crowded(executors: dict[str, Executor]) -> None:
+    owners = owners_of(dict.fromkeys(range(5), A), executors)
+    assert owners.even_out() == []
+    assert set(owners.targets().values()) == {"1"}
+
+
+def test_slots_without_an_owner_go_where_there_is_most_room() -> None:
+    owners = SlotOwners(SLOTS)
+    assert owners.targets() == {}, "nothing is known of executors"
+    owners.note_executors({"1": Executor(1), "2": Executor(4), "3": Executor(9, "executor decommissioned")})
+    assert owners.targets() == {0: "2", 1: "2", 2: "2", 3: "1", 4: "2"}
 
 
 def test_another_attempt_that_ran_the_slot_has_it() -> None:
@@ -126,7 +164,7 @@ def test_a_new_layout_gives_every_slot_up() -> None:
 
 
 def test_in_local_mode_the_one_executor_has_all_slots() -> None:
-    owners = SlotOwners()
+    owners = SlotOwners(SLOTS)
     local = "driver@host/1/2/3"
     for now in range(3):
         assert owners.note_batch([SlotReport(slot, local) for slot in range(8)], now) == []
@@ -135,8 +173,10 @@ def test_in_local_mode_the_one_executor_has_all_slots() -> None:
 
 identities = st.sampled_from([A, B, C])
 reports = st.builds(
-    lambda slot, executor, left_to: SlotReport(slot, executor, "" if left_to == executor else left_to),
-    st.integers(0, 3), identities, st.one_of(st.just(""), identities),
+    lambda slot, executor, left_to, planned: SlotReport(
+        slot, executor, "" if left_to == executor else left_to, planned
+    ),
+    st.integers(0, 3), identities, st.one_of(st.just(""), identities), st.one_of(st.just(""), identities),
 )  # fmt: skip
 clusters = st.dictionaries(
     st.sampled_from("123"), st.builds(Executor, st.integers(1, 3), st.sampled_from(["", "executor decommissioned"]))
@@ -147,7 +187,7 @@ clusters = st.dictionaries(
 def test_a_move_names_the_owner_before_it_and_no_owner_is_unfit(
     events: list[list[SlotReport] | dict[str, Executor]],
 ) -> None:
-    owners = SlotOwners()
+    owners = SlotOwners(SLOTS)
     cluster: dict[str, Executor] | None = None
     counted = 0
     for now, event in enumerate(events):
@@ -158,10 +198,11 @@ def test_a_move_names_the_owner_before_it_and_no_owner_is_unfit(
         else:
             # One report a slot and batch, as in Spark.
             moves = owners.note_batch({each.slot: each for each in event}.values(), now)
-        counted += len(moves)
+        # Where a slot has no owner, a move is the claim of an executor that is gone.
+        counted += len([move for move in moves if move.slot in before])
         assert sum(owners.moves.values()) == counted
         for move in moves:
-            assert before[move.slot] == move.executor
+            assert before.get(move.slot, move.executor) == move.executor
             assert owners.owners.get(move.slot) != move.executor
         for slot, owner in before.items():
             assert owners.owners.get(slot) == owner or slot in {move.slot for move in moves}

@@ -1,0 +1,128 @@
+"""SlotPlacement: keeps the slots of a query at their executors, and moves them when executors come or go."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.errors import PenstockError
+from penstock.plugins.hosts.claims import Claims
+from penstock.plugins.hosts.executor_identity import describe
+
+from .executors import LateExecutors, SparkExecutors
+from .preferred_executors import PreferredExecutors
+from .session import is_cluster
+from .slot_owners import PLACED_ELSEWHERE, TAKEN_OVER, Move, SlotOwners, SlotReport
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_log = logging.getLogger("penstock.spark")
+
+
+class SlotPlacement:
+    """The slots of one query in Spark's driver.
+
+    It passes what Spark and the proxies report to `SlotOwners`, and does what follows from it: it deletes the claims of
+    slots that move, tells Spark which executors to prefer, and notes the layout in the log. With one executor (`local`
+    masters) it only notes the layout.
+    """
+
+    def __init__(self, session: SparkSession, claims: Claims, slots: int, late: LateExecutors) -> None:
+        self._session = session
+        self._claims = claims
+        self._owners = SlotOwners(slots)
+        self._late = late
+        self._executors = SparkExecutors(session.sparkContext) if is_cluster(session.sparkContext.master) else None
+        self._preferred: PreferredExecutors | None = None
+        self._noted: dict[int, str] = {}
+        self.is_outgrown = False
+
+    @property
+    def owners(self) -> dict[int, str]:
+        """The identity of the executor that has each slot; a slot without one may go to any."""
+        return self._owners.owners
+
+    @property
+    def moves(self) -> Counter[str]:
+        """How many slots have moved, by reason."""
+        return self._owners.moves
+
+    def started(self, query: StreamingQuery) -> None:
+        """Note that the query runs; Spark forgets at each start what it prefers."""
+        if self._executors is None:
+            return
+        self._preferred = PreferredExecutors(self._session, query)
+        executors = self._executors.poll()
+        if executors is not None:
+            self._late.note(executors)
+            self._do(self._owners.note_executors(executors))
+        self._prefer(range(self._owners.slots))
+
+    def note_batch(self, reports: Sequence[SlotReport]) -> None:
+        """Note the reports of one batch; slots may move."""
+        self._do(self._owners.note_batch(reports, time.monotonic()))
+        elsewhere = [each.slot for each in reports if each.left_to]
+        if elsewhere and self._executors is not None:
+            self._executors.look_closely()
+            self._prefer(elsewhere)
+        self._note_layout()
+
+    def look(self, wanted_slots: Callable[[], int]) -> bool:
+        """Look at the executors, about once a second; return whether slots move.
+
+        Where they have changed, and then stayed, slots are evened out, if there are as many as the executors want.
+        Otherwise `is_outgrown` is set: a new start with more slots is worth its price.
+        """
+        if self._executors is None:
+            return False
+        executors = self._executors.poll()
+        moves: list[Move] = []
+        if executors is not None:
+            self._late.note(executors)
+            moves += self._owners.note_executors(executors)
+        if self._late.is_due():
+            self.is_outgrown = wanted_slots() > self._owners.slots
+            if not self.is_outgrown:
+                moves += self._owners.even_out()
+        self._do(moves)
+        self._prefer(each.slot for each in moves)
+        return bool(moves)
+
+    def give_up(self) -> None:
+        """Count every slot as moved, because the query starts again with another number of slots."""
+        self._late.started_again()
+        self._do(self._owners.forget())
+
+    # ------------------------------------------------------------------ inside
+
+    def _do(self, moves: list[Move]) -> None:
+        for move in moves:
+            level = logging.WARNING if move.reason == PLACED_ELSEWHERE else logging.INFO
+            _log.log(level, "slot %d leaves %s: %s", move.slot, describe(move.executor), move.reason)
+            if move.reason != TAKEN_OVER and self._executors is not None:
+                self._delete_claim(move.slot)
+
+    def _delete_claim(self, slot: int) -> None:
+        try:
+            self._claims.delete(slot)
+        except PenstockError as error:
+            _log.warning("the claim of slot %d stays in the log, so a retry may wait for it: %s", slot, error)
+
+    def _prefer(self, slots: Iterable[int]) -> None:
+        targets = self._owners.targets()
+        for slot in slots:
+            if self._preferred is not None and slot in targets:
+                self._preferred.prefer(slot, targets[slot])
+
+    def _note_layout(self) -> None:
+        if self.owners != self._noted:
+            self._noted = dict(self.owners)
+            try:
+                self._claims.write_layout(self._noted)
+            except PenstockError as error:
+                _log.debug("the layout of the slots was not noted: %s", error)
