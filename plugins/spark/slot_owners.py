@@ -77,11 +77,10 @@ class SlotOwners:
     def note_batch(self, reports: Iterable[SlotReport], now: float) -> list[Move]:
         """Note the reports of one batch; return the moves that follow. `now`: seconds of a monotonic clock."""
         moves: list[Move] = []
-        promised: Counter[str] = Counter()
         for report in sorted(reports, key=lambda each: each.slot):
             if self._is_outdated(report):
                 continue
-            moves += self._note_elsewhere(report, now, promised) if report.left_to else self._note_run(report)
+            moves += self._note_elsewhere(report, now) if report.left_to else self._note_run(report)
         return moves
 
     def note_executors(self, executors: Mapping[str, Executor]) -> list[Move]:
@@ -98,11 +97,8 @@ class SlotOwners:
     def even_out(self) -> list[Move]:
         """Take slots from executors with more slots than cores, as far as others have cores to spare."""
         moves: list[Move] = []
-        counts = self._counts()
-        room = sum(max(0, each.cores - counts[name]) for name, each in self._fit().items())
         for slot, owner in sorted(self.owners.items(), reverse=True):
-            # Slots without an owner take of the room, too.
-            if self._is_crowded(owner) and room > self.slots - len(self.owners):
+            if self._is_crowded(owner) and self._has_spare_cores():
                 moves.append(self._clear(slot, REBALANCED))
         return moves
 
@@ -150,7 +146,7 @@ class SlotOwners:
         self.moves[TAKEN_OVER] += 1
         return [Move(slot, owner, TAKEN_OVER)]
 
-    def _note_elsewhere(self, report: SlotReport, now: float, promised: Counter[str]) -> list[Move]:
+    def _note_elsewhere(self, report: SlotReport, now: float) -> list[Move]:
         slot = report.slot
         owner = self.owners.get(slot)
         if owner is None:
@@ -162,8 +158,7 @@ class SlotOwners:
             return []
         if owner == report.executor:
             return []
-        if self._is_crowded(owner) and self._has_room(report.executor, promised):
-            promised[report.executor] += 1
+        if self._is_crowded(owner) and self._has_room(report.executor) and self._has_spare_cores():
             return [self._clear(slot, REBALANCED)]
         streak = self._elsewhere.setdefault(slot, _Streak(now))
         streak.batches += 1
@@ -194,9 +189,15 @@ class SlotOwners:
         cores = self._cores(identity)
         return cores is not None and self._slots_of(identity) > cores
 
-    def _has_room(self, identity: str, promised: Counter[str]) -> bool:
+    def _has_room(self, identity: str) -> bool:
         cores = self._cores(identity)
-        return cores is not None and not self._unfit(identity) and self._slots_of(identity) + promised[identity] < cores
+        return cores is not None and not self._unfit(identity) and self._slots_of(identity) < cores
+
+    def _has_spare_cores(self) -> bool:
+        """Return whether there are more spare cores than slots without an owner, which will take some of them."""
+        counts = self._counts()
+        spare = sum(max(0, each.cores - counts[name]) for name, each in self._fit().items())
+        return spare > self.slots - len(self.owners)
 
     def _cores(self, identity: str) -> int | None:
         found = (self._executors or {}).get(executor_id(identity))

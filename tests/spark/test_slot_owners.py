@@ -151,6 +151,12 @@ def test_slots_without_an_owner_go_where_there_is_most_room() -> None:
     assert owners.targets() == {0: "2", 1: "2", 2: "2", 3: "1", 4: "2"}
 
 
+def test_room_that_slots_on_their_way_will_take_is_not_given_twice() -> None:
+    owners = owners_of(dict.fromkeys(range(5), A))
+    assert len(owners.even_out()) == 2
+    assert owners.note_batch([SlotReport(0, B, left_to=A, planned=A)], 1) == []
+
+
 def test_another_attempt_that_ran_the_slot_has_it() -> None:
     owners = owners_of({0: A})
     assert owners.note_batch([SlotReport(0, B)], 1) == [Move(0, A, TAKEN_OVER)]
