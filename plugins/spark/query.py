@@ -168,7 +168,7 @@ class ApplicationQuery:
     def _find_local_executor(self) -> str:
         """Return the identity of the executor in the driver's JVM; "" if Spark runs on a cluster."""
         jvm: Any = self._session._jvm
-        pid = int(jvm.java.lang.ProcessHandle.current().pid()) if self._is_local else 0
+        pid = int(jvm.java.lang.ProcessHandle.current().pid()) if self._shared_layout is None else 0
         return find_identity(pid, system_processes()).text if pid else ""
 
     @property
