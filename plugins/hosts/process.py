@@ -103,6 +103,8 @@ class HostProcess:
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
             future, request = call
+            if not future.set_running_or_notify_cancel():
+                continue  # Spark has ended the proxy meanwhile
             if self._ending.is_set():
                 future.set_exception(ClosedError("the host is ending"))
                 continue
@@ -179,6 +181,7 @@ class HostProcess:
                         raise
                     send(connection, Busy())
         finally:
+            future.cancel()
             self._life.end_request()
         send(connection, answer)
 

@@ -41,8 +41,8 @@ class RunSummary:
     """What a run did.
 
     `openings`: how often a task was opened, by reason (see `TaskReport.opened`); all but "first" are tasks that were
-    open before.
-    `nodes`: counts `in`, `out` and `dropped` (by reason) of every node. `phases`: seconds, added up over all tasks.
+    open before. `hosts`: what each task host took of its machine, as of the last batch. `nodes`: counts `in`, `out` and
+    `dropped` (by reason) of every node. `phases`: seconds, added up over all tasks.
     `workers_lost`: how often a task host was replaced, or the query started again. `stopped_by`: a signal's name, or
     "stop" when the caller asked; None when everything was processed. `moves`: how many slots went to another executor,
     by reason.
@@ -61,6 +61,7 @@ class RunSummary:
     stopped_by: str | None = None
     openings: dict[str, int] = field(default_factory=dict)
     moves: dict[str, int] = field(default_factory=dict)
+    hosts: tuple[HostStatus, ...] = ()
     nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
     phases: dict[str, float] = field(default_factory=dict)
 

@@ -259,6 +259,7 @@ class _Run:
             self._failures_in_a_row = 0
             self._worked_at = time.monotonic()
             self._summary.batches += 1
+            self._summary.hosts = batch.hosts
             for report in batch.reports:
                 self._summary.add(report)
             read = sum(report.records_in for report in batch.reports)

@@ -30,6 +30,7 @@ from penstock.plugins.hosts import place as place_module
 from penstock.plugins.hosts.client import Client, HostSpec, end_hosts
 from penstock.plugins.hosts.life import Life, Process, started_at
 from penstock.plugins.hosts.place import Place
+from penstock.plugins.hosts.wire import Busy, receive, send
 from penstock.plugins.runtime.temporary import remove_abandoned
 from tests.waiting import wait_until
 
@@ -159,11 +160,23 @@ def test_a_frozen_host_is_killed_and_replaced(make: Maker, monkeypatch: pytest.M
     wait_for_end(frozen)
 
 
-def test_a_busy_host_is_not_frozen_and_its_lease_does_not_end(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_host_is_not_frozen_keeps_its_lease_and_drops_what_nobody_waits_for(
+    make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(client_module, "_SILENT_SECONDS", 6.5)
     client = make(lease_seconds=1.0)
     first = client.call(("pid",), "first")[0]
-    assert client.call(("sleep", 8.0), "first")[0] == first
+    gone = make(client.spec.key)
+    assert client._connection is not None
+    send(client._connection, ("sleep", 8.0))
+    # Spark ends a proxy whose request has not begun.
+    connection = gone._connect("first")
+    send(connection, ("exit",))
+    connection.close()
+    while isinstance(message := receive(client._connection), Busy):
+        pass
+    assert message.value[0] == first
+    assert pid(client) == first
 
 
 def test_errors_come_through_with_where_they_were_raised(make: Maker) -> None:
