@@ -11,7 +11,8 @@ from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.worker import FIRST
 
-MOVED = "moved"
+MOVED, HOST_LOST = "moved", "host lost"
+"""Why a task that was open before is opened by a new host: on another executor, or on the same one."""
 
 
 class Slots:
@@ -44,6 +45,7 @@ class Slots:
         # A host that ended between two batches is missed by nobody, but another one answers.
         self.lost += max(len(message.losses), is_new)
         opened = self._open[slot]
+        again = HOST_LOST if self.executors.get(slot) == message.executor else MOVED
         self.executors[slot] = message.executor
         if host is not None:
             if is_new:
@@ -59,7 +61,7 @@ class Slots:
                 continue
             if report.opened:
                 if report.opened == FIRST and task in self._ever_opened:
-                    report = replace(report, opened=MOVED)
+                    report = replace(report, opened=again)
                 self.opened[report.opened] += 1
             opened.add(task)
             self._ever_opened.add(task)

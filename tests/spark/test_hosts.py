@@ -220,6 +220,7 @@ def test_hosts_and_workers_may_lose_pysparks_daemon(surroundings: Surroundings, 
         runs.wait(lambda: surroundings.values_by_key("out") == counts(40), "the rest")
         summary = runs.stop()
     assert summary.workers_lost >= 2
+    assert summary.openings == {"first": 2, "host lost": 2}
     assert not hosts(runs.application.id)
 
 
