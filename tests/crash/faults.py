@@ -385,9 +385,10 @@ NEEDS_HOSTS = (
 def kinds(log: str) -> list[str]:
     """Return the faults that apply to a log, unless others are named.
 
-    Lost offsets are left to those who ask for them: what is processed again because of them is judged less strictly.
+    Lost offsets are left to those who ask for them: what is processed again because of them is judged less strictly. On
+    the local log, a host that is frozen for good may be the one writer: the others give up before it is killed.
     """
     left_out = {"lose offsets"}
     if log != "kafka":
-        left_out |= {"kill broker", "freeze broker", "take over"}
+        left_out |= {"kill broker", "freeze broker", "take over", "stuck host"}
     return [kind for kind in FAULTS if kind not in left_out]
