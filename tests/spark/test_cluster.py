@@ -85,7 +85,9 @@ def test_a_standalone_cluster_runs_an_application_that_is_shipped_to_it(
     (tmp_path / "only_here").mkdir()
     (tmp_path / "only_here" / "shipped.py").write_text(SHIPPED)
     shipped = [f"path={tmp_path / 'only_here'}", "module=shipped"]
-    with driver(surroundings, "topology()", "available_now", *master, *shipped) as process:
+    # Spark begins when both executors are there, however slowly they start.
+    both = ["spark.cores.max=4", "spark.scheduler.minRegisteredResourcesRatio=1.0"]
+    with driver(surroundings, "topology()", "available_now", *master, *both, *shipped) as process:
         out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
     assert json.loads(out.splitlines()[-1])["records_in"] == 40
