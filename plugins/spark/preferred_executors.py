@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from penstock.plugins.hosts.executor_identity import executor_id
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -31,12 +29,12 @@ class PreferredExecutors:
         self._query = query
         self._is_broken = False
 
-    def prefer(self, slot: int, owner: str) -> None:
-        """Let Spark prefer an executor (the text of an `ExecutorIdentity`) for a slot."""
+    def prefer(self, slot: int, executor: str) -> None:
+        """Let Spark prefer an executor, given by Spark's id, for a slot."""
         if self._is_broken:
             return
         try:
-            self._prefer(slot, executor_id(owner))
+            self._prefer(slot, executor)
         except Exception as error:
             if self._query.isActive:
                 self._is_broken = True
