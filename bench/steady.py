@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -201,17 +200,11 @@ class SteadyApplication:
         return found
 
     def reopenings(self) -> dict[str, Any]:
-        """Return how many times tasks were opened after their first time, and why: as the reports say, or by the
-        processes that opened them if reports say nothing."""
+        """Return how many times tasks were opened after their first time, and the reasons that their reports give."""
         openings = self.openings()
         said: Counter[str] = Counter()
         for batch in list(self.batches):
             said.update(batch.reasons)
-        if not said:
-            for processes in openings.values():
-                said.update(
-                    "other process" if one != next_one else "same process" for one, next_one in pairwise(processes)
-                )
         del said["first"]
         return {"reopenings": sum(len(each) - 1 for each in openings.values()), "reasons": dict(said)}
 
