@@ -114,7 +114,12 @@ class ApplicationQuery:
         self._layout = Layout(secrets.token_hex(8), self.parallelism, claims.WAIT_SECONDS)
         self.placement = SlotPlacement(session, Claims(log, application.id, self._layout), self.parallelism, late)
         self._shared_layout = self._layout if is_cluster(session.sparkContext.master) else None
-        self._hosts = self._host_caller()
+        try:
+            self._hosts = self._host_caller()
+        except BaseException:
+            self._logs.close()
+            self._temporary.close()
+            raise
         self._local_executor = self._find_local_executor()
 
     # ------------------------------------------------------------------ starting and stopping

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import packages_distributions
@@ -12,6 +13,8 @@ from types import ModuleType
 from typing import Any
 
 from penstock.errors import ConfigError
+
+_packing = threading.Lock()
 
 
 def pack(cargo: Any) -> bytes:
@@ -22,7 +25,8 @@ def pack(cargo: Any) -> bytes:
     """
     from pyspark import cloudpickle
 
-    with _by_value(cloudpickle):
+    # Modules are registered for the whole process, and another thread may pack its application now.
+    with _packing, _by_value(cloudpickle):
         try:
             data: bytes = cloudpickle.dumps(cargo)  # type: ignore[no-untyped-call]
         except Exception as error:

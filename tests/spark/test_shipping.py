@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,15 @@ def test_what_cannot_be_packed_is_explained() -> None:
     application = Application("app", apps.count(apps.DiesOnce, flag=threading.Lock()))
     with pytest.raises(ConfigError, match=r"cannot be sent to Spark's workers.*lock.*in a processor's init"):
         pack(application)
+
+
+def test_applications_can_be_packed_by_several_threads_at_once() -> None:
+    application = Application("app", apps.count_by_value())
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            packed = list(threads.map(lambda _: pack(application), range(40)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(packed) == 40
