@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -30,8 +29,6 @@ class Slots:
         """The host of each slot, as of its last answer."""
         self.processes: dict[str, int] = {}
         """The process that ran each task last."""
-        self.opened: Counter[str] = Counter()
-        """How often a task was opened, by reason."""
         self.lost = 0
         """How many hosts were lost."""
 
@@ -59,10 +56,8 @@ class Slots:
                 failures.append(result.failure)
             if report is None:
                 continue
-            if report.opened:
-                if report.opened == FIRST and task in self._ever_opened:
-                    report = replace(report, opened=again)
-                self.opened[report.opened] += 1
+            if report.opened == FIRST and task in self._ever_opened:
+                report = replace(report, opened=again)
             opened.add(task)
             self._ever_opened.add(task)
             self._next_ticks[task] = report.next_tick

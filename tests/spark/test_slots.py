@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.plugins.hosts.reports import SlotMessage, TaskResult
 from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.runtime.report import TaskReport
+from penstock.plugins.spark.progress import RunSummary
 from penstock.plugins.spark.slots import Slots
 
 
@@ -16,24 +17,30 @@ def message(host: str, opened: str = "first", executor: str = "one", losses: lis
     )
 
 
+def take(slots: Slots, summary: RunSummary, message: SlotMessage) -> None:
+    """Note a message, and count its reports as a run does."""
+    for report in slots.take(message)[0]:
+        summary.add(report)
+
+
 def test_a_lost_host_is_counted_once_and_is_why_its_tasks_are_opened_again() -> None:
-    slots = Slots({0: ["0_0", "0_1"]})
-    slots.take(message("a"))
-    slots.take(message("a", ""))
-    assert (slots.lost, dict(slots.opened)) == (0, {"first": 1})
+    slots, summary = Slots({0: ["0_0", "0_1"]}), RunSummary("app")
+    take(slots, summary, message("a"))
+    take(slots, summary, message("a", ""))
+    assert (slots.lost, summary.openings) == (0, {"first": 1})
     assert slots.unopened() == ["0_1"]
     # A worker met the loss in a batch, another one found a new host, and one lost two.
-    slots.take(message("b", "host lost", losses=["host a has ended"]))
-    slots.take(message("c"))
-    slots.take(message("e", "host lost", losses=["host c has ended", "host d has ended"]))
-    assert (slots.lost, dict(slots.opened)) == (4, {"first": 1, "host lost": 3})
+    take(slots, summary, message("b", "host lost", losses=["host a has ended"]))
+    take(slots, summary, message("c"))
+    take(slots, summary, message("e", "host lost", losses=["host c has ended", "host d has ended"]))
+    assert (slots.lost, summary.openings) == (4, {"first": 1, "host lost": 3})
 
 
 def test_a_new_host_of_another_executor_is_a_move_and_no_loss() -> None:
-    slots = Slots({0: ["0_0"]})
-    slots.take(message("a"))
+    slots, summary = Slots({0: ["0_0"]}), RunSummary("app")
+    take(slots, summary, message("a"))
     slots.move([0])
-    slots.take(message("b", executor="two"))
-    assert (slots.lost, dict(slots.opened)) == (0, {"first": 1, "moved": 1})
-    slots.take(SlotMessage(0, "three", elsewhere="two"))
+    take(slots, summary, message("b", executor="two"))
+    assert (slots.lost, summary.openings) == (0, {"first": 1, "moved": 1})
+    take(slots, summary, SlotMessage(0, "three", elsewhere="two"))
     assert slots.executors == {0: "two"}
