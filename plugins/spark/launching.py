@@ -46,14 +46,21 @@ def launch_home() -> Path | None:
 
 
 def class_archive(java: str) -> Path | None:
-    """Return where the archive for this Java and this pyspark is, or would be; None where there can be none."""
+    """Return where the archive for this Java and this pyspark is, or would be; None where there can be none.
+
+    A JVM takes classes from an archive only while the jar files have the sizes and times that they had when it was
+    made, so these are part of the name: a pyspark that was installed again, in the same place, has no archive yet.
+    """
     home = launch_home()
     if home is None:
         return None
     launcher = Path(java).resolve()
     release = launcher.parent.parent / "release"
     version = release.read_text(errors="replace") if release.is_file() else ""
-    return home / f"classes-{_digest(str(launcher), version)}.jsa"
+    with os.scandir(home / "jars") as jars:
+        states = sorted((jar.name, jar.stat()) for jar in jars)
+    files = [f"{name} {state.st_size} {state.st_mtime_ns}" for name, state in states]
+    return home / f"classes-{_digest(str(launcher), version)}-{_digest(*files)}.jsa"
 
 
 def archive_options(java: str) -> str:
@@ -98,6 +105,11 @@ def make_class_archive(java: str) -> Path:
             os.replace(made, archive)
         finally:
             made.unlink(missing_ok=True)
+    # Those for jar files that are no longer there: no JVM can use them, and each is large.
+    of_this_java = archive.name.rpartition("-")[0]
+    for old in archive.parent.glob(f"{of_this_java}*.jsa"):
+        if old != archive:
+            old.unlink(missing_ok=True)
     return archive
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -61,6 +62,24 @@ def test_an_archive_that_does_not_fit_is_passed_over_without_a_word(cache: Path)
     done = subprocess.run([java, *options, "-version"], text=True, capture_output=True, check=False)
     assert done.returncode == 0 and done.stdout == ""
     assert str(archive) not in done.stderr and "shared" not in done.stderr
+
+
+def test_a_pyspark_installed_again_in_its_place_has_no_archive_yet(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "pyspark"
+    for name in ("bin", "sbin", "jars"):
+        (package / name).mkdir(parents=True)
+    jar = package / "jars" / "spark.jar"
+    jar.write_bytes(b"classes")
+    os.utime(jar, ns=(10**18, 10**18))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: SimpleNamespace(origin=str(package / "__init__.py")))
+    java = check_java()
+    before = class_archive(java)
+    assert before is not None and before == class_archive(java)
+    os.utime(jar, ns=(10**18 + 1, 10**18 + 1))
+    after = class_archive(java)
+    assert after is not None and after != before and after.parent == before.parent
 
 
 def test_the_place_to_start_from_stays(cache: Path) -> None:
