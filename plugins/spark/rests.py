@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from .control import ControlFile
 
-SHORTEST_REST, LONGEST_REST = 0.005, 0.5
+SHORTEST_REST, LONGEST_REST = 0.005, 1.0
 _SHARE = 20
 """A rest is at most this part of the quiet time before it: what comes then is late by a twentieth of it."""
 _WORK_SHARE = 50

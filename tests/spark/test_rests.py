@@ -56,7 +56,7 @@ def stage(tmp_path: Path) -> Stage:
 
 def test_rests_grow_until_there_is_work(stage: Stage) -> None:
     assert stage.rested() == SHORTEST_REST
-    while stage.seconds < 20:
+    while stage.seconds < 30:
         rest = stage.rested()
     assert rest == pytest.approx(LONGEST_REST)
     stage.rests.end()
