@@ -12,7 +12,8 @@ _SHARE = 20
 _WORK_SHARE = 50
 """A rest is at least so many times as long as a look at the log takes, so that looking costs 2 % of a core at most."""
 _MOST_SECONDS = 2.0
-_TURN_SECONDS = 0.05
+_TURN_SECONDS, _TURNS = 0.05, 5
+"""How long a rest waits between two looks at the control file at least, and how often a long rest looks at it."""
 
 
 def rest_seconds(
@@ -39,9 +40,10 @@ class Rests:
         left = rest_seconds(now - self._quiet_since, look)
         if due_in_ms is not None:
             left = min(left, max(0.001, due_in_ms / 1000))
+        turn = max(_TURN_SECONDS, left / _TURNS)
         while left > 0 and not self._control.has_changed():
-            self._wait(min(left, _TURN_SECONDS))
-            left -= _TURN_SECONDS
+            self._wait(min(left, turn))
+            left -= turn
 
     def end(self) -> None:
         """Note that there is work."""
