@@ -73,17 +73,22 @@ from .settings.settings import Settings
 from .store import (
     BytesStore,
     Entries,
-    KeyValueStore,
-    ReadOnlyKeyValueStore,
     StateStore,
     StoreBackend,
     StoreBackendFactory,
     StoreBuilder,
     StoreContext,
-    TimestampedKeyValueStore,
+    StoreTraits,
     ValueAndTimestamp,
 )
-from .store_specs import KeyValueStoreSpec, StoreSpec, key_value_store
+from .store_kinds.key_value import (
+    KeyValueStore,
+    KeyValueStoreSpec,
+    ReadOnlyKeyValueStore,
+    TimestampedKeyValueStore,
+    key_value_store,
+)
+from .store_specs import StoreSpec
 
 __all__ = [
     "STREAM_TIME",
@@ -164,6 +169,7 @@ __all__ = [
     "StoreError",
     "StoreLockedError",
     "StoreSpec",
+    "StoreTraits",
     "StrSerde",
     "Subtopology",
     "SystemClock",

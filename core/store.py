@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from .serde import Serde
 
-K = TypeVar("K")
-V = TypeVar("V")
 K_co = TypeVar("K_co", covariant=True)
 V_co = TypeVar("V_co", covariant=True)
 
@@ -134,6 +133,14 @@ class BytesStore(Protocol):
         """
         ...
 
+    def sweep(self, start: bytes | None, end: bytes, limit: int) -> bool:
+        """Free up to `limit` entries of start <= key < end that have expired; return whether there may be more.
+
+        They are deleted on this host only, with the next commit that changes state; the changelog does not have that.
+        So a store may sweep only what it hides by itself from then on, also after a restore.
+        """
+        ...
+
     def approximate_count(self) -> int:
         """Return about how many keys there are."""
         ...
@@ -181,66 +188,6 @@ class Entries(Protocol[K_co, V_co]):
     def __exit__(self, *error: object) -> None: ...
 
 
-class ReadOnlyKeyValueStore(StateStore, Generic[K, V]):
-    """The reading half of a key-value store. Order is that of the serialized keys."""
-
-    @abstractmethod
-    def get(self, key: K) -> V | None:
-        """Return the value of `key`, or None. Raises StoreError for a key of None."""
-
-    @abstractmethod
-    def range(self, start: K | None = None, end: K | None = None) -> Entries[K, V]:
-        """Iterate over start <= key <= end, both ends included; None is an open end."""
-
-    @abstractmethod
-    def reverse_range(self, start: K | None = None, end: K | None = None) -> Entries[K, V]:
-        """Iterate as `range` does, from the highest key down."""
-
-    @abstractmethod
-    def prefix_scan(self, prefix: Any, serde: Serde[Any] | None = None) -> Entries[K, V]:
-        """Iterate over keys whose bytes start with `prefix`, serialized with `serde` (default: the key's)."""
-
-    def all(self) -> Entries[K, V]:
-        """Iterate over everything."""
-        return self.range()
-
-    def reverse_all(self) -> Entries[K, V]:
-        """Iterate over everything, from the highest key down."""
-        return self.reverse_range()
-
-    @abstractmethod
-    def approximate_count(self) -> int:
-        """Return about how many keys there are."""
-
-
-class KeyValueStore(ReadOnlyKeyValueStore[K, V]):
-    """A key-value store. A value of None is no value: putting it deletes the key.
-
-    Semantics: Kafka Streams' KeyValueStore. What `get` returns is yours: changing it changes nothing
-    in the store until it is put.
-    """
-
-    @abstractmethod
-    def put(self, key: K, value: V | None) -> None:
-        """Set the value of `key`; None deletes it."""
-
-    @abstractmethod
-    def put_if_absent(self, key: K, value: V | None) -> V | None:
-        """Set the value of `key` unless it has one; return the one it had."""
-
-    @abstractmethod
-    def put_all(self, entries: Iterable[tuple[K, V | None]]) -> None:
-        """Set the values of several keys."""
-
-    @abstractmethod
-    def delete(self, key: K) -> V | None:
-        """Delete `key`; return the value it had."""
-
-
-class TimestampedKeyValueStore(KeyValueStore[K, ValueAndTimestamp]):
-    """A key-value store whose values are `ValueAndTimestamp`."""
-
-
 # ---------------------------------------------------------------- how a topology declares one
 
 
@@ -254,13 +201,47 @@ class StoreContext(Protocol):
         """Return the serde that `given` names (None: the default state serde)."""
         ...
 
+    @property
+    def fixed_options(self) -> Mapping[str, int]:
+        """The fixed options of the store's traits, as they were when it was first declared."""
+        ...
+
+    @property
+    def index(self) -> BytesStore:
+        """The index of a store whose traits ask for one: ordered bytes on this host, not in the changelog.
+
+        It is written in the same step as the store. The engine empties it whenever it restores the store.
+        """
+        ...
+
     def stream_time(self) -> int:
         """Return the task's stream time in ms; -1 before the first record."""
+        ...
+
+    def wall_clock(self) -> int:
+        """Return the task's wall clock in ms, as the driver last said."""
         ...
 
     def dropped(self, reason: str, count: int = 1) -> None:
         """Count records that the store dropped (too late)."""
         ...
+
+
+@dataclass(frozen=True)
+class StoreTraits:
+    """What the engine has to know of a store's content.
+
+    `timestamped`: values are envelopes with timestamps. `expires`: entries may carry an expiry. `is_indexed`: the store
+    has an index beside it, `StoreContext.index`. `fixed_options`: numbers that the form of its keys depends on; those
+    of the program that declared the store first hold for as long as it has content. `topic_config`: settings of its
+    changelog topic beside the usual ones, as Kafka names them.
+    """
+
+    timestamped: bool = False
+    expires: bool = False
+    is_indexed: bool = False
+    fixed_options: Mapping[str, int] = field(default_factory=dict)
+    topic_config: Mapping[str, str] = field(default_factory=dict)
 
 
 @runtime_checkable
@@ -284,6 +265,11 @@ class StoreBuilder(Protocol):
     @property
     def logged(self) -> bool:
         """Whether it is in the changelog."""
+        ...
+
+    @property
+    def traits(self) -> StoreTraits:
+        """What the engine has to know of its content."""
         ...
 
     def build(self, bytes_store: BytesStore, context: StoreContext) -> StateStore:

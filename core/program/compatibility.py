@@ -9,6 +9,7 @@ from ..errors import PenstockError
 from ..hooks import registry
 from ..store import StoreBuilder
 from .assignment import Assignment
+from .layouts import KEY_VALUE
 from .nodes import Graph, Subtopology
 from .serdes import NodeDefaults, SerdeLike, resolve_serde
 
@@ -70,8 +71,10 @@ def _store(store: StoreBuilder, settings: NodeDefaults) -> dict[str, Any]:
         "value_serde": serdes.get("value_serde"),
         "backend": store.backend or settings.store_backend,
         "logged": store.logged,
-        "timestamped": bool(getattr(store, "timestamped", False)),
+        "timestamped": store.traits.timestamped,
         "ttl_ms": getattr(store, "ttl_ms", None),
+        **({"store_kind": kind} if (kind := getattr(store, "kind", KEY_VALUE)) != KEY_VALUE else {}),
+        **({"fixed_options": dict(store.traits.fixed_options)} if store.traits.fixed_options else {}),
     }
 
 

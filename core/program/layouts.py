@@ -15,6 +15,11 @@ from typing import Any
 
 from ..store import StoreBuilder
 
+KEY_VALUE = "key_value"
+"""The kind of a store that does not say its kind."""
+
+_LATER_FIELDS = {"kind": KEY_VALUE, "fixed_options": {}}
+"""Fields that came in a later release, and what they are in a layout of an earlier one, whose id stays so."""
 _NAMED = re.compile(r"[0-9]+-[0-9a-f]+_([0-9a-f]{8})(-|$)")
 
 
@@ -25,7 +30,8 @@ class KeptStore:
     `backend` is the store backend with its entries on the host. A `logged` store is in the changelog. `timestamped`:
     entries had timestamps when the history in the changelog began. `expires`: entries may carry an expiry, because the
     store has a TTL or had one. `generation` counts how often a store of this name was dropped: two generations have no
-    content in common.
+    content in common. `kind` is the store kind; it says how entries look in a changelog topic. `fixed_options` are
+    those of the store's traits, as the first program that named it had them.
     """
 
     backend: str
@@ -33,6 +39,8 @@ class KeptStore:
     timestamped: bool = False
     expires: bool = False
     generation: int = 0
+    kind: str = KEY_VALUE
+    fixed_options: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, store: StoreBuilder, default_backend: str) -> KeptStore:
@@ -40,15 +48,22 @@ class KeptStore:
         return cls(
             store.backend or default_backend,
             store.logged,
-            bool(getattr(store, "timestamped", False)),
-            getattr(store, "ttl_ms", None) is not None,
+            store.traits.timestamped,
+            store.traits.expires,
+            kind=getattr(store, "kind", KEY_VALUE),
+            fixed_options=dict(store.traits.fixed_options),
         )
 
     def followed_by(self, after: KeptStore) -> KeptStore:
         """Return how the store is kept when a program that keeps it as `after` follows on this one."""
         if self.generation != after.generation:
             return after
-        return replace(after, timestamped=self.timestamped, expires=self.expires or after.expires)
+        return replace(
+            after,
+            timestamped=self.timestamped,
+            expires=self.expires or after.expires,
+            fixed_options=self.fixed_options,
+        )
 
 
 Layout = Mapping[str, KeptStore]
@@ -63,7 +78,11 @@ def layout_id(layout: Layout) -> str:
 def layout_to_data(layout: Layout) -> dict[str, Any]:
     """Return a layout as data for JSON. The generation is called `life` there."""
     return {
-        name: {("life" if key == "generation" else key): value for key, value in asdict(each).items()}
+        name: {
+            ("life" if key == "generation" else key): value
+            for key, value in asdict(each).items()
+            if key not in _LATER_FIELDS or value != _LATER_FIELDS[key]
+        }
         for name, each in sorted(layout.items())
     }
 
@@ -81,7 +100,14 @@ def layout_of_fingerprint(stores: Mapping[str, Mapping[str, Any]]) -> Layout | N
     if any("backend" not in each for each in stores.values()):
         return None
     return {
-        name: KeptStore(each["backend"], each["logged"], each["timestamped"], each["ttl_ms"] is not None)
+        name: KeptStore(
+            each["backend"],
+            each["logged"],
+            each["timestamped"],
+            each["ttl_ms"] is not None,
+            kind=each.get("store_kind", KEY_VALUE),
+            fixed_options=each.get("fixed_options", {}),
+        )
         for name, each in stores.items()
     }
 

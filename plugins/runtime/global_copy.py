@@ -61,7 +61,13 @@ class Copy:
         self.backend = backend
         self.buffer = CommitBuffer(backend, self.name)
         context = TaskStoreContext(
-            application.id, "global", application.settings.state_serde, lambda: -1, lambda reason, count: None
+            application.id,
+            "global",
+            application.settings.state_serde,
+            spec.store.traits.fixed_options,
+            lambda: -1,
+            lambda: 0,
+            lambda reason, count: None,
         )
         self.store: StateStore = spec.store.build(self.buffer, context)
         self._version: str | None = None
@@ -83,7 +89,7 @@ class Copy:
         """
         self.store.flush()
         version = position.to_version()
-        self.backend.write({self.name: self.buffer.changes()}, self._version, version)
+        self.backend.write({self.name: self.buffer.local_changes(self.buffer.changes())}, self._version, version)
         self._version, self._position = version, position
         self.give_up()
 

@@ -62,6 +62,7 @@ class TaskState:
         self.stores: dict[str, StateStore] = {}
         self.version: str | None = None
         self.stream_time: Callable[[], int] = lambda: -1
+        self.wall_clock: Callable[[], int] = lambda: 0
         self.dropped: Callable[[str, str, int], None] = lambda store, reason, count: None
 
     # ------------------------------------------------------------------ opening
@@ -92,7 +93,9 @@ class TaskState:
             self.application_id,
             self.task_id,
             self._settings.state_serde,
+            self._layouts.now[store].fixed_options,
             lambda: self.stream_time(),
+            lambda: self.wall_clock(),
             lambda reason, count: self.dropped(store, reason, count),
         )
 
@@ -130,7 +133,7 @@ class TaskState:
         return commit
 
     def connect(self, task: Task) -> None:
-        """Give the stores the task's stream time; what they drop is counted by the task's nodes from now on."""
+        """Give the stores the task's clocks; what they drop is counted by the task's nodes from now on."""
         # A store cannot see which node called it: what it drops counts for the first node that is connected to it.
         owners = {
             store: node.name
@@ -139,6 +142,7 @@ class TaskState:
             for store in node.stores
         }
         self.stream_time = lambda: task.stream_time
+        self.wall_clock = lambda: task.wall_clock
         self.dropped = lambda store, reason, count: task.drop(owners[store], reason, count)
 
     # ------------------------------------------------------------------ a commit
@@ -195,7 +199,8 @@ class TaskState:
 
     def apply(self, changes: Changes, version: str) -> None:
         """Write committed changes to the backends: the last step of a commit."""
-        self._backends.write(changes, self.version, version)
+        local = {name: buffer.local_changes(changes.get(name, ())) for name, buffer in self._buffers.items()}
+        self._backends.write({name: rows for name, rows in local.items() if rows}, self.version, version)
         for buffer in self._buffers.values():
             buffer.clear()
         self.version = version

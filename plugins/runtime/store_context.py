@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.serde import Serde
+from penstock.store import BytesStore
 
 
 @dataclass
 class TaskStoreContext:
     """A `penstock.StoreContext` of an application whose default state serde is `state_serde`.
 
-    `stream_time` returns the task's stream time in ms; `count_dropped` is given the reason and the number of dropped
-    records.
+    `stream_time` and `wall_clock` return the task's times in ms; `count_dropped` is given the reason and the number of
+    dropped records.
     """
 
     application_id: str
     task_id: str
     state_serde: SerdeLike
+    fixed_options: Mapping[str, int]
     stream_time: Callable[[], int]
+    wall_clock: Callable[[], int]
     count_dropped: Callable[[str, int], None]
+
+    @property
+    def index(self) -> BytesStore:
+        """The index of the store."""
+        raise NotImplementedError
 
     def serde(self, given: SerdeLike, store: str) -> Serde[Any]:
         """Return the serde that `given` names (None: the default state serde)."""

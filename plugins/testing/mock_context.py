@@ -99,7 +99,13 @@ class MockProcessorContext:
         backend = MemoryBackend(Path(f"mock-{uuid.uuid4().hex}"), [builder.name])
         weakref.finalize(self, backend.destroy)
         context = TaskStoreContext(
-            self.application_id, self.task_id, DEFAULTS.state_serde, lambda: self.stream_time, self.metrics.drop
+            self.application_id,
+            self.task_id,
+            DEFAULTS.state_serde,
+            builder.traits.fixed_options,
+            lambda: self.stream_time,
+            lambda: self.wall_clock,
+            self.metrics.drop,
         )
         return builder.build(CommitBuffer(backend, builder.name), context)
 

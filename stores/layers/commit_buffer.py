@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -33,6 +33,7 @@ class CommitBuffer:
         # so those that came later are the last ones of the dict, and `put` need not note them.
         self._order = SortedKeys()
         self._in_backend: dict[bytes, bool] = {}
+        self._swept: list[bytes] = []
 
     def read_from(self, backend: StoreBackend) -> None:
         """Read another backend from now on. Call it only when no change is pending."""
@@ -75,6 +76,15 @@ class CommitBuffer:
         self._sort()
         return self._merge(self._order, self._order.range(start, end, reverse=reverse), stored, reverse)
 
+    def sweep(self, start: bytes | None, end: bytes, limit: int) -> bool:
+        """Free up to `limit` entries of start <= key < end on this host; return whether there may be more."""
+        if self._swept:
+            return True  # these are not gone yet: nothing has been committed since
+        # Only what the backend has: an entry that was put since the last commit is swept after the next one.
+        found = [key for key, _ in islice(self._backend.range(self.name, start, end), limit)]
+        self._swept += (key for key in found if key not in self._changes)
+        return len(found) == limit
+
     def approximate_count(self) -> int:
         """Return how many keys there are; as exact as the backend's count."""
         known = self._in_backend
@@ -101,11 +111,20 @@ class CommitBuffer:
         changes = self._changes
         return [(key, changes[key]) for key in sorted(changes)]
 
+    def local_changes(self, changes: Sequence[Change]) -> Sequence[Change]:
+        """Return what the backend has to write: `changes`, which are those of this commit, and what was swept."""
+        if not self._swept:
+            return changes
+        deleted: dict[bytes, bytes | None] = dict.fromkeys(self._swept)
+        deleted.update(changes)
+        return sorted(deleted.items())
+
     def clear(self) -> None:
         """Forget the pending changes: the backend has them, or the commit failed."""
         self._changes.clear()
         self._order = SortedKeys()
         self._in_backend.clear()
+        self._swept.clear()
         self._size_bytes = 0
 
     def _sort(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.store import BytesStore, StateStore, StoreContext
-from penstock.store_specs import KeyValueStoreSpec
+from penstock.store_kinds.key_value import KeyValueStoreSpec
 
 from .plain import PlainStore
 from .stamped import StampedStore

@@ -8,7 +8,8 @@ from typing import Any
 
 from penstock.errors import PenstockError, SerdeError, StoreError
 from penstock.serde import IntSerde, Serde, StrSerde
-from penstock.store import BytesStore, Entries, KeyValueStore
+from penstock.store import BytesStore, Entries
+from penstock.store_kinds.key_value import KeyValueStore
 
 from .envelope import PLAIN, value_of
 from .ttl import TtlStore
@@ -188,7 +189,7 @@ class PlainStore(KeyValueStore[Any, Any]):
         """Serialize the cache into the BytesStore below."""
         self.flush_cache()
         if isinstance(self._below, TtlStore):
-            self._below.sweep()
+            self._below.delete_expired()
 
     def flush_cache(self) -> None:
         """Serialize entries that were put since the last flush; they stay cached for reading."""

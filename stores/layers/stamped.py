@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.errors import StoreError
-from penstock.store import TimestampedKeyValueStore, ValueAndTimestamp
+from penstock.store import ValueAndTimestamp
+from penstock.store_kinds.key_value import TimestampedKeyValueStore
 
 from .envelope import unwrap, wrap_stamped
 from .plain import INT64_MAX, INT64_MIN, PlainStore

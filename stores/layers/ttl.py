@@ -51,7 +51,7 @@ class TtlStore:
         if self._puts == 1:
             self._sweep_from = key
         if self._puts % _PUTS_PER_SWEEP == 0:
-            self.sweep()
+            self.delete_expired()
 
     def put_all(self, entries: Mapping[bytes, bytes | None]) -> None:
         """Set the values of several keys."""
@@ -71,7 +71,11 @@ class TtlStore:
         """Return about how many keys there are; expired ones count until they are swept."""
         return self._below.approximate_count()
 
-    def sweep(self) -> None:
+    def sweep(self, start: bytes | None, end: bytes, limit: int) -> bool:
+        """Free expired entries, as the store below does."""
+        return self._below.sweep(start, end, limit)
+
+    def delete_expired(self) -> None:
         """Check the next entries, and delete the expired ones."""
         now = self._stream_time()
         start = self._sweep_from

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 from penstock import Application, PenstockError, skip
 from penstock.plugins.testing import TopologyTestDriver
-from penstock.store import StateStore, TimestampedKeyValueStore
+from penstock.store import StateStore
+from penstock.store_kinds.key_value import TimestampedKeyValueStore
 
 from .topologies import BUILDERS
 

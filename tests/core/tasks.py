@@ -55,7 +55,7 @@ def open_task(
     ]
     backend = MemoryBackend.ephemeral([store.name for store in subtopology.stores])
     context = TaskStoreContext(
-        application.id, "0_0", application.settings.state_serde, lambda: -1, lambda reason, count: None
+        application.id, "0_0", application.settings.state_serde, {}, lambda: -1, lambda: 0, lambda reason, count: None
     )
     return Task(
         TaskId(subtopology.id, 0),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from penstock import BytesStore, Processor, Record, StateStore, StoreContext, Topology
+from penstock import BytesStore, Processor, Record, StateStore, StoreContext, StoreTraits, Topology
 from penstock.plugins.testing import TopologyTestDriver
 
 
@@ -24,6 +24,7 @@ class PickySpec:
     name: str
     backend: str | None = None
     logged: bool = True
+    traits: StoreTraits = field(default_factory=StoreTraits)
 
     def build(self, bytes_store: BytesStore, context: StoreContext) -> StateStore:
         return Picky(self.name, context)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from penstock.store import KeyValueStore, ValueAndTimestamp
-from penstock.store_specs import KeyValueStoreSpec
+from penstock.store import ValueAndTimestamp
+from penstock.store_kinds.key_value import KeyValueStore, KeyValueStoreSpec
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
 

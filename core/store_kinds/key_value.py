@@ -1,0 +1,131 @@
+"""Key-value stores: what a processor sees, and how a topology declares one."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from ..clock import Duration, duration_ms
+from ..errors import ConfigError, StoreError
+from ..names import is_topic_name
+from ..serde import Serde
+from ..store import BAD_NAME, Entries, StateStore, StoreTraits, ValueAndTimestamp
+from ..store_specs import StoreSpec
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class ReadOnlyKeyValueStore(StateStore, Generic[K, V]):
+    """The reading half of a key-value store. Order is that of the serialized keys."""
+
+    @abstractmethod
+    def get(self, key: K) -> V | None:
+        """Return the value of `key`, or None. Raises StoreError for a key of None."""
+
+    @abstractmethod
+    def range(self, start: K | None = None, end: K | None = None) -> Entries[K, V]:
+        """Iterate over start <= key <= end, both ends included; None is an open end."""
+
+    @abstractmethod
+    def reverse_range(self, start: K | None = None, end: K | None = None) -> Entries[K, V]:
+        """Iterate as `range` does, from the highest key down."""
+
+    @abstractmethod
+    def prefix_scan(self, prefix: Any, serde: Serde[Any] | None = None) -> Entries[K, V]:
+        """Iterate over keys whose bytes start with `prefix`, serialized with `serde` (default: the key's)."""
+
+    def all(self) -> Entries[K, V]:
+        """Iterate over everything."""
+        return self.range()
+
+    def reverse_all(self) -> Entries[K, V]:
+        """Iterate over everything, from the highest key down."""
+        return self.reverse_range()
+
+    @abstractmethod
+    def approximate_count(self) -> int:
+        """Return about how many keys there are."""
+
+
+class KeyValueStore(ReadOnlyKeyValueStore[K, V]):
+    """A key-value store. A value of None is no value: putting it deletes the key.
+
+    Semantics: Kafka Streams' KeyValueStore. What `get` returns is yours: changing it changes nothing
+    in the store until it is put.
+    """
+
+    @abstractmethod
+    def put(self, key: K, value: V | None) -> None:
+        """Set the value of `key`; None deletes it."""
+
+    @abstractmethod
+    def put_if_absent(self, key: K, value: V | None) -> V | None:
+        """Set the value of `key` unless it has one; return the one it had."""
+
+    @abstractmethod
+    def put_all(self, entries: Iterable[tuple[K, V | None]]) -> None:
+        """Set the values of several keys."""
+
+    @abstractmethod
+    def delete(self, key: K) -> V | None:
+        """Delete `key`; return the value it had."""
+
+
+class TimestampedKeyValueStore(KeyValueStore[K, ValueAndTimestamp]):
+    """A key-value store whose values are `ValueAndTimestamp`."""
+
+
+@dataclass(frozen=True)
+class KeyValueStoreSpec(StoreSpec):
+    """Declares a key-value store.
+
+    `key_serde` and `value_serde` are serdes or names of installed ones (None: the default state serde,
+    msgpack). `timestamped` stores hold `ValueAndTimestamp`. `ttl_ms` (milliseconds of stream time; written
+    as a duration in `key_value_store`) hides and removes entries that old.
+    """
+
+    kind = "key_value"
+
+    key_serde: str | Serde[Any] | None = None
+    value_serde: str | Serde[Any] | None = None
+    timestamped: bool = False
+    ttl_ms: int | None = None
+
+    @property
+    def traits(self) -> StoreTraits:
+        """Whether values have timestamps, and whether entries expire."""
+        return StoreTraits(timestamped=self.timestamped, expires=self.ttl_ms is not None)
+
+
+def key_value_store(
+    name: str,
+    *,
+    key_serde: str | Serde[Any] | None = None,
+    value_serde: str | Serde[Any] | None = None,
+    timestamped: bool = False,
+    ttl: Duration | None = None,
+    backend: str | None = None,
+    logged: bool = True,
+) -> KeyValueStoreSpec:
+    """Declare a key-value store, for `Topology.add_processor(..., stores=[...])` or `Topology.add_store`.
+
+    Serdes are those of the state (None: the application's `state_serde`). A `timestamped` store holds
+    `ValueAndTimestamp`. `ttl` is a duration of stream time after which an entry is gone, counted from when it was put.
+    `backend` names an installed store backend (None: the application's). A store that is not `logged` is lost with this
+    host. `name` is 1 to 249 letters, digits, '.', '_' or '-'; names that differ in case only are different stores.
+    Raises StoreError for another name, and ConfigError for a `ttl` that is not a duration above 0.
+
+    >>> key_value_store("visits", ttl="1h").ttl_ms
+    3600000
+    """
+    if not is_topic_name(name):
+        raise StoreError(f"key_value_store: {BAD_NAME}, found {name!r}")
+    ttl_ms = None if ttl is None else duration_ms(ttl, f"ttl of store {name!r}")
+    if ttl_ms is not None and ttl_ms < 1:
+        raise ConfigError(
+            f"ttl of store {name!r}: expected a duration of at least 1ms, found {ttl!r}; None keeps entries for ever"
+        )
+    return KeyValueStoreSpec(name, key_serde, value_serde, timestamped, ttl_ms, backend=backend, logged=logged)
