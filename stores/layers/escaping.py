@@ -1,0 +1,32 @@
+"""A key of any bytes as the first part of a longer one: order is kept, and no such part is the beginning of another."""
+
+from __future__ import annotations
+
+from penstock.errors import StoreError
+
+_END = b"\x00\x00"
+
+
+def escaped(key: bytes) -> bytes:
+    r"""Return `key` such that other bytes may follow it: each 00 as 00 ff, and 00 00 at the end.
+
+    Rows that are compared as bytes are then in the order of their keys first, and of what follows second.
+
+    >>> escaped(b"a"), escaped(b"")
+    (b'a\x00\x00', b'\x00\x00')
+    """
+    return key.replace(b"\x00", b"\x00\xff") + _END
+
+
+def unescaped(row: bytes, start: int = 0) -> tuple[bytes, int]:
+    """Return the key that is escaped in `row` from `start` on, and where in `row` it ends.
+
+    Raises StoreError for a row without the end of a key.
+
+    >>> unescaped(escaped(b"a") + b"rest")
+    (b'a', 3)
+    """
+    end = row.find(_END, start)
+    if end < 0:
+        raise StoreError(f"a stored row is damaged: {row[:40]!r} has no end of its key")
+    return row[start:end].replace(b"\x00\xff", b"\x00"), end + len(_END)
