@@ -1,0 +1,137 @@
+"""ValueForm: a store's values, as the user's objects and in envelopes: plain, or with a timestamp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from penstock.errors import StoreError
+from penstock.serde import IntSerde, Serde, StrSerde
+from penstock.store import ValueAndTimestamp
+
+from .envelope import PLAIN, unwrap, value_of, wrap_stamped
+from .key_form import LONGEST_KEPT, wrong
+
+INT64_MAX, INT64_MIN = 2**63 - 1, -(2**63)
+
+
+class ValueForm:
+    """Plain values. Stores of every kind use one of these forms, over keys of any form.
+
+    A store may keep as objects only values that callers cannot change: small ones of the serde's `immutable_types` and
+    `checked_types`. Those that the serde certainly accepts may also wait for the commit to be serialized.
+    """
+
+    def __init__(self, store: str, serde: Serde[Any]) -> None:
+        sized = frozenset({str, bytes})
+        faithful = serde.immutable_types | serde.checked_types
+        self._store = store
+        self._serde = serde
+        self._serialize = serde.serialize
+        self._deserialize = serde.deserialize
+        self._late_sized_types = serde.immutable_types & sized
+        self._plain_types = faithful - sized
+        self._sized_types = faithful & sized
+        self.free_types = serde.immutable_types - sized
+        """Contents of these exact types may wait without a check."""
+        self.fits = self._compile_fits()
+        """Whether a content of another type may wait."""
+
+    def _compile_fits(self) -> Callable[[Any], bool]:
+        late = self._late_sized_types
+        # What core's own serdes accept can be checked without calling them.
+        numbers, texts = type(self._serde) is IntSerde, type(self._serde) is StrSerde
+
+        def fits(content: Any) -> bool:
+            kind = type(content)
+            if kind in late or (texts and kind is str and content.isascii()):
+                return len(content) <= LONGEST_KEPT
+            return numbers and kind is int and INT64_MIN <= content <= INT64_MAX
+
+        return fits
+
+    def can_wait(self, value: Any) -> bool:
+        """Return whether a checked value may be kept as an object, and be serialized at the commit."""
+        content = self._content(value)
+        return type(content) in self.free_types or self.fits(content)
+
+    def can_keep(self, value: Any) -> bool:
+        """Return whether a value may be kept as an object for reading."""
+        content = self._content(value)
+        kind = type(content)
+        return kind in self._plain_types or (kind in self._sized_types and len(content) <= LONGEST_KEPT)
+
+    def checked(self, value: Any) -> Any:
+        """Return `value`, or None where it means a deletion. Raises StoreError for what a program must not put."""
+        return value
+
+    def to_bytes(self, key: object, value: Any) -> bytes:
+        """Return the envelope of a checked value. Raises SerdeError, naming the store and `key`."""
+        try:
+            return self.encode(value)
+        except Exception as error:
+            raise wrong(self._store, "the value of", key, "write", error) from error
+
+    def to_object(self, key: object, data: bytes) -> Any:
+        """Return the value in an envelope. Raises SerdeError or StoreError, naming the store and `key`."""
+        try:
+            return self._decode(data)
+        except Exception as error:
+            raise wrong(self._store, "the value of", key, "read", error) from error
+
+    def encode(self, value: Any) -> bytes:
+        """Return the envelope of a checked value. Raises whatever the serde raises."""
+        return PLAIN + self._serialize(value)
+
+    def encode_all(self, entries: Mapping[Any, Any], key_bytes: Callable[[Any], bytes]) -> dict[bytes, bytes | None]:
+        """Return entries as bytes, sooner than `encode` does; raises anything for what only `encode` takes."""
+        serialize = self._serde.serializer()
+        return {key_bytes(key): None if value is None else PLAIN + serialize(value) for key, value in entries.items()}
+
+    def _decode(self, data: bytes) -> Any:
+        return self._deserialize(value_of(data))
+
+    def _content(self, value: Any) -> Any:
+        """Return the user's own part of `value`."""
+        return value
+
+
+class TimestampedForm(ValueForm):
+    """Values that are `ValueAndTimestamp`. One that was put by a program without timestamps has -1."""
+
+    def checked(self, value: Any) -> Any:
+        """Return `value`, or None where it means a deletion. Raises StoreError for anything else."""
+        if type(value) is not ValueAndTimestamp:
+            raise StoreError(
+                f"store {self._store!r} is timestamped: expected ValueAndTimestamp(value, timestamp), "
+                f"found {type(value).__name__} {str(value)[:40]!r}"
+            )
+        self._check_timestamp(value[1])
+        return None if value[0] is None else value
+
+    def _check_timestamp(self, timestamp: object) -> None:
+        if type(timestamp) is not int or not INT64_MIN <= timestamp <= INT64_MAX:
+            raise StoreError(
+                f"store {self._store!r}: expected a timestamp in milliseconds (64 bits), found {timestamp!r}"
+            )
+
+    def encode(self, value: Any) -> bytes:
+        """Return the envelope of a checked value. Raises whatever the serde raises."""
+        return wrap_stamped(self._serialize(value[0]), value[1])
+
+    def encode_all(self, entries: Mapping[Any, Any], key_bytes: Callable[[Any], bytes]) -> dict[bytes, bytes | None]:
+        """Return entries as bytes, sooner than `encode` does; raises anything for what only `encode` takes."""
+        serialize = self._serde.serializer()
+        return {
+            key_bytes(key): None if value is None else wrap_stamped(serialize(value[0]), value[1])
+            for key, value in entries.items()
+        }
+
+    def _decode(self, data: bytes) -> Any:
+        envelope = unwrap(data)
+        return ValueAndTimestamp(
+            self._deserialize(envelope.value), -1 if envelope.timestamp is None else envelope.timestamp
+        )
+
+    def _content(self, value: Any) -> Any:
+        return value[0]
