@@ -15,8 +15,6 @@ from .windowed import Windowed, bucket_ms, checked_name, positive_ms
 K = TypeVar("K")
 V = TypeVar("V")
 
-_DAY_MS = 86_400_000
-
 
 class ReadOnlySessionStore(StateStore, Generic[K, V]):
     """The reading half of a session store.
@@ -106,7 +104,6 @@ class SessionStoreSpec(StoreSpec):
         """How the store's content is kept."""
         return StoreTraits(
             fixed_options={"bucket_ms": bucket_ms(self.retention_ms)},
-            topic_config={"cleanup.policy": "compact,delete", "retention.ms": str(self.retention_ms + _DAY_MS)},
         )
 
 

@@ -16,8 +16,6 @@ from .windowed import Windowed, bucket_ms, checked_name, positive_ms
 K = TypeVar("K")
 V = TypeVar("V")
 
-_DAY_MS = 86_400_000
-
 
 class ReadOnlyWindowStore(StateStore, Generic[K, V]):
     """The reading half of a window store.
@@ -111,7 +109,6 @@ class WindowStoreSpec(StoreSpec):
         return StoreTraits(
             timestamped=self.timestamped,
             fixed_options={"bucket_ms": bucket_ms(self.retention_ms), "duplicates": int(self.retain_duplicates)},
-            topic_config={"cleanup.policy": "compact,delete", "retention.ms": str(self.retention_ms + _DAY_MS)},
         )
 
 

@@ -7,16 +7,16 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from struct import Struct
 from zlib import crc32
 
 from penstock.changelog import Restore, TaskChangelog
 from penstock.errors import ChangelogError
 from penstock.log import Commit, Log
 from penstock.program.layouts import Layout
-from penstock.record import Headers, OutputBatch, RecordBatch, TopicPartition
-from penstock.store import Change, Changes
-from penstock.stores.layers.envelope import PLAIN, unwrap, wrap
+from penstock.record import OutputBatch, TopicPartition
+from penstock.store import Changes
+
+from .topic_records import decode, encode, rows_of
 
 _log = logging.getLogger("penstock.changelog")
 
@@ -27,8 +27,6 @@ _TRUSTED_SECONDS = 12 * 3600
 """An older local copy is rebuilt instead of caught up: tombstones may be deleted already (`delete.retention.ms`, a
 day)."""
 
-_KIND, _EXPIRY = "__penstock.timestamped", "__penstock.expiry"
-_LONG = Struct(">q")
 
 CONFIG: Mapping[str, str] = {
     "cleanup.policy": "compact",
@@ -65,6 +63,7 @@ class TopicChangelog(TaskChangelog):
         self._where = f"application {application_id!r}, task {task_id}"
         number = int(task_id.rpartition("_")[2])
         self._stores = {store: kept.timestamped for store, kept in sorted(stores.items())}
+        self._rows = {store: rows_of(kept) for store, kept in stores.items()}
         # A dropped store and a later one of its name share a topic name; the generation tells their versions apart.
         self._generations = [
             f"{store}#{kept.generation}" if kept.generation else store for store, kept in sorted(stores.items())
@@ -94,7 +93,7 @@ class TopicChangelog(TaskChangelog):
             if not rows:
                 continue  # and no marker
             partition = self._partitions[store]
-            batches.append(_encode(rows, partition, self._stores[store], time.time_ns() // 1_000_000))
+            batches.append(encode(rows, partition, self._stores[store], time.time_ns() // 1_000_000, self._rows[store]))
             if self._end_offsets is not None:
                 # A failed commit takes offsets, too; after it the task is opened again, and reads them from the log.
                 self._end_offsets[store] += len(rows) + self._log.commit_markers
@@ -200,7 +199,7 @@ class TopicChangelog(TaskChangelog):
             following = batches[-1].next_offset if batches else end
             rows: dict[bytes, bytes | None] = {}
             for batch in batches:
-                rows.update(_decode(batch, self._stores[store]))
+                rows.update(decode(batch, self._stores[store], self._rows[store]))
             if progress is not None:
                 progress.add(following - at, store)
             at = following
@@ -307,64 +306,3 @@ class _Progress:
     def end(self) -> None:
         write = _log.warning if self._has_logged else _log.info
         write("%s: restored %d records in %.1f s", self._where, self._done, time.monotonic() - self._began)
-
-
-def _encode(rows: Iterable[Change], partition: TopicPartition, stamped: bool, now_ms: int) -> OutputBatch:
-    keys: list[bytes | None] = []
-    values: list[bytes | None] = []
-    timestamps: list[int] = []
-    headers: list[Headers] = []
-    for key, data in rows:
-        keys.append(key)
-        extra: Headers = ()
-        timestamp = now_ms
-        if data is None:
-            values.append(None)
-        elif not stamped and data[:1] == PLAIN:
-            values.append(data[1:])
-        else:
-            envelope = unwrap(data)
-            values.append(envelope.value)
-            extra = envelope.headers
-            if envelope.timestamp is not None:
-                timestamp = envelope.timestamp
-            if (envelope.timestamp is not None) != stamped or timestamp < 1:
-                # The entry has no timestamp in a timestamped store, one in another store, or one that a log may change.
-                kept = None if envelope.timestamp is None else _LONG.pack(envelope.timestamp)
-                extra = (*extra, (_KIND, kept))
-                timestamp = max(timestamp, 1)
-            if envelope.expiry is not None:
-                extra = (*extra, (_EXPIRY, _LONG.pack(envelope.expiry)))
-        timestamps.append(timestamp)
-        headers.append(extra)
-    targets = [(partition.partition,)] * len(keys)
-    return OutputBatch(partition.topic, keys, values, timestamps, headers if any(headers) else None, list(targets))
-
-
-def _decode(batch: RecordBatch, stamped: bool) -> Iterator[tuple[bytes, bytes | None]]:
-    headers = batch.headers if batch.headers is not None else [()] * len(batch.keys)
-    for key, value, timestamp, extra in zip(batch.keys, batch.values, batch.timestamps, headers, strict=True):
-        if key is None:
-            continue
-        if value is None:
-            yield key, None
-        elif not extra and not stamped:
-            yield key, PLAIN + value
-        else:
-            at: int | None = timestamp if stamped else None
-            expiry: int | None = None
-            kept: list[tuple[str, bytes | None]] = []
-            for name, content in extra:
-                if name in (_KIND, _EXPIRY) and content is not None and len(content) != _LONG.size:
-                    raise ChangelogError(
-                        f"changelog topic {batch.topic!r}, partition {batch.partition}: the entry of key {key!r} has a "
-                        f"header {name!r} that no penstock wrote, or that was damaged. Only the application may write "
-                        "there; `penstock reset` starts it afresh"
-                    )
-                if name == _KIND:
-                    at = None if content is None else _LONG.unpack(content)[0]
-                elif name == _EXPIRY and content is not None:
-                    expiry = _LONG.unpack(content)[0]
-                else:
-                    kept.append((name, content))
-            yield key, wrap(value, at, tuple(kept), expiry)

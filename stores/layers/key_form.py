@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from penstock.errors import PenstockError, SerdeError, StoreError
@@ -49,6 +50,10 @@ class KeyForm:
             return (serde or self.serde).serialize(key)
         except Exception as error:
             raise wrong(self._store, "the key", key, "write", error) from error
+
+    def serializer(self) -> Callable[[Any], bytes]:
+        """Return a function that serializes keys sooner than `to_bytes`; it may refuse what that takes."""
+        return self.serde.serializer()
 
     def to_object(self, raw: bytes) -> Any:
         """Return the key whose bytes `raw` are. Raises SerdeError, naming the store."""

@@ -22,8 +22,8 @@ CACHED_ENTRIES = 131_072
 class PlainStore(KeyValueStore[Any, Any]):
     """A KeyValueStore: serdes, the value's envelope, and a cache of entries as objects.
 
-    The cache is two dicts, with None for a key that has no value: `_pending` has entries that were put and are not
-    serialized yet, `_clean` has entries as they are in the BytesStore below; `_pending` takes precedence. A key in
+    The cache is two dicts, with None for a key that has no value: `pending` has entries that were put and are not
+    serialized yet, `clean` has entries as they are in the BytesStore below; `pending` takes precedence. A key in
     neither takes the slow path, so a TypeError in the fast path can only come from a key that cannot be hashed.
 
     `KeyForm` and `ValueForm` say which entries may be kept.
@@ -32,13 +32,17 @@ class PlainStore(KeyValueStore[Any, Any]):
     form_of_values: ClassVar[type[ValueForm]] = ValueForm
 
     def __init__(self, below: BytesStore, key_serde: Serde[Any], value_serde: Serde[Any]) -> None:
+        # An entry that is kept as an object would never expire.
+        keys = KeyForm(below.name, key_serde, keeps=not isinstance(below, TtlStore))
+        self._begin(below, keys, self.form_of_values(below.name, value_serde))
+
+    def _begin(self, below: BytesStore, keys: KeyForm, values: ValueForm) -> None:
         self.name = below.name
         self._below = below
-        # An entry that is kept as an object would never expire.
-        self._keys = KeyForm(below.name, key_serde, keeps=not isinstance(below, TtlStore))
-        self._values = self.form_of_values(below.name, value_serde)
-        self._pending: dict[Any, Any] = {}
-        self._clean: dict[Any, Any] = {}
+        self._keys = keys
+        self._values = values
+        self.pending: dict[Any, Any] = {}
+        self.clean: dict[Any, Any] = {}
         # The two hot methods are closures: no look-up in self, and no type check where no other type can be equal.
         setattr(self, "get", self._compile_get())  # noqa: B010
         setattr(self, "put", self._compile_put())  # noqa: B010
@@ -54,7 +58,7 @@ class PlainStore(KeyValueStore[Any, Any]):
         self._put(key, value)
 
     def _compile_get(self) -> Callable[[Any], Any]:
-        pending, clean, slow, key_types = self._pending.get, self._clean.get, self._get, self._keys.types
+        pending, clean, slow, key_types = self.pending.get, self.clean.get, self._get, self._keys.types
         if int in key_types:
 
             def get(key: Any) -> Any:
@@ -84,7 +88,7 @@ class PlainStore(KeyValueStore[Any, Any]):
         return get_text
 
     def _compile_put(self) -> Callable[[Any, Any], None]:
-        pending, clean, slow = self._pending, self._clean, self._put
+        pending, clean, slow = self.pending, self.clean, self._put
         key_types, free_types, fits = self._keys.types, self._values.free_types, self._values.fits
         if int in key_types:
 
@@ -161,7 +165,7 @@ class PlainStore(KeyValueStore[Any, Any]):
 
     def flush_cache(self) -> None:
         """Serialize entries that were put since the last flush; they stay cached for reading."""
-        pending, clean = self._pending, self._clean
+        pending, clean = self.pending, self.clean
         if pending:
             self._below.put_all(self._encoded())
             clean.update(pending)
@@ -173,17 +177,17 @@ class PlainStore(KeyValueStore[Any, Any]):
 
     def _encoded(self) -> dict[bytes, bytes | None]:
         """Return the pending entries as bytes."""
-        serde, encode = self._keys.serde, self._values.encode
+        encode = self._values.encode
         try:
-            return self._values.encode_all(self._pending, serde.serializer())
+            return self._values.encode_all(self.pending, self._keys.serializer())
         except Exception:  # the fast functions may refuse what `serialize` takes
-            key_bytes = serde.serialize
-            return {key_bytes(key): None if value is None else encode(value) for key, value in self._pending.items()}
+            key_bytes = self._keys.to_bytes
+            return {key_bytes(key): None if value is None else encode(value) for key, value in self.pending.items()}
 
     def discard(self) -> None:
         """Empty the cache."""
-        self._pending.clear()
-        self._clean.clear()
+        self.pending.clear()
+        self.clean.clear()
 
     def close(self) -> None:
         """Empty the cache."""
@@ -193,24 +197,24 @@ class PlainStore(KeyValueStore[Any, Any]):
 
     def _get(self, key: Any) -> Any:
         if type(key) in self._keys.types:
-            value = self._clean.get(key, MISSING)
-            if value is not MISSING and key not in self._pending:
+            value = self.clean.get(key, MISSING)
+            if value is not MISSING and key not in self.pending:
                 return value
         raw, key = self._keys.locate(key)
         if key is not MISSING:
-            value = self._pending.get(key, MISSING)
+            value = self.pending.get(key, MISSING)
             if value is MISSING:
-                value = self._clean.get(key, MISSING)
+                value = self.clean.get(key, MISSING)
             if value is not MISSING:
                 return value
         data = self._below.get(raw)
         value = None if data is None else self._values.to_object(raw, data)
         if key is not MISSING and (value is None or self._values.can_keep(value)):
-            keep(self._clean, key, value)
+            keep(self.clean, key, value)
         return value
 
     def _put(self, key: Any, value: Any) -> None:
-        if type(key) in self._keys.types and (key in self._clean or key in self._pending):
+        if type(key) in self._keys.types and (key in self.clean or key in self.pending):
             raw = None  # a cached key was serialized before, so the serde accepts it
         else:
             raw, key = self._keys.locate(key)
@@ -218,19 +222,19 @@ class PlainStore(KeyValueStore[Any, Any]):
             value = self._values.checked(value)
         cacheable = key is not MISSING and (value is None or self._values.can_keep(value))
         if cacheable and (value is None or self._values.can_wait(value)):
-            if len(self._pending) >= CACHED_ENTRIES and key not in self._pending:
+            if len(self.pending) >= CACHED_ENTRIES and key not in self.pending:
                 self.flush_cache()
-            self._pending[key] = value
+            self.pending[key] = value
             return
         if raw is None:
             raw = self._keys.to_bytes(key)
         self._below.put(raw, None if value is None else self._values.to_bytes(raw, value))
         if key is not MISSING:
-            self._pending.pop(key, None)
+            self.pending.pop(key, None)
             if cacheable:
-                keep(self._clean, key, value)
+                keep(self.clean, key, value)
             else:
-                self._clean.pop(key, None)
+                self.clean.pop(key, None)
 
     def _scan(self, start: Any, end: Any, *, reverse: bool) -> Entries[Any, Any]:
         self.flush_cache()

@@ -18,7 +18,7 @@ class StampedStore(PlainStore, TimestampedKeyValueStore[Any]):
     form_of_values = TimestampedForm
 
     def _compile_put(self) -> Callable[[Any, Any], None]:
-        pending, clean, slow = self._pending, self._clean, self._put
+        pending, clean, slow = self.pending, self.clean, self._put
         key_types, free_types, fits = self._keys.types, self._values.free_types, self._values.fits
 
         def put(key: Any, value: Any) -> None:

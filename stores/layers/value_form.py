@@ -50,6 +50,11 @@ class ValueForm:
 
         return fits
 
+    def compile_test(self) -> Callable[[Any], bool]:
+        """Return a function that says of any value, checked or not, whether it may wait for the commit as an object."""
+        free_types, fits = self.free_types, self.fits
+        return lambda value: type(value) in free_types or fits(value)
+
     def can_wait(self, value: Any) -> bool:
         """Return whether a checked value may be kept as an object, and be serialized at the commit."""
         content = self._content(value)
@@ -98,6 +103,22 @@ class ValueForm:
 
 class TimestampedForm(ValueForm):
     """Values that are `ValueAndTimestamp`. One that was put by a program without timestamps has -1."""
+
+    def compile_test(self) -> Callable[[Any], bool]:
+        """Return a function that says of any value, checked or not, whether it may wait for the commit as an object."""
+        free_types, fits = self.free_types, self.fits
+
+        def can_wait(value: Any) -> bool:
+            if type(value) is not ValueAndTimestamp:
+                return False
+            content, timestamp = value
+            return (
+                (type(content) in free_types or fits(content))
+                and type(timestamp) is int
+                and 0 <= timestamp <= INT64_MAX
+            )
+
+        return can_wait
 
     def checked(self, value: Any) -> Any:
         """Return `value`, or None where it means a deletion. Raises StoreError for anything else."""

@@ -438,18 +438,18 @@ def test_what_is_held_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert isinstance(store, plain.PlainStore)
     for number in range(1000):
         store.put(f"key{number}", number)
-        assert len(store._pending) <= 100
-        assert len(store._clean) <= 100
+        assert len(store.pending) <= 100
+        assert len(store.clean) <= 100
     assert len(buffer) >= 800
     for number in range(1000):
         assert store.get(f"key{number}") == number
-        assert len(store._clean) <= 100
+        assert len(store.clean) <= 100
     long = "x" * 1000
     store.put(long, long)
     assert store.get(long) == long
     store.put("short", long)
     assert store.get("short") == long
-    assert not {long, "short"} & (store._pending.keys() | store._clean.keys())
+    assert not {long, "short"} & (store.pending.keys() | store.clean.keys())
 
 
 def test_a_hot_key_is_serialized_once_a_commit(tmp_path: Path) -> None:

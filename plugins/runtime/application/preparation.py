@@ -144,7 +144,7 @@ def _make_changelog_topics(
             if not store.logged:
                 continue
             if name not in topics:
-                log.create_topic(name, tasks, changelog.topic_config, internal=True)
+                log.create_topic(name, tasks, {**changelog.topic_config, **store.traits.topic_config}, internal=True)
                 continue
             found = topics[name]
             if found.partitions != tasks:

@@ -1,0 +1,114 @@
+"""Rows of stores as records of changelog topics, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from struct import Struct
+from typing import Protocol
+
+from penstock.errors import ChangelogError
+from penstock.hooks import registry
+from penstock.program.layouts import KeptStore
+from penstock.record import Headers, OutputBatch, RecordBatch, TopicPartition
+from penstock.store import Change
+from penstock.stores.layers.envelope import PLAIN, unwrap, wrap
+
+_KIND, _EXPIRY = "__penstock.timestamped", "__penstock.expiry"
+_LONG = Struct(">q")
+
+
+class TopicRows(Protocol):
+    """How the keys of a store kind's rows look in a changelog topic.
+
+    A store kind whose rows have keys of its own brings it as the attribute `topic_rows` of its function: called with
+    the store's fixed options, it returns one of these.
+    """
+
+    def record_of(self, row_key: bytes, data: bytes | None) -> tuple[bytes, bytes | None, int | None]:
+        """Return the record's key, the row's content, and the record's timestamp in ms (None: any)."""
+        ...
+
+    def row_of(self, key: bytes, data: bytes | None, timestamp: int) -> tuple[bytes, bytes | None]:
+        """Return key and content of the row for a record."""
+        ...
+
+
+def rows_of(kept: KeptStore) -> TopicRows | None:
+    """Return what turns a store's rows into records; None where the key of a row is that of its record."""
+    rows = getattr(registry().load("store kind", kept.kind), "topic_rows", None)
+    return None if rows is None else rows(kept.fixed_options)
+
+
+def encode(
+    rows: Iterable[Change], partition: TopicPartition, stamped: bool, now_ms: int, topic_rows: TopicRows | None
+) -> OutputBatch:
+    """Return rows as records of a changelog topic; entries without a timestamp get `now_ms`."""
+    keys: list[bytes | None] = []
+    values: list[bytes | None] = []
+    timestamps: list[int] = []
+    headers: list[Headers] = []
+    for key, data in rows:
+        extra: Headers = ()
+        timestamp = now_ms
+        if topic_rows is not None:
+            key, data, at = topic_rows.record_of(key, data)
+            timestamp = now_ms if at is None else max(at, 1)
+        keys.append(key)
+        if data is None:
+            values.append(None)
+        elif not stamped and data[:1] == PLAIN:
+            values.append(data[1:])
+        else:
+            envelope = unwrap(data)
+            values.append(envelope.value)
+            extra = envelope.headers
+            if envelope.timestamp is not None:
+                timestamp = envelope.timestamp
+            if (envelope.timestamp is not None) != stamped or timestamp < 1:
+                # The entry has no timestamp in a timestamped store, one in another store, or one that a log may change.
+                kept = None if envelope.timestamp is None else _LONG.pack(envelope.timestamp)
+                extra = (*extra, (_KIND, kept))
+                timestamp = max(timestamp, 1)
+            if envelope.expiry is not None:
+                extra = (*extra, (_EXPIRY, _LONG.pack(envelope.expiry)))
+        timestamps.append(timestamp)
+        headers.append(extra)
+    targets = [(partition.partition,)] * len(keys)
+    return OutputBatch(partition.topic, keys, values, timestamps, headers if any(headers) else None, list(targets))
+
+
+def decode(batch: RecordBatch, stamped: bool, topic_rows: TopicRows | None) -> Iterator[tuple[bytes, bytes | None]]:
+    """Yield the rows in a batch of a changelog topic. Raises ChangelogError for a record that is none."""
+    rows = _decode_records(batch, stamped)
+    if topic_rows is None:
+        return ((key, data) for key, data, _ in rows)
+    return (topic_rows.row_of(key, data, timestamp) for key, data, timestamp in rows)
+
+
+def _decode_records(batch: RecordBatch, stamped: bool) -> Iterator[tuple[bytes, bytes | None, int]]:
+    headers = batch.headers if batch.headers is not None else [()] * len(batch.keys)
+    for key, value, timestamp, extra in zip(batch.keys, batch.values, batch.timestamps, headers, strict=True):
+        if key is None:
+            continue
+        if value is None:
+            yield key, None, timestamp
+        elif not extra and not stamped:
+            yield key, PLAIN + value, timestamp
+        else:
+            at: int | None = timestamp if stamped else None
+            expiry: int | None = None
+            kept: list[tuple[str, bytes | None]] = []
+            for name, content in extra:
+                if name in (_KIND, _EXPIRY) and content is not None and len(content) != _LONG.size:
+                    raise ChangelogError(
+                        f"changelog topic {batch.topic!r}, partition {batch.partition}: the entry of key {key!r} has a "
+                        f"header {name!r} that no penstock wrote, or that was damaged. Only the application may write "
+                        "there; `penstock reset` starts it afresh"
+                    )
+                if name == _KIND:
+                    at = None if content is None else _LONG.unpack(content)[0]
+                elif name == _EXPIRY and content is not None:
+                    expiry = _LONG.unpack(content)[0]
+                else:
+                    kept.append((name, content))
+            yield key, wrap(value, at, tuple(kept), expiry), timestamp

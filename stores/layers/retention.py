@@ -1,0 +1,78 @@
+"""Retention: which times of a store have expired, and how their rows are freed."""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from penstock.store import BytesStore, StoreContext
+
+from .composite import Buckets
+from .late import LateDrops
+
+_NUMBERS = Struct(">qqq")
+_META = b""
+_SWEPT_ENTRIES = 4_096
+"""How many expired entries a commit frees at least; a larger one frees as many as it writes."""
+
+
+class Retention:
+    """What a store has of its times: the newest one put, and `kept_after`, below which everything has expired.
+
+    `kept_after` never goes back, so what has expired stays so when a later program has a longer retention. Both are in
+    the store's own row, and thus in its changelog. `number` is that of the last duplicate put.
+    """
+
+    def __init__(self, below: BytesStore, buckets: Buckets, retention_ms: int, context: StoreContext) -> None:
+        self._below = below
+        self._buckets = buckets
+        self._retention_ms = retention_ms
+        self._late = LateDrops(below.name, context)
+        self.is_known = self._has_changed = False
+        self.newest = self.kept_after = -1
+        self.number = self._freed_below = 0
+
+    def load(self) -> None:
+        """Read the numbers, if they are not known."""
+        if self.is_known:
+            return
+        data = self._below.get(_META)
+        self.newest, self.kept_after, self.number = (-1, -1, 0) if data is None else _NUMBERS.unpack(data)
+        self.is_known = True
+
+    def accept(self, time_ms: int) -> bool:
+        """Note a time that is put; return whether it is kept, and count it if it is not. Call `load` before."""
+        if time_ms > self.newest:
+            self.newest = time_ms
+            self._has_changed = True
+            self.kept_after = max(self.kept_after, time_ms - self._retention_ms)
+        elif time_ms <= self.kept_after:
+            self._late.count(time_ms, self.kept_after)
+            return False
+        return True
+
+    def take_number(self) -> int:
+        """Return the number of a further duplicate."""
+        self._has_changed = True
+        self.number = (self.number + 1) & 0x7FFFFFFF
+        return self.number
+
+    def rows(self) -> int:
+        """Return how many rows of the store below are not entries."""
+        return 0 if self._below.get(_META) is None else 1
+
+    def flush(self, changes: int) -> None:
+        """Write the numbers, and free what has expired; the commit has about so many `changes`."""
+        if self._has_changed:
+            self._below.put(_META, _NUMBERS.pack(self.newest, self.kept_after, self.number))
+            self._has_changed = False
+        first_kept = self._buckets.first_kept(self.kept_after) if self.is_known else 0
+        if first_kept > self._freed_below and not self._buckets.sweep(
+            self.kept_after, max(_SWEPT_ENTRIES, 2 * changes)
+        ):
+            self._freed_below = first_kept
+
+    def discard(self) -> None:
+        """Forget the numbers: the commit failed."""
+        self.is_known = self._has_changed = False
+        self.newest = self.kept_after = -1
+        self.number = self._freed_below = 0
