@@ -1,17 +1,33 @@
-"""Names: which names of topics and stores Kafka allows, and a stable name for a function."""
+"""Names: which names of topics and stores Kafka allows, that of a store's index, and a stable name for a function."""
 
 from __future__ import annotations
 
 import functools
 import re
+from hashlib import sha256
 from typing import Any
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_LONGEST = 249
+_INDEX = ".penstock-index"
 
 
 def is_topic_name(name: object) -> bool:
     """Return whether `name` is 1 to 249 letters, digits, '.', '_' or '-', and not '.' or '..'."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None and name not in (".", "..")
+
+
+def index_name(store: str) -> str:
+    """Return under which name a backend keeps the index of a store; itself the valid name of a store.
+
+    >>> index_name("seen")
+    'seen.penstock-index'
+    """
+    if len(store) + len(_INDEX) <= _LONGEST:
+        return store + _INDEX
+    # Two long names may have the same beginning.
+    digest = sha256(store.encode()).hexdigest()[:32]
+    return f"{store[: _LONGEST - len(digest) - len(_INDEX) - 1]}-{digest}{_INDEX}"
 
 
 def function_name(function: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -133,6 +133,14 @@ class BytesStore(Protocol):
         """
         ...
 
+    def free(self, keys: Iterable[bytes]) -> None:
+        """Free entries that have expired, wherever they are; what `sweep` says of them holds here too.
+
+        In a changelog of compacted topics the commit also deletes them: nothing else would, and an entry that came
+        back would only be freed again.
+        """
+        ...
+
     def sweep(self, start: bytes | None, end: bytes, limit: int) -> bool:
         """Free up to `limit` entries of start <= key < end that have expired; return whether there may be more.
 
@@ -208,9 +216,12 @@ class StoreContext(Protocol):
 
     @property
     def index(self) -> BytesStore:
-        """The index of a store whose traits ask for one: ordered bytes on this host, not in the changelog.
+        """The index of a store whose traits ask for one (`StoreTraits.has_index`): ordered bytes on this host only.
 
-        It is written in the same step as the store. The engine empties it whenever it restores the store.
+        It is written in the same step as the store, and never to the changelog: a store must be able to build it from
+        its rows. Its row b"" says how far it is built. In any write that brings rows from elsewhere into the store (a
+        restore does), the engine deletes that row; the index may then have rows that fit nothing in the store, and lack
+        others.
         """
         ...
 
@@ -220,6 +231,11 @@ class StoreContext(Protocol):
 
     def wall_clock(self) -> int:
         """Return the task's wall clock in ms, as the driver last said."""
+        ...
+
+    @property
+    def expires(self) -> bool:
+        """Whether entries may carry an expiry: the traits say so, or did in an earlier program."""
         ...
 
     def dropped(self, reason: str, count: int = 1) -> None:
@@ -232,9 +248,9 @@ class StoreTraits:
     """What the engine has to know of a store's content.
 
     `timestamped`: values are envelopes with timestamps. `expires`: entries may carry an expiry. `is_indexed`: the store
-    has an index beside it, `StoreContext.index`. `fixed_options`: numbers that the form of its keys depends on; those
-    of the program that declared the store first hold for as long as it has content. `topic_config`: settings of its
-    changelog topic beside the usual ones, as Kafka names them.
+    has an index beside it, `StoreContext.index`, also if its entries do not expire. `fixed_options`: numbers that the
+    form of its keys depends on; those of the program that declared the store first hold for as long as it has content.
+    `topic_config`: settings of its changelog topic beside the usual ones, as Kafka names them.
     """
 
     timestamped: bool = False
@@ -242,6 +258,11 @@ class StoreTraits:
     is_indexed: bool = False
     fixed_options: Mapping[str, int] = field(default_factory=dict)
     topic_config: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def has_index(self) -> bool:
+        """Whether the store has an index beside it."""
+        return self.is_indexed or self.expires
 
 
 @runtime_checkable

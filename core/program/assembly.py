@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..errors import TopologyError
+from ..names import index_name
 from ..store import StoreBuilder
 from .checks import nearest
 from .draft import Draft
@@ -56,6 +57,11 @@ def _check_stores(
             raise TopologyError(
                 f"store {store!r} is connected to no processor; name it in add_processor(..., stores=[{store!r}]) or "
                 f"in connect(PROCESSOR, {store!r}), or leave it out"
+            )
+    for store, builder in stores.items():
+        if builder.traits.has_index and index_name(store) in stores:
+            raise TopologyError(
+                f"store {index_name(store)!r}: the index of store {store!r} is kept under this name; choose another"
             )
 
 

@@ -74,6 +74,8 @@ def _store(store: StoreBuilder, settings: NodeDefaults) -> dict[str, Any]:
         "timestamped": store.traits.timestamped,
         "ttl_ms": getattr(store, "ttl_ms", None),
         **({"store_kind": kind} if (kind := getattr(store, "kind", KEY_VALUE)) != KEY_VALUE else {}),
+        **({"expires": True} if store.traits.expires and getattr(store, "ttl_ms", None) is None else {}),
+        **({"is_indexed": True} if store.traits.is_indexed else {}),
         **({"fixed_options": dict(store.traits.fixed_options)} if store.traits.fixed_options else {}),
     }
 

@@ -13,12 +13,13 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
+from ..names import index_name
 from ..store import StoreBuilder
 
 KEY_VALUE = "key_value"
 """The kind of a store that does not say its kind."""
 
-_LATER_FIELDS = {"kind": KEY_VALUE, "fixed_options": {}}
+_LATER_FIELDS = {"kind": KEY_VALUE, "fixed_options": {}, "is_indexed": False}
 """Fields that came in a later release, and what they are in a layout of an earlier one, whose id stays so."""
 _NAMED = re.compile(r"[0-9]+-[0-9a-f]+_([0-9a-f]{8})(-|$)")
 
@@ -31,7 +32,8 @@ class KeptStore:
     entries had timestamps when the history in the changelog began. `expires`: entries may carry an expiry, because the
     store has a TTL or had one. `generation` counts how often a store of this name was dropped: two generations have no
     content in common. `kind` is the store kind; it says how entries look in a changelog topic. `fixed_options` are
-    those of the store's traits, as the first program that named it had them.
+    those of the store's traits, as the first program that named it had them. `is_indexed`: it has an index beside it
+    although its entries do not expire.
     """
 
     backend: str
@@ -41,6 +43,16 @@ class KeptStore:
     generation: int = 0
     kind: str = KEY_VALUE
     fixed_options: Mapping[str, int] = field(default_factory=dict)
+    is_indexed: bool = False
+
+    @property
+    def has_index(self) -> bool:
+        """Whether there is an index beside the store, on its backend."""
+        return self.is_indexed or self.expires
+
+    def tables(self, store: str) -> list[str]:
+        """Return what its backend keeps for the store of this name: the store, and its index if it has one."""
+        return [store, index_name(store)] if self.has_index else [store]
 
     @classmethod
     def of(cls, store: StoreBuilder, default_backend: str) -> KeptStore:
@@ -52,6 +64,7 @@ class KeptStore:
             store.traits.expires,
             kind=getattr(store, "kind", KEY_VALUE),
             fixed_options=dict(store.traits.fixed_options),
+            is_indexed=store.traits.is_indexed,
         )
 
     def followed_by(self, after: KeptStore) -> KeptStore:
@@ -63,6 +76,7 @@ class KeptStore:
             timestamped=self.timestamped,
             expires=self.expires or after.expires,
             fixed_options=self.fixed_options,
+            is_indexed=self.is_indexed or after.is_indexed,
         )
 
 
@@ -104,9 +118,10 @@ def layout_of_fingerprint(stores: Mapping[str, Mapping[str, Any]]) -> Layout | N
             each["backend"],
             each["logged"],
             each["timestamped"],
-            each["ttl_ms"] is not None,
+            each.get("expires", each["ttl_ms"] is not None),
             kind=each.get("store_kind", KEY_VALUE),
             fixed_options=each.get("fixed_options", {}),
+            is_indexed=each.get("is_indexed", False),
         )
         for name, each in stores.items()
     }

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from penstock.changelog import Restore, TaskChangelog
 from penstock.errors import IncompatibleStateError, StoreLockedError
 from penstock.hooks import registry
+from penstock.names import index_name
 from penstock.program.layouts import Layouts
-from penstock.store import Changes, StoreBackend, StoreBackendFactory
+from penstock.store import Change, Changes, StoreBackend, StoreBackendFactory
 
 from .coverage import Coverage
 from .directories import DirectoryUse
@@ -37,7 +38,7 @@ class Backends:
         self._task_id = task_id
         self._names: dict[str, list[str]] = {}
         for store, kept in layouts.now.items():
-            self._names.setdefault(kept.backend, []).append(store)
+            self._names.setdefault(kept.backend, []).extend(kept.tables(store))
         self._opened: dict[str, StoreBackend] = {}
         self._replaced: dict[str, StoreBackend] = {}
         self._use: DirectoryUse | None = None
@@ -138,11 +139,19 @@ class Backends:
     def _restored(self, changes: Changes, stores: frozenset[str]) -> Changes:
         own = {store: rows for store, rows in changes.items() if store in stores}
         self.restored_changes += sum(map(len, own.values()))
-        return own
+        return self._with_indexes(own)
+
+    def _with_indexes(self, changes: Mapping[str, Sequence[Change]]) -> Changes:
+        """Return rows that come from elsewhere, with the mark that the indexes of their stores do not have them."""
+        made = dict(changes)
+        for store, rows in changes.items():
+            if rows and self._layouts.now[store].has_index:
+                made[index_name(store)] = [(b"", None)]
+        return made
 
     def _fill(self, backend: StoreBackend, stores: frozenset[str], version: str, coverage: Coverage) -> None:
         """Replace the content of `stores`, which the local copy at `version` lacks or has from another time."""
-        _empty(backend, stores, version)
+        _empty(backend, [table for store in stores for table in self._layouts.now[store].tables(store)], version)
         wanted = stores & coverage.in_history
         if wanted:
             for changes, _ in self._plan(version, None).steps:
@@ -159,7 +168,8 @@ class Backends:
         for store, other in coverage.moved.items():
             source = self._opened.get(other) or self._replaced.get(other)
             if source is not None:
-                self.of(store).write({store: list(source.range(store))}, version, version)
+                rows = self._with_indexes({store: list(source.range(store))})
+                self.of(store).write(rows, version, version)
 
     def begin_transition(self, previous: str, version: str) -> None:
         """Note that a local copy at `previous` also has the content of `version`, the next commit's.
@@ -171,7 +181,7 @@ class Backends:
                 self._transition_file.write_text(f"{previous} {version}")
 
     def end_transition(self, gone: Mapping[str, list[str]], version: str) -> None:
-        """Delete this machine's content of stores, by backend, that the present layout does not have."""
+        """Delete this machine's content of stores and indexes, by backend, that the present layout does not have."""
         for name, backend in self._replaced.items():
             backend.destroy()
             shutil.rmtree(self._directory / name, ignore_errors=True)

@@ -56,14 +56,14 @@ class Coverage:
 
     @property
     def gone(self) -> Mapping[str, list[str]]:
-        """The stores, by backend, whose content there is not needed any more."""
+        """The stores and their indexes, by backend, whose content there is not needed any more."""
         found: dict[str, list[str]] = {}
         for store, was in self._was.items():
             before = self._before(store)
             if (before is None and store not in self._now) or (
                 before is not None and before.backend != self._now[store].backend
             ):
-                found.setdefault(was.backend, []).append(store)
+                found.setdefault(was.backend, []).extend(was.tables(store))
         return found
 
     @property

@@ -15,6 +15,8 @@ from penstock.clock import duration_ms
 from penstock.errors import StoreLockedError
 from penstock.file_lock import FileLock
 from penstock.hooks import registry
+from penstock.names import index_name
+from penstock.program.layouts import KeptStore
 from penstock.program.nodes import GlobalStore
 from penstock.settings.application import Application
 from penstock.store import StateStore, StoreBackend
@@ -60,6 +62,8 @@ class Copy:
         self.name = spec.store.name
         self.backend = backend
         self.buffer = CommitBuffer(backend, self.name)
+        has_index = spec.store.traits.has_index
+        self._index = CommitBuffer(backend, index_name(self.name)) if has_index else None
         context = TaskStoreContext(
             application.id,
             "global",
@@ -68,6 +72,8 @@ class Copy:
             lambda: -1,
             lambda: 0,
             lambda reason, count: None,
+            self._index,
+            spec.store.traits.expires,
         )
         self.store: StateStore = spec.store.build(self.buffer, context)
         self._version: str | None = None
@@ -89,7 +95,10 @@ class Copy:
         """
         self.store.flush()
         version = position.to_version()
-        self.backend.write({self.name: self.buffer.local_changes(self.buffer.changes())}, self._version, version)
+        rows = {self.name: self.buffer.local_changes(self.buffer.changes())}
+        if self._index is not None:
+            rows[self._index.name] = self._index.changes()
+        self.backend.write(rows, self._version, version)
         self._version, self._position = version, position
         self.give_up()
 
@@ -97,6 +106,8 @@ class Copy:
         """Drop pending changes and cached objects."""
         self.store.discard()
         self.buffer.clear()
+        if self._index is not None:
+            self._index.clear()
 
     def move_to(self, other: Copy) -> None:
         """Replace the content by that of `other`, and take over its backend; the store object stays."""
@@ -104,6 +115,8 @@ class Copy:
         self.give_up()
         self.backend, self._version = other.backend, None
         self.buffer.read_from(other.backend)
+        if self._index is not None:
+            self._index.read_from(other.backend)
 
     def close(self) -> None:
         """Close the store and its backend."""
@@ -128,6 +141,7 @@ class Copies:
         self._directory = directory
         self._backend = spec.store.backend or application.settings.store_backend
         self._factory = registry().load("store backend", self._backend)
+        self._tables = KeptStore.of(spec.store, self._backend).tables(spec.store.name)
         self._limit = duration_ms(application.settings.task_timeout) / 1000
         self._pointer = directory / f"{self._backend}.current"
         try:
@@ -223,10 +237,10 @@ class Copies:
         path = self._path(number)
         with making_state_directory(path):
             path.mkdir(exist_ok=True)
-        backend: StoreBackend = self._factory(path, [self._spec.store.name])
+        backend: StoreBackend = self._factory(path, self._tables)
         if not backend.trusted():
             backend.destroy()
-            backend = self._factory(path, [self._spec.store.name])
+            backend = self._factory(path, self._tables)
         return backend
 
     def _turn_to(self, number: int, built: Copy | None = None) -> None:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from penstock.changelog import TaskChangelog, version_counter
 from penstock.errors import StaleStoreError
 from penstock.log import Commit
+from penstock.names import index_name
 from penstock.program.layouts import Layouts
 from penstock.program.nodes import ProcessorNode, TaskId
 from penstock.record import OutputBatch
 from penstock.settings.application import Application
-from penstock.store import Changes, StateStore, StoreContext
+from penstock.store import Change, Changes, StateStore, StoreContext
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.stores.layers.ttl import TtlStore
 from penstock.task.task import Task
@@ -59,6 +60,7 @@ class TaskState:
         self._backends = Backends(directory, self._layouts, changelog, where, self.task_id)
         self._coverage = Coverage(Layouts(self._layouts.now), "")
         self._buffers: dict[str, CommitBuffer] = {}
+        self._indexes: dict[str, CommitBuffer] = {}
         self.stores: dict[str, StateStore] = {}
         self.version: str | None = None
         self.stream_time: Callable[[], int] = lambda: -1
@@ -81,22 +83,29 @@ class TaskState:
     def _build(self, version: str) -> None:
         self.version = version
         for builder in self._builders:
-            kept, context = self._layouts.now[builder.name], self._context(builder.name)
-            buffer = self._buffers[builder.name] = CommitBuffer(self._backends.of(builder.name), builder.name)
+            kept, backend = self._layouts.now[builder.name], self._backends.of(builder.name)
+            buffer = self._buffers[builder.name] = CommitBuffer(backend, builder.name)
+            index = CommitBuffer(backend, index_name(builder.name)) if kept.has_index else None
+            if index is not None:
+                self._indexes[builder.name] = index
+            context = self._context(builder.name, index)
             # Entries with a TTL from an earlier program still expire; a store with a TTL does that itself.
-            hides = kept.expires and getattr(builder, "ttl_ms", None) is None
+            hides = kept.expires and not builder.traits.expires
             below = TtlStore(buffer, None, context.stream_time) if hides else buffer
             self.stores[builder.name] = builder.build(below, context)
 
-    def _context(self, store: str) -> StoreContext:
+    def _context(self, store: str, index: CommitBuffer | None) -> StoreContext:
+        kept = self._layouts.now[store]
         return TaskStoreContext(
             self.application_id,
             self.task_id,
             self._settings.state_serde,
-            self._layouts.now[store].fixed_options,
+            kept.fixed_options,
             lambda: self.stream_time(),
             lambda: self.wall_clock(),
             lambda reason, count: self.dropped(store, reason, count),
+            index,
+            kept.expires,
         )
 
     # ------------------------------------------------------------------ another layout
@@ -149,7 +158,7 @@ class TaskState:
 
     def size_bytes(self) -> int:
         """Return about how many bytes the uncommitted changes take."""
-        return sum(buffer.size_bytes for buffer in self._buffers.values())
+        return sum(buffer.size_bytes for buffer in (*self._buffers.values(), *self._indexes.values()))
 
     def flush(self) -> None:
         """Write the stores' pending objects to the commit buffers."""
@@ -195,17 +204,34 @@ class TaskState:
         logged = {name: rows for name, rows in changes.items() if name in self._logged}
         previous = self.version if self._coverage.had_changelog else None
         self._changelog.append(logged, previous, version, commit)
+        if getattr(self._changelog, "in_log", False):
+            logged = self._with(lambda buffer, rows: buffer.topic_changes(rows), changes, self._logged)
         return self._changelog.records(logged)
 
     def apply(self, changes: Changes, version: str) -> None:
         """Write committed changes to the backends: the last step of a commit."""
-        local = {name: buffer.local_changes(changes.get(name, ())) for name, buffer in self._buffers.items()}
-        self._backends.write({name: rows for name, rows in local.items() if rows}, self.version, version)
-        for buffer in self._buffers.values():
+        local = self._with(lambda buffer, rows: buffer.local_changes(rows), changes, self._buffers)
+        for index in self._indexes.values():
+            if index:
+                local[index.name] = index.changes()
+        self._backends.write(local, self.version, version)
+        for buffer in (*self._buffers.values(), *self._indexes.values()):
             buffer.clear()
         self.version = version
         if not self._coverage.is_settled:
             self._coverage = Coverage(self._layouts, version)
+
+    def _with(
+        self,
+        complete: Callable[[CommitBuffer, Sequence[Change]], Sequence[Change]],
+        changes: Changes,
+        stores: Collection[str],
+    ) -> dict[str, Sequence[Change]]:
+        """Return the rows of `stores` that `complete` makes of the changes of a commit."""
+        made = {
+            name: complete(buffer, changes.get(name, ())) for name, buffer in self._buffers.items() if name in stores
+        }
+        return {name: rows for name, rows in made.items() if rows}
 
     def is_at(self, version: str) -> bool:
         """Return whether every backend still is at `version`: another process may have written meanwhile."""

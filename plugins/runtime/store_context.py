@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.errors import StoreError
 from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.serde import Serde
 from penstock.store import BytesStore
@@ -16,7 +17,7 @@ class TaskStoreContext:
     """A `penstock.StoreContext` of an application whose default state serde is `state_serde`.
 
     `stream_time` and `wall_clock` return the task's times in ms; `count_dropped` is given the reason and the number of
-    dropped records.
+    dropped records. `given_index` is the store's index, or None if it has none.
     """
 
     application_id: str
@@ -26,11 +27,15 @@ class TaskStoreContext:
     stream_time: Callable[[], int]
     wall_clock: Callable[[], int]
     count_dropped: Callable[[str, int], None]
+    given_index: BytesStore | None
+    expires: bool
 
     @property
     def index(self) -> BytesStore:
         """The index of the store."""
-        raise NotImplementedError
+        if self.given_index is None:
+            raise StoreError("this store has no index: its traits say neither is_indexed=True nor expires=True")
+        return self.given_index
 
     def serde(self, given: SerdeLike, store: str) -> Serde[Any]:
         """Return the serde that `given` names (None: the default state serde)."""

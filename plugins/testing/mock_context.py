@@ -12,6 +12,7 @@ from penstock.clock import Duration
 from penstock.errors import ConfigError, TopologyError
 from penstock.log import ENGINE_STATE_BYTES
 from penstock.metrics import NodeMetrics
+from penstock.names import index_name
 from penstock.plugins.runtime.store_context import TaskStoreContext
 from penstock.processor import Processor, ValueTransformer
 from penstock.program.serdes import DEFAULTS
@@ -96,7 +97,8 @@ class MockProcessorContext:
         self._stores = {builder.name: self._build(builder) for builder in stores}
 
     def _build(self, builder: StoreBuilder) -> StateStore:
-        backend = MemoryBackend(Path(f"mock-{uuid.uuid4().hex}"), [builder.name])
+        index = index_name(builder.name)
+        backend = MemoryBackend(Path(f"mock-{uuid.uuid4().hex}"), [builder.name, index])
         weakref.finalize(self, backend.destroy)
         context = TaskStoreContext(
             self.application_id,
@@ -106,6 +108,8 @@ class MockProcessorContext:
             lambda: self.stream_time,
             lambda: self.wall_clock,
             self.metrics.drop,
+            CommitBuffer(backend, index) if builder.traits.has_index else None,
+            builder.traits.expires,
         )
         return builder.build(CommitBuffer(backend, builder.name), context)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -34,6 +34,7 @@ class CommitBuffer:
         self._order = SortedKeys()
         self._in_backend: dict[bytes, bool] = {}
         self._swept: list[bytes] = []
+        self._freed: dict[bytes, None] = {}
 
     def read_from(self, backend: StoreBackend) -> None:
         """Read another backend from now on. Call it only when no change is pending."""
@@ -76,6 +77,14 @@ class CommitBuffer:
         self._sort()
         return self._merge(self._order, self._order.range(start, end, reverse=reverse), stored, reverse)
 
+    def free(self, keys: Iterable[bytes]) -> None:
+        """Free entries on this host, and in a changelog topic with tombstones."""
+        for key in keys:
+            if key in self._changes:
+                self.put(key, None)  # what was put since the last commit is not in the backend
+            else:
+                self._freed[key] = None
+
     def sweep(self, start: bytes | None, end: bytes, limit: int) -> bool:
         """Free up to `limit` entries of start <= key < end on this host; return whether there may be more."""
         if self._swept:
@@ -112,12 +121,12 @@ class CommitBuffer:
         return [(key, changes[key]) for key in sorted(changes)]
 
     def local_changes(self, changes: Sequence[Change]) -> Sequence[Change]:
-        """Return what the backend has to write: `changes`, which are those of this commit, and what was swept."""
-        if not self._swept:
-            return changes
-        deleted: dict[bytes, bytes | None] = dict.fromkeys(self._swept)
-        deleted.update(changes)
-        return sorted(deleted.items())
+        """Return what the backend has to write: `changes`, which are those of this commit, and what is freed."""
+        return _with_deleted([*self._swept, *self._freed], changes)
+
+    def topic_changes(self, changes: Sequence[Change]) -> Sequence[Change]:
+        """Return what a changelog topic has to get: `changes`, which are those of this commit, and what is `free`d."""
+        return _with_deleted(self._freed, changes)
 
     def clear(self) -> None:
         """Forget the pending changes: the backend has them, or the commit failed."""
@@ -125,6 +134,7 @@ class CommitBuffer:
         self._order = SortedKeys()
         self._in_backend.clear()
         self._swept.clear()
+        self._freed.clear()
         self._size_bytes = 0
 
     def _sort(self) -> None:
@@ -155,3 +165,12 @@ class CommitBuffer:
             current = changes.get(which, value) if self._order is order else self.get(which)
             if current is not None:
                 yield which, current
+
+
+def _with_deleted(keys: Collection[bytes], changes: Sequence[Change]) -> Sequence[Change]:
+    """Return `changes` and the deletion of `keys`, sorted; where a key is in both, the change counts."""
+    if not keys:
+        return changes
+    deleted: dict[bytes, bytes | None] = dict.fromkeys(keys)
+    deleted.update(changes)
+    return sorted(deleted.items())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 
 from penstock.store import BytesStore
@@ -74,6 +74,10 @@ class TtlStore:
     def sweep(self, start: bytes | None, end: bytes, limit: int) -> bool:
         """Free expired entries, as the store below does."""
         return self._below.sweep(start, end, limit)
+
+    def free(self, keys: Iterable[bytes]) -> None:
+        """Free expired entries, as the store below does."""
+        self._below.free(keys)
 
     def delete_expired(self) -> None:
         """Check the next entries, and delete the expired ones."""

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock import Application, Processor, Record, Topology
+from penstock.names import index_name
 from penstock.plugins.runtime.store_context import TaskStoreContext
 from penstock.program.nodes import TaskId
 from penstock.record import Headers, OutputBatch, RecordBatch, TopicPartition
+from penstock.store import StateStore, StoreBuilder
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
 from penstock.task.failures import FailureKey
@@ -53,17 +55,24 @@ def open_task(
         for topic in source.topics
         for partition in (partitions or {}).get(topic, [0])
     ]
-    backend = MemoryBackend.ephemeral([store.name for store in subtopology.stores])
-    context = TaskStoreContext(
-        application.id, "0_0", application.settings.state_serde, {}, lambda: -1, lambda: 0, lambda reason, count: None
-    )
+    names = [store.name for store in subtopology.stores]
+    backend = MemoryBackend.ephemeral([*names, *map(index_name, names)])
+    serde = application.settings.state_serde
+
+    def built(store: StoreBuilder) -> StateStore:
+        index = CommitBuffer(backend, index_name(store.name))
+        context = TaskStoreContext(
+            application.id, "0_0", serde, {}, lambda: -1, lambda: 0, lambda reason, count: None, index, False
+        )
+        return store.build(CommitBuffer(backend, store.name), context)
+
     return Task(
         TaskId(subtopology.id, 0),
         subtopology,
         application.id,
         application.settings,
         inputs,
-        {store.name: store.build(CommitBuffer(backend, store.name), context) for store in subtopology.stores},
+        {store.name: built(store) for store in subtopology.stores},
         {},
         saved=saved,
         wall_clock_ms=wall_clock_ms,

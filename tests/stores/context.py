@@ -19,7 +19,7 @@ SERDES: dict[str | None, type[Serde[Any]]] = {
 
 
 class TestContext:
-    """A StoreContext whose stream time a test sets."""
+    """A StoreContext whose times a test sets, and an index if the store needs one."""
 
     __test__ = False
     application_id = "application"
@@ -29,13 +29,16 @@ class TestContext:
         self.now = -1
         self.wall = 0
         self.fixed_options: Mapping[str, int] = {}
+        self.given_index: BytesStore | None = None
+        self.expires = False
 
     def serde(self, given: str | Serde[Any] | None, store: str) -> Serde[Any]:
         return given if isinstance(given, Serde) else SERDES[given]()
 
     @property
     def index(self) -> BytesStore:
-        raise AssertionError("no index was asked for")
+        assert self.given_index is not None, "the test gives no index"
+        return self.given_index
 
     def stream_time(self) -> int:
         return self.now

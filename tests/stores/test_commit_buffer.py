@@ -161,3 +161,20 @@ def test_scanning_after_each_new_key_does_not_sort_anew(tmp_path: Path) -> None:
         buffer.put(key, b"")
         assert [found for found, _ in buffer.range(key, key + b"\x00")] == [key]
     assert buffer._order._blocks is sorted_before
+
+
+def test_what_is_freed_is_deleted_on_this_host_and_in_topics_only() -> None:
+    backend = MemoryBackend.ephemeral(["s"])
+    backend.write({"s": [(key, b"1") for key in (b"a", b"b", b"c")]}, None, "v1")
+    buffer = CommitBuffer(backend, "s")
+    buffer.put(b"b", b"2")
+    buffer.free([b"a", b"b", b"c"])
+    buffer.put(b"c", b"3")
+    changes = buffer.changes()
+    # What was put since the last commit is a deletion like any other: the backend does not have it.
+    assert changes == [(b"b", None), (b"c", b"3")]
+    assert buffer.local_changes(changes) == [(b"a", None), (b"b", None), (b"c", b"3")]
+    assert buffer.topic_changes(changes) == [(b"a", None), (b"b", None), (b"c", b"3")]
+    buffer.clear()
+    buffer.sweep(None, b"b", 5)
+    assert (buffer.local_changes([]), buffer.topic_changes([])) == ([(b"a", None)], [])

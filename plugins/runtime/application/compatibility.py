@@ -10,6 +10,7 @@ from typing import Any
 
 from penstock.errors import IncompatibleStateError
 from penstock.log import Log
+from penstock.names import index_name
 from penstock.program.assignment import Assignment
 from penstock.program.compatibility import check_compatible
 from penstock.program.layouts import KeptStore, Layout, Layouts, layout_from_data, layout_to_data
@@ -203,7 +204,13 @@ def _following(
 ) -> dict[str, KeptStore]:
     followed = {name: before[name].followed_by(kept) if name in before else kept for name, kept in now.items()}
     kept = {name: before[name] for name, each in parked.items() if each["subtopology"] == number and name in before}
-    return {**followed, **kept}
+    layout = {**followed, **kept}
+    for name, each in layout.items():
+        if each.has_index and index_name(name) in layout:
+            raise IncompatibleStateError(
+                f"store {index_name(name)!r}: the index of store {name!r} is kept under this name; choose another"
+            )
+    return layout
 
 
 def _unnamed(before: Mapping[str, Any], number: str, now: Layout, default_backend: str) -> dict[str, Layout]:

@@ -1,0 +1,91 @@
+"""TimeIndex and IndexBuild: the keys of a store in the order of time, and the pass that builds this index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from struct import Struct
+
+from penstock.store import BytesStore
+
+_STATE = b""
+"""The key of the index's row that says how far it is built. The engine deletes it when it restores the store."""
+_TIME = Struct(">Q")
+_SIGN = 2**63
+_HEAD = 9
+
+
+class TimeIndex:
+    """Times and keys in the index of a store, the earliest first: what happens when, without a scan over the store.
+
+    A row's key is the clock (a byte above 0, so that several clocks can share an index), the time (8 bytes, ordered as
+    signed numbers are) and the key. It says that the entry of this key should be looked at when this time has come. It
+    may be out of date: whoever takes it compares it with the entry.
+    """
+
+    def __init__(self, index: BytesStore, clock: int = 1) -> None:
+        self._index = index
+        self._clock = bytes((clock,))
+
+    def put(self, time: int, key: bytes) -> None:
+        """Note `key` for `time` (ms); again is no difference."""
+        self._index.put(self._row(time, key), b"")
+
+    def remove(self, time: int, key: bytes) -> None:
+        """Forget `key` for `time`, if it is noted."""
+        self._index.put(self._row(time, key), None)
+
+    def rows(self, up_to: int | None = None) -> Iterator[tuple[int, bytes]]:
+        """Yield (time, key) of time <= `up_to` (None: all), the earliest first, and by key within a time."""
+        end = bytes((self._clock[0] + 1,)) if up_to is None or up_to >= _SIGN - 1 else self._row(up_to + 1, b"")
+        for row, _ in self._index.range(self._clock, end):
+            yield _TIME.unpack_from(row, 1)[0] - _SIGN, row[_HEAD:]
+
+    def first(self) -> int | None:
+        """Return the earliest time, or None."""
+        return next((time for time, _ in self.rows()), None)
+
+    def sweep(self, up_to: int, limit: int) -> list[tuple[int, bytes]]:
+        """Remove and return up to `limit` rows of time <= `up_to`, the earliest first."""
+        found = list(islice(self.rows(up_to), limit))
+        for time, key in found:
+            self.remove(time, key)
+        return found
+
+    def _row(self, time: int, key: bytes) -> bytes:
+        return self._clock + _TIME.pack(time + _SIGN) + key
+
+
+class IndexBuild:
+    """How far the index of a store is built, and the pass over the store that builds it.
+
+    The index's row b"" has it: no row, nothing is built; otherwise the form of the rows, and the last key of the pass,
+    or that it is over. It is committed with the rows, so a pass continues where the last commit left it, in any
+    process. While a pass runs, the store keeps noting what it puts. `form` says how rows are made of entries (at most
+    255 bytes): when it changes, the index is built again.
+    """
+
+    def __init__(self, index: BytesStore, form: bytes = b"") -> None:
+        self._index = index
+        self._head = bytes((len(form),)) + form
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the index has every entry of the store."""
+        return self._index.get(_STATE) == self._head
+
+    def begin_empty(self) -> None:
+        """Say that the index is complete: the store has no entries yet."""
+        self._index.put(_STATE, self._head)
+
+    def step(self, store: BytesStore, add: Callable[[bytes, bytes], None], limit: int) -> bool:
+        """Call `add` with the next `limit` entries of the store; return whether the index is complete now."""
+        state = self._index.get(_STATE)
+        if state == self._head:
+            return True
+        last = state[len(self._head) :] if state is not None and state.startswith(self._head) else None
+        entries = list(islice(store.range(last), limit))
+        for key, value in entries:
+            add(key, value)
+        self._index.put(_STATE, self._head + entries[-1][0] + b"\x00" if len(entries) == limit else self._head)
+        return len(entries) < limit
