@@ -13,6 +13,7 @@ from penstock import Application, PenstockError, skip
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.store import StateStore
 from penstock.store_kinds.key_value import TimestampedKeyValueStore
+from penstock.store_kinds.window import TimestampedWindowStore
 
 from .topologies import BUILDERS
 
@@ -123,12 +124,24 @@ def play(case: Case, driver: Driver) -> dict[str, Any]:
 
 def dump(store: Any, kind: str) -> dict[str, Any]:
     """Return a store's content in the form of the vectors."""
+    if kind == "window":
+        with store.all() as entries:
+            rows = [[key._asdict(), *value_and_timestamp(store, value)] for key, value in entries]
+        return {"type": kind, "entries": sorted(rows, key=lambda row: tuple(row[0].values()))}
+    if kind == "session":
+        with store.fetch_range(None, None) as entries:
+            rows = [[key._asdict(), value] for key, value in entries]
+        return {"type": kind, "entries": sorted(rows, key=lambda row: tuple(row[0].values()))}
     if kind != "kv":
         return {"type": f"{kind} (this runner cannot dump it yet)"}
     with store.all() as entries:
-        if isinstance(store, TimestampedKeyValueStore):
-            return {"type": "kv", "entries": [[key, value.value, value.timestamp] for key, value in entries]}
-        return {"type": "kv", "entries": [[key, value] for key, value in entries]}
+        return {"type": "kv", "entries": [[key, *value_and_timestamp(store, value)] for key, value in entries]}
+
+
+def value_and_timestamp(store: Any, value: Any) -> tuple[Any, ...]:
+    """Return what the vectors have of a value: it alone, or with its timestamp if the store keeps one."""
+    timestamped = isinstance(store, TimestampedKeyValueStore | TimestampedWindowStore)
+    return (value.value, value.timestamp) if timestamped else (value,)
 
 
 def difference(case: Case, got: dict[str, Any]) -> str:

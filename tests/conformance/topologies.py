@@ -15,6 +15,10 @@ from penstock import (
     ValueTransformer,
     key_value_store,
 )
+from penstock.store_kinds.session import session_store
+from penstock.store_kinds.window import window_store
+
+from .store_commands import SessionCommands, WindowCommands, text
 
 Params = dict[str, Any]
 BUILDERS: dict[str, Callable[[Params], Topology]] = {}
@@ -23,11 +27,6 @@ BUILDERS: dict[str, Callable[[Params], Topology]] = {}
 def topology(build: Callable[[Params], Topology]) -> Callable[[Params], Topology]:
     BUILDERS[build.__name__] = build
     return build
-
-
-def text(value: Any) -> str:
-    """S(x) of the vectors: "-" for null, else the text."""
-    return "-" if value is None else str(value)
 
 
 def one_node(supplier: Any, *sources: str, stores: tuple[Any, ...] = (), **options: Any) -> Topology:
@@ -132,6 +131,24 @@ def papi_kv_store(params: Params) -> Topology:
     timestamped = params["kind"] == "timestamped"
     store = key_value_store("s", key_serde="str", timestamped=timestamped)
     return one_node(KeyValueCommands, stores=(store,), timestamped=timestamped)
+
+
+@topology
+def papi_window_store(params: Params) -> Topology:
+    store = window_store(
+        "s",
+        retention=f"{params['retention']}ms",
+        window_size=f"{params['size']}ms",
+        key_serde="str",
+        retain_duplicates=params.get("dupes", False),
+    )
+    return one_node(WindowCommands, stores=(store,))
+
+
+@topology
+def papi_session_store(params: Params) -> Topology:
+    store = session_store("s", retention=f"{params['retention']}ms", key_serde="str")
+    return one_node(SessionCommands, stores=(store,))
 
 
 class Punctuating(Processor):
