@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Self
 from uuid import uuid4
 
 from penstock.errors import StaleStoreError, StoreError
@@ -34,7 +35,7 @@ class MemoryBackend(StoreBackend):
         self._values = {name: contents.tables[name].values for name in stores}
 
     @classmethod
-    def ephemeral(cls, stores: Sequence[str]) -> MemoryBackend:
+    def ephemeral(cls, stores: Sequence[str]) -> Self:
         """Return a backend without a directory, which ends with the last reference to it."""
         backend = cls(Path(f"ephemeral-{uuid4()}"), stores)
         del _contents[backend._directory]

@@ -39,16 +39,16 @@ class Retention:
         self.newest, self.kept_after, self.number = (-1, -1, 0) if data is None else _NUMBERS.unpack(data)
         self.is_known = True
 
-    def accept(self, time_ms: int) -> bool:
-        """Note a time that is put; return whether it is kept, and count it if it is not. Call `load` before."""
+    def drop(self, time_ms: int) -> None:
+        """Count a put of a time that has expired already."""
+        self._late.count(time_ms, self.kept_after)
+
+    def note(self, time_ms: int) -> None:
+        """Note a time that was put: not before, because the put of a value that the serde refuses does not count."""
         if time_ms > self.newest:
             self.newest = time_ms
             self._has_changed = True
             self.kept_after = max(self.kept_after, time_ms - self._retention_ms)
-        elif time_ms <= self.kept_after:
-            self._late.count(time_ms, self.kept_after)
-            return False
-        return True
 
     def take_number(self) -> int:
         """Return the number of a further duplicate."""

@@ -73,17 +73,24 @@ class BucketSessionStore(SessionStore[Any, Any]):
         """Set the value of `session`; None removes it."""
         key, start, end = self._parts(session)
         retention = self._retention
-        if end > retention.newest or end <= retention.kept_after or not retention.is_known:
+        if not retention.is_known:
             retention.load()
-            if not retention.accept(end):
-                return
+        if end <= retention.kept_after:
+            self._rows.keys.user.to_bytes(key)  # raises for a wrong key
+            retention.drop(end)
+            return
+        self._put(key, start, end, value)
+        if end > retention.newest:
+            retention.note(end)
+
+    def _put(self, key: Any, start: int, end: int, value: Any) -> None:
         times = self._times.get(key) if type(key) in self._rows.keys.types else None
         if times is None:
-            raw, key = self._rows.keys.user.locate(key)
-            if key is MISSING:
-                self._rows.put((session[0], end, start), value)
+            raw, which = self._rows.keys.user.locate(key)
+            if which is MISSING:
+                self._rows.put((key, end, start), value)
                 return
-            times = self._times_of(raw, key)
+            key, times = which, self._times_of(raw, which)
         entry, at, exists = (key, end, start), bisect_left(times, (end, start)), False
         if at < len(times):
             exists = times[at] == (end, start)
@@ -126,6 +133,8 @@ class BucketSessionStore(SessionStore[Any, Any]):
         retention = self._retention
         if not retention.is_known:
             retention.load()
+        if type(earliest_end) is not int or type(latest_start) is not int:
+            self._check(key, latest_start, earliest_end)
         times = self._times.get(key) if type(key) in self._rows.keys.types else None
         earliest_end = max(earliest_end, retention.kept_after + 1)
         if times is None:

@@ -65,9 +65,10 @@ class BucketWindowStore(WindowStore[Any, Any]):
 
         def fetch(key: Any, time_from: Any = None, time_to: Any = None) -> Any:
             if time_to is None and type(key) in key_types:
-                value = pending((key, time_from), MISSING)
+                entry = (key, time_from)
+                value = pending(entry, MISSING)
                 if value is MISSING:
-                    value = clean((key, time_from), MISSING)
+                    value = clean(entry, MISSING)
                 if value is not MISSING and time_from > retention.kept_after:
                     return value
             return slow(key, time_from, time_to)
@@ -82,12 +83,11 @@ class BucketWindowStore(WindowStore[Any, Any]):
 
         def put(key: Any, value: Any, window_start: Any = None) -> None:
             entry = (key, window_start)
-            # A row that is known is of a time that was put before, so the newest time does not change.
             if (
                 can_wait(value)
                 and type(key) in key_types
-                and (entry in pending or clean.get(entry) is not None)
-                and window_start > retention.kept_after
+                and (entry in pending or entry in clean)  # so the serde takes the key
+                and retention.kept_after < window_start <= retention.newest
             ):
                 pending[entry] = value
             else:
@@ -150,12 +150,16 @@ class BucketWindowStore(WindowStore[Any, Any]):
             raise StoreError(f"store {self.name!r}: a window starts at 0 ms or later, found {window_start}")
         self._retention.load()
         entry: Entry = (key, window_start)
+        if self._duplicates and value is None:
+            return
+        if window_start <= self._retention.kept_after:
+            self._rows.keys.user.to_bytes(key)  # raises for a wrong key
+            self._retention.drop(window_start)
+            return
         if self._duplicates:
-            if value is None:
-                return
             entry = (key, window_start, self._retention.take_number())
-        if self._retention.accept(window_start):
-            self._rows.put(entry, value)
+        self._rows.put(entry, value)
+        self._retention.note(window_start)
 
     def _check_time(self, key: Any, time: Any) -> None:
         if type(time) is not int or time > MAX_TIME:

@@ -1,0 +1,338 @@
+"""Window stores answer as a dict of (serialized key, window start) would, over commits, failures and re-openings."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from penstock.errors import ConfigError, SerdeError, StoreError
+from penstock.store import ValueAndTimestamp
+from penstock.store_kinds.window import window_store
+from penstock.store_kinds.windowed import Windowed
+from penstock.stores.layers.commit_buffer import CommitBuffer
+from penstock.stores.memory import MemoryBackend
+
+from .windowed_machine import CommittedStore, CountingContext, run
+
+SIZE = 5
+MANY = 2**63 - 1
+
+
+@dataclass
+class WindowModel:
+    """What the documentation says of a window store: lists of values by key and window start, in the order of puts."""
+
+    retention: int
+    duplicates: bool
+    rows: dict[tuple[bytes, int], list[Any]] = field(default_factory=dict)
+    newest: int = -1
+    late: int = 0
+
+    def put(self, raw: bytes, value: Any, start: int) -> None:
+        if value is None and self.duplicates:
+            return
+        self.newest = max(self.newest, start)
+        if self.is_expired(start):
+            self.late += 1
+        elif value is None:
+            self.rows.pop((raw, start), None)
+        elif self.duplicates:
+            self.rows.setdefault((raw, start), []).append(value)
+        else:
+            self.rows[raw, start] = [value]
+
+    def is_expired(self, start: int) -> bool:
+        return start <= self.newest - self.retention
+
+    def scan(self, low: bytes | None, high: bytes | None, first: int, last: int) -> list[tuple[bytes, int, Any]]:
+        return [
+            (raw, start, value)
+            for (raw, start), values in sorted(self.rows.items())
+            if (low is None or raw >= low) and (high is None or raw <= high)
+            if first <= start <= last and not self.is_expired(start)
+            for value in values
+        ]
+
+
+class WindowMachine(CommittedStore):
+    """A window store, beside its model. Times move on slowly, jump now and then, and are often late."""
+
+    duplicates: ClassVar[bool] = False
+    retention: ClassVar[int]
+    model: WindowModel
+
+    def spec(self) -> Any:
+        return window_store(
+            "s",
+            retention=f"{self.retention}ms",
+            window_size=f"{SIZE}ms",
+            key_serde=self.key_serde,
+            value_serde=self.value_serde,
+            timestamped=self.timestamped,
+            retain_duplicates=self.duplicates,
+        )
+
+    def new_model(self) -> WindowModel:
+        return WindowModel(self.retention, self.duplicates)
+
+    def drawn_time(self, data: st.DataObject) -> int:
+        newest = max(self.model.newest, 0)
+        near = st.integers(-self.retention - 3, self.retention + 3).map(lambda step: max(0, newest + step))
+        return data.draw(near | st.sampled_from([0, newest, newest + 3 * self.retention]), "time")
+
+    def seen(self, entries: list[tuple[bytes, int, Any]]) -> list[tuple[Windowed, Any]]:
+        return [(Windowed(self.seen_key(raw), start, start + SIZE), value) for raw, start, value in entries]
+
+    @rule(data=st.data(), times=st.integers(1, 3))
+    def put(self, data: st.DataObject, times: int) -> None:
+        for _ in range(times):
+            (key, raw), start, value = self.drawn_key(data), self.drawn_time(data), self.drawn_value(data)
+            self.store.put(key, value, start)
+            self.model.put(raw, copy.deepcopy(value), start)
+            self.spoil(value)
+        assert self.context.drops == self.model.late
+
+    @precondition(lambda self: not self.duplicates)
+    @rule(data=st.data())
+    def count_up(self, data: st.DataObject) -> None:
+        """What a windowed count does: fetch and put of one window, over and over."""
+        (key, raw), start = self.drawn_key(data), self.drawn_time(data)
+        for _ in range(3):
+            found = self.store.fetch(key, start)
+            expected = self.model.scan(raw, raw, start, start)
+            self.check(found, expected[0][2] if expected else None)
+            self.spoil(found)
+            value = self.drawn_value(data)
+            self.store.put(key, value, start)
+            self.model.put(raw, copy.deepcopy(value), start)
+
+    @rule(data=st.data(), reverse=st.booleans())
+    def fetch(self, data: st.DataObject, reverse: bool) -> None:
+        (key, raw), first, last = self.drawn_key(data), self.drawn_time(data), self.drawn_time(data)
+        last = data.draw(st.sampled_from([first, last, MANY]))
+        with (self.store.backward_fetch if reverse else self.store.fetch)(key, first, last) as entries:
+            found = list(entries)
+        expected = [(start, value) for _, start, value in self.model.scan(raw, raw, first, last)]
+        self.check(found, expected[::-1] if reverse else expected)
+        for _, value in found:
+            self.spoil(value)
+
+    @rule(data=st.data(), reverse=st.booleans())
+    def fetch_range(self, data: st.DataObject, reverse: bool) -> None:
+        low_key, low, high_key, high = self.drawn_ends(data)
+        first, last = self.drawn_time(data), self.drawn_time(data)
+        last = data.draw(st.sampled_from([first, last, MANY]))
+        scan = self.store.backward_fetch_range if reverse else self.store.fetch_range
+        expected = self.seen(self.model.scan(low, high, first, last))
+        self.check(list(scan(low_key, high_key, first, last)), expected[::-1] if reverse else expected)
+
+    @rule(reverse=st.booleans())
+    def fetch_everything(self, reverse: bool) -> None:
+        expected = self.seen(self.model.scan(None, None, 0, MANY))
+        scan = self.store.backward_all if reverse else self.store.all
+        self.check(list(scan()), expected[::-1] if reverse else expected)
+
+    @rule(data=st.data(), reverse=st.booleans())
+    def change_while_scanning(self, data: st.DataObject, reverse: bool) -> None:
+        """Put over every second window that a scan yields, flush in between: each window is seen once, in order."""
+        seen = []
+        for number, (key, _) in enumerate(self.store.backward_all() if reverse else self.store.all()):
+            raw = self.keys.serialize(key.key)
+            seen.append((raw, key.start))
+            if number % 2 and not self.duplicates:
+                value = self.drawn_value(data)
+                self.store.put(key.key, value, key.start)
+                self.model.put(raw, copy.deepcopy(value), key.start)
+                self.store.flush()
+        assert seen == sorted(seen, reverse=reverse)
+        assert self.duplicates or len(seen) == len(set(seen))
+
+    @rule()
+    def count(self) -> None:
+        live = len(self.model.scan(None, None, 0, MANY))
+        assert live <= self.store.approximate_count() <= sum(map(len, self.model.rows.values()))
+
+    def lose(self) -> None:
+        late = self.model.late
+        super().lose()
+        self.model.late = late
+
+
+@pytest.mark.parametrize("backend", ["memory", "lmdb"])
+@pytest.mark.parametrize(
+    ("key_serde", "value_serde", "timestamped", "duplicates", "retention"),
+    [
+        (None, None, False, False, 20),
+        ("str", "int", False, False, 7),
+        ("bytes", "bytes", False, False, 100),
+        ("int", "int", True, False, 20),
+        ("str", None, True, False, 5),
+        ("bytes", "str", False, True, 20),
+    ],
+)
+def test_any_history(
+    key_serde: str | None, value_serde: str | None, timestamped: bool, duplicates: bool, retention: int, backend: str
+) -> None:
+    run(
+        WindowMachine,
+        "Window",
+        key_serde=key_serde,
+        value_serde=value_serde,
+        timestamped=timestamped,
+        duplicates=duplicates,
+        retention=retention,
+        backend_name=backend,
+    )
+
+
+def build(context: CountingContext | None = None, **options: Any) -> tuple[Any, CommitBuffer, CountingContext]:
+    given = {"retention": "1h", "window_size": "1m"} | options
+    spec = window_store("views", **given)
+    context = context or CountingContext()
+    context.fixed_options = context.fixed_options or spec.traits.fixed_options
+    buffer = CommitBuffer(MemoryBackend.ephemeral(["views"]), "views")
+    return spec.build(buffer, context), buffer, context
+
+
+def test_wrong_use_says_what_a_window_store_takes() -> None:
+    store, _, _ = build(key_serde="str")
+    uses: list[Callable[[], object]] = [
+        lambda: store.fetch("a"),
+        lambda: store.fetch("a", None),
+        lambda: store.fetch("a", 1.5),
+        lambda: store.fetch("a", True),
+        lambda: store.fetch("a", 0, "5"),
+        lambda: store.fetch_range(None, None, 0, 2**63),
+        lambda: store.put("a", 1),
+        lambda: store.put("a", 1, "0"),
+    ]
+    for use in uses:
+        with pytest.raises(StoreError, match=r"'views' is a window store.*put\(key, value, window_start\)"):
+            use()
+    with pytest.raises(StoreError, match="'views': a window starts at 0 ms or later"):
+        store.put("a", 1, -1)
+    uses = [
+        lambda: store.fetch(None, 0),
+        lambda: store.fetch(None, 0, 1),
+        lambda: store.backward_fetch(None, 0, 1),
+        lambda: store.put(None, 1, 0),
+        lambda: store.put(None, None, 0),
+    ]
+    for use in uses:
+        with pytest.raises(StoreError, match="'views'.*key of None"):
+            use()
+    assert list(store.all()) == []
+
+
+def test_a_wrong_value_for_a_known_window_is_refused_as_well() -> None:
+    """The fast path of a window that the store knows takes nothing else than the slow one."""
+    store, _, _ = build(key_serde="str", value_serde="int")
+    store.put("a", 1, 1)
+    assert store.fetch("a", 1) == 1
+    for value in ("text", 2**63, True):
+        with pytest.raises(SerdeError, match="'views'"):
+            store.put("a", value, 1)
+    assert list(store.all()) == [(Windowed("a", 1, 60_001), 1)]
+
+
+def test_a_wrong_declaration_names_the_store_and_the_option() -> None:
+    with pytest.raises(ConfigError, match="retention of store 'views': expected at least its window_size.*'1h'.*'1m'"):
+        window_store("views", retention="1m", window_size="1h")
+    for retention, size in (("0s", "1s"), ("1s", "0s")):
+        with pytest.raises(ConfigError, match="of store 'views'.*at least 1ms"):
+            window_store("views", retention=retention, window_size=size)
+    with pytest.raises(StoreError, match="window_store"):
+        window_store("a/b", retention="1s", window_size="1s")
+
+
+def test_what_a_serde_refuses_is_refused_at_once_and_changes_nothing() -> None:
+    store, _, context = build(key_serde="str", value_serde="int")
+    store.put("a", 1, 0)
+    for key, value in (("a", "text"), ("b", 2**63), (1, 1), ("b", "text")):
+        with pytest.raises(SerdeError, match="'views'"):
+            store.put(key, value, 0)
+    # The time of a refused value does not count: nothing was put.
+    with pytest.raises(SerdeError, match="'views'"):
+        store.put("a", "text", 10**9)
+    store.put("c", 2, 5)
+    assert list(store.all()) == [(Windowed("a", 0, 60_000), 1), (Windowed("c", 5, 60_005), 2)]
+    assert context.drops == 0
+
+
+def test_a_timestamped_store_takes_nothing_else() -> None:
+    store, _, _ = build(timestamped=True)
+    for value in (1, (1, 2), ValueAndTimestamp(1, 2**63), ValueAndTimestamp(1, True)):
+        with pytest.raises(StoreError, match="'views'.*timestamp"):
+            store.put("a", value, 0)
+    store.put("a", ValueAndTimestamp(1, 5), 0)
+    assert store.fetch("a", 0) == ValueAndTimestamp(1, 5)
+
+
+def test_the_end_of_a_window_is_a_time() -> None:
+    store, _, _ = build(key_serde="str")
+    store.put("a", 1, MANY - 5)
+    assert list(store.all()) == [(Windowed("a", MANY - 5, MANY), 1)]
+    assert list(store.fetch("a", MANY - 5, MANY)) == [(MANY - 5, 1)]
+
+
+def test_what_has_expired_stays_so_when_the_retention_grows() -> None:
+    """Some of it was freed already; what is left must not come back."""
+    store, buffer, context = build(key_serde="str", retention="2m")
+    store.put("a", 1, 0)
+    store.put("a", 2, 150_000)
+    assert [value for _, value in store.all()] == [2]
+    store.flush()
+    spec = window_store("views", retention="1h", window_size="1m", key_serde="str")
+    longer: Any = spec.build(buffer, context)  # with the bucket of the first program
+    assert [value for _, value in longer.all()] == [2]
+    longer.put("b", 3, 0)
+    assert context.drops == 1
+    longer.put("b", 4, 60_000)
+    longer.put("b", 5, 600_000)
+    assert [value for _, value in longer.all()] == [2, 4, 5]
+
+
+def test_a_shorter_retention_hides_when_time_moves_on() -> None:
+    store, buffer, context = build(key_serde="str")
+    store.put("a", 1, 0)
+    store.put("a", 2, 600_000)
+    store.flush()
+    spec = window_store("views", retention="5m", window_size="1m", key_serde="str")
+    shorter: Any = spec.build(buffer, context)
+    shorter.put("a", 3, 600_001)
+    assert [value for _, value in shorter.all()] == [2, 3]
+
+
+def test_iterators_end_early_and_by_themselves() -> None:
+    store, _, _ = build(key_serde="str")
+    for start in range(10):
+        store.put("a", start, start)
+    with store.fetch("a", 0, MANY) as entries:
+        assert next(entries) == (0, 0)
+    assert list(entries) == []
+    scan = store.backward_all()
+    assert next(scan) == (Windowed("a", 9, 60_009), 9)
+    scan.close()
+    scan.close()
+    assert list(scan) == []
+    assert list(store.fetch("a", 5, 4)) == []
+    assert list(store.fetch("a", -10, 1)) == [(0, 0), (1, 1)]
+
+
+def test_what_is_late_is_counted_and_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    store, _, context = build(key_serde="str")
+    store.put("a", 1, 10**9)
+    for number in range(1000):
+        store.put(f"k{number}", 1, number)
+    assert context.drops == 1000
+    assert len(caplog.records) == 1
+    context.wall = 60_000
+    store.put("a", 1, 0)
+    assert len(caplog.records) == 2
+    assert "store 'views': dropped 1000 entries" in caplog.text
