@@ -7,7 +7,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 JOBS ?= 4
 GUARANTEE ?= exactly_once
-BENCHES ?= core-count spark-local-count spark-local-filter-map
+BENCHES ?= core-count core-windowed-count spark-local-count spark-local-windowed-count spark-local-session-count spark-local-filter-map
 
 .PHONY: all help venv java view lint format types test docs demo demo-kafka bench bench-kafka clean
 .DEFAULT_GOAL := all
@@ -67,7 +67,7 @@ demo-kafka: $(STAMP) java  ## the same against a real Kafka broker; GUARANTEE=at
 	$(BIN)/python examples/demo.py --kafka --data-dir .demo-kafka/$(GUARANTEE) --guarantee $(GUARANTEE)
 
 bench-kafka: $(STAMP) java  ## throughput over a real broker, beside Java Kafka Streams (needs a JDK)
-	$(BIN)/python -m bench kafka-count kafka-count-at-least-once kafka-filter-map kafka-word-count
+	$(BIN)/python -m bench kafka-count kafka-count-at-least-once kafka-filter-map kafka-word-count kafka-windowed-count
 
 bench: $(STAMP) java  ## throughput, and where the time goes
 	$(BIN)/python -m bench $(BENCHES)

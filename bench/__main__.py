@@ -11,12 +11,19 @@ from pathlib import Path
 
 BENCHMARKS = {
     "core-count": "bench.core:core_count",
+    "core-windowed-count": "bench.core:core_windowed_count",
     "spark-local-count": "bench.spark_local:count",
+    "spark-local-windowed-count": "bench.spark_local:windowed_count",
+    "spark-local-session-count": "bench.spark_local:session_count",
     "spark-local-filter-map": "bench.spark_local:filter_map",
     "kafka-count": "bench.kafka:count",
     "kafka-count-at-least-once": "bench.kafka:count_at_least_once",
     "kafka-filter-map": "bench.kafka:filter_map",
     "kafka-word-count": "bench.kafka:word_count",
+    "kafka-windowed-count": "bench.kafka:windowed_count",
+    "window-expiry": "bench.stores:window_expiry",
+    "store-size": "bench.stores:store_size",
+    "commit-cost": "bench.stores:commit_cost",
     "startup": "bench.startup:startup",
     "many-tasks": "bench.many_tasks:many_tasks",
     "many-tasks-kafka": "bench.many_tasks:many_tasks_kafka",
@@ -27,7 +34,7 @@ BENCHMARKS = {
     "trickle": "bench.long_runs:trickle",
     "quiet": "bench.quiet:quiet",
 }
-OPTIONS = ("tasks", "batches", "limit", "seconds", "minutes", "log")
+OPTIONS = ("tasks", "batches", "limit", "seconds", "minutes", "log", "changelog", "entries", "windows", "value_bytes")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -41,6 +48,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, metavar="N", help="how long is measured")
     parser.add_argument("--minutes", type=float, metavar="N", help="how long is measured")
     parser.add_argument("--log", choices=("local", "kafka"))
+    parser.add_argument("--changelog", metavar="NAME:LOCATION", help="of our side, as in the settings")
+    parser.add_argument("--entries", type=int, metavar="N", help="how many entries the store has")
+    parser.add_argument("--windows", type=int, metavar="N", help="in how many windows they are")
+    parser.add_argument("--value-bytes", type=int, metavar="N", help="how long their values are")
     given = parser.parse_args(arguments)
     if not given.names:
         print("\n".join(BENCHMARKS))

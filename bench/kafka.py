@@ -23,7 +23,8 @@ from penstock.plugins.testing.kafka.jars import fetched_jars, jars_directory, ja
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import OutputBatch, TopicPartition
 
-from .data import zipf_keys
+from .data import spread_times, zipf_keys
+from .programs import RETENTION_MS, WINDOW_MS
 from .result import Result
 
 PARTITIONS = 4
@@ -31,6 +32,11 @@ KEYS = 100_000
 ROUNDS = int(os.environ.get("PENSTOCK_BENCH_ROUNDS", "3"))
 SLICE = 50_000
 PATIENCE = 300.0
+WINDOWED_RECORDS = 3_000_000
+SPAN_MS = 360_000
+"""The time that the records of the windowed count span: half a million a window."""
+LATE_MS = 10_000
+"""By how much each of these records may be late."""
 PEER = "Java Kafka Streams"
 _PEERS = Path(__file__).with_name("peers")
 
@@ -79,7 +85,25 @@ def word_count() -> Result:
     return compare("kafka-word-count", "word-count", 300_000)
 
 
-def compare(name: str, program: str, records: int, guarantee: str = "exactly_once") -> Result:
+def windowed_count(changelog: str = "directory:changelog") -> Result:
+    """Count by key and tumbling window, exactly once; emits every update. The peer's changelog is a topic."""
+    result = compare("kafka-windowed-count", "windowed-count", WINDOWED_RECORDS, changelog=changelog)
+    result.notes = {
+        "keys": f"{KEYS:,}, by Zipf's law",
+        "windows": f"tumbling windows of {WINDOW_MS // 1000} s, kept for {RETENTION_MS // 1000} s",
+        "timestamps": f"{SPAN_MS // 1000} s over the whole input, each up to {LATE_MS // 1000} s late",
+        "changelog": f"{changelog.partition(':')[0]}, peer topic; no record cache on either side",
+    } | result.notes
+    return result
+
+
+def compare(
+    name: str,
+    program: str,
+    records: int,
+    guarantee: str = "exactly_once",
+    changelog: str = "directory:changelog",
+) -> Result:
     """Run the program and its peer in turns, `ROUNDS` times, on one broker and one input."""
     with KafkaBroker(heap="1g", jvm_options=()) as broker:
         log = KafkaLog(broker.bootstrap)
@@ -87,7 +111,7 @@ def compare(name: str, program: str, records: int, guarantee: str = "exactly_onc
         ours: list[_Run] = []
         theirs: list[_Run] = []
         for _ in range(ROUNDS):
-            ours.append(measure(broker, log, job, our_command(broker, program, guarantee)))
+            ours.append(measure(broker, log, job, our_command(broker, program, guarantee, changelog)))
             theirs.append(measure(broker, log, job, _peer_command(broker, program, guarantee)))
         log.close()
     ratios = [mine.rate / other.rate for mine, other in zip(ours, theirs, strict=True)]
@@ -125,6 +149,8 @@ def load(log: KafkaLog, program: str, records: int, topic: str = "bench-in") -> 
         return Job(program, topic, records, records * 10)
     keys = zipf_keys(records, KEYS)
     cents = np.random.default_rng(7).integers(0, 1_000_000, records).tolist()
+    now = time.time_ns() // 1_000_000
+    spread = spread_times(records, SPAN_MS, LATE_MS, last_ms=now) if program == "windowed-count" else [now] * records
     text = '{"id":%d,"user":"%s","kind":"%s","v":%d.%02d,"note":"the quick brown fox jumps over","ok":true}'
     for at in range(0, records, SLICE):
         some = keys[at : at + SLICE]
@@ -132,7 +158,7 @@ def load(log: KafkaLog, program: str, records: int, topic: str = "bench-in") -> 
             (text % (at + i, key.decode(), "abcde"[i % 5], cents[at + i] // 100, cents[at + i] % 100)).encode()
             for i, key in enumerate(some)
         ]
-        _append(log, topic, list(some), values)
+        log.append(OutputBatch(topic, list(some), list(values), spread[at : at + SLICE]))
     outputs = sum(each >= 1_000 for each in cents) if program == "filter-map" else records
     return Job(program, topic, records, outputs)
 
@@ -245,9 +271,10 @@ class _Tree:
         return sum(self._cpu.values())
 
 
-def our_command(broker: KafkaBroker, program: str, guarantee: str) -> list[str]:
+def our_command(broker: KafkaBroker, program: str, guarantee: str, changelog: str = "directory:changelog") -> list[str]:
     """Return the command that runs a program on Spark."""
-    return [sys.executable, "-m", "bench.kafka_app", program, "{in}", "{out}", broker.bootstrap, "{dir}", guarantee]
+    places = ["{in}", "{out}", broker.bootstrap, "{dir}"]
+    return [sys.executable, "-m", "bench.kafka_app", program, *places, guarantee, changelog]
 
 
 def _peer_command(broker: KafkaBroker, program: str, guarantee: str) -> list[str]:

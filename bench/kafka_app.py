@@ -1,5 +1,5 @@
-"""`python -m bench.kafka_app PROGRAM INPUT OUTPUT BOOTSTRAP DIRECTORY GUARANTEE`: a measured program on Spark and
-Kafka, until its input is read."""
+"""`python -m bench.kafka_app PROGRAM INPUT OUTPUT BOOTSTRAP DIRECTORY GUARANTEE CHANGELOG`: a measured program on Spark
+and Kafka, until its input is read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.plugins.spark.runner import run
 
-from .programs import Count
+from .programs import Count, WindowedCount, windowed_counts
 
 
 class FilterMap(Processor):
@@ -40,6 +40,11 @@ def topology(program: str, source: str, target: str) -> Topology:
     if program == "count":
         made = Topology().add_source("in", source).add_processor("count", Count, "in", stores=[counts])
         return made.add_sink("out", target, "count")
+    if program == "windowed-count":
+        made = (
+            Topology().add_source("in", source).add_processor("count", WindowedCount, "in", stores=[windowed_counts()])
+        )
+        return made.add_sink("out", target, "count")
     if program == "filter-map":
         made = Topology().add_source("in", source, value_serde="json").add_processor("map", FilterMap, "in")
         return made.add_sink("out", target, "map", value_serde="json")
@@ -55,13 +60,14 @@ def topology(program: str, source: str, target: str) -> Topology:
 
 def main() -> None:
     """Run one program."""
-    program, source, target, bootstrap, directory, guarantee = sys.argv[1:]
+    program, source, target, bootstrap, directory, guarantee, changelog = sys.argv[1:]
     application = Application(
         f"bench-{secrets.token_hex(4)}",
         topology(program, source, target),
         log=f"kafka:{bootstrap}",
         data_dir=directory,
         processing_guarantee=guarantee,
+        changelog=changelog,
     )
     summary = run(application, "available_now", master="local[2]")
     print({phase: round(seconds, 2) for phase, seconds in summary.phases.items()}, flush=True)

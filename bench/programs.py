@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
-from penstock import Processor, ProcessorContext, Record, Topology, key_value_store
+from penstock import (
+    Processor,
+    ProcessorContext,
+    Record,
+    Topology,
+    Windowed,
+    key_value_store,
+    session_store,
+    window_store,
+)
+from penstock.store_kinds.window import WindowStoreSpec
+
+WINDOW_MS = 60_000
+"""The size of the tumbling windows that are counted."""
+RETENTION_MS = 600_000
+"""How long window and session stores keep what they have."""
+GAP_MS = 10_000
+"""Records of a key with no more time between them are one session."""
 
 
 class Count(Processor):
@@ -17,6 +34,41 @@ class Count(Processor):
         """Count one record."""
         count = (self.counts.get(record.key) or 0) + 1
         self.counts.put(record.key, count)
+        self.context.forward(record.with_value(str(count)))
+
+
+class WindowedCount(Processor):
+    """Counts records by key and tumbling window, and emits each new count."""
+
+    def init(self, context: ProcessorContext) -> None:
+        """Look up the store."""
+        super().init(context)
+        self.counts = context.get_store("counts")
+
+    def process(self, record: Record) -> None:
+        """Count one record."""
+        start = record.timestamp - record.timestamp % WINDOW_MS
+        count = (self.counts.fetch(record.key, start) or 0) + 1
+        self.counts.put(record.key, count, start)
+        self.context.forward(record.with_value(str(count)))
+
+
+class SessionCount(Processor):
+    """Counts records by key and session, and emits each new count."""
+
+    def init(self, context: ProcessorContext) -> None:
+        """Look up the store."""
+        super().init(context)
+        self.counts = context.get_store("counts")
+
+    def process(self, record: Record) -> None:
+        """Count one record: the sessions within the gap, and it, become one."""
+        counts, key, start = self.counts, record.key, record.timestamp
+        end, count = start, 1
+        for session, counted in counts.find_sessions(key, start - GAP_MS, start + GAP_MS):
+            start, end, count = min(start, session.start), max(end, session.end), count + counted
+            counts.remove(session)
+        counts.put(Windowed(key, start, end), count)
         self.context.forward(record.with_value(str(count)))
 
 
@@ -35,6 +87,32 @@ def count_topology() -> Topology:
         Topology()
         .add_source("in", "bench-in")
         .add_processor("count", Count, "in", stores=[key_value_store("counts", key_serde="str")])
+        .add_sink("out", "bench-out", "count")
+    )
+
+
+def windowed_counts() -> WindowStoreSpec:
+    """Return the store of a windowed count."""
+    return window_store("counts", retention=f"{RETENTION_MS}ms", window_size=f"{WINDOW_MS}ms", key_serde="str")
+
+
+def windowed_count_topology() -> Topology:
+    """Return source -> windowed count -> sink."""
+    return (
+        Topology()
+        .add_source("in", "bench-in")
+        .add_processor("count", WindowedCount, "in", stores=[windowed_counts()])
+        .add_sink("out", "bench-out", "count")
+    )
+
+
+def session_count_topology() -> Topology:
+    """Return source -> session count -> sink."""
+    counts = session_store("counts", retention=f"{RETENTION_MS}ms", key_serde="str")
+    return (
+        Topology()
+        .add_source("in", "bench-in")
+        .add_processor("count", SessionCount, "in", stores=[counts])
         .add_sink("out", "bench-out", "count")
     )
 

@@ -15,8 +15,16 @@ from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.spark.progress import RunProgress
 from penstock.plugins.spark.runner import run
 
-from .data import zipf_keys
-from .programs import count_topology, filter_map_topology
+from .data import spread_times, zipf_keys
+from .programs import (
+    GAP_MS,
+    RETENTION_MS,
+    WINDOW_MS,
+    count_topology,
+    filter_map_topology,
+    session_count_topology,
+    windowed_count_topology,
+)
 from .result import Result
 
 RECORDS = 6_000_000
@@ -25,11 +33,40 @@ KEYS = 100_000
 PARTITIONS = 4
 MASTER = "local[2]"
 SLICE = 40_000
+SPAN_MS = 720_000
+"""The time that the records of the windowed counts span: with 6,000,000 of them, half a million a window."""
+LATE_MS = 10_000
+"""By how much each of these records may be late."""
 
 
 def count() -> Result:
     """Stateful count by key that emits every update, exactly once."""
     return measure("spark-local-count", count_topology())
+
+
+def windowed_count() -> Result:
+    """Count by key and tumbling window in a window store; emits every update, exactly once."""
+    times = spread_times(RECORDS, SPAN_MS, LATE_MS)
+    result = measure("spark-local-windowed-count", windowed_count_topology(), times=times)
+    return with_setting(result, f"tumbling windows of {WINDOW_MS // 1000} s, {RETENTION_MS // WINDOW_MS} alive")
+
+
+def session_count() -> Result:
+    """Count by key and session in a session store; emits every update, exactly once."""
+    times = spread_times(RECORDS, SPAN_MS, LATE_MS)
+    result = measure("spark-local-session-count", session_count_topology(), times=times)
+    return with_setting(result, f"sessions with a gap of {GAP_MS // 1000} s, kept for {RETENTION_MS // 60_000} min")
+
+
+def with_setting(result: Result, windows: str, changelog: str = "directory") -> Result:
+    """Say beside a figure what it depends on."""
+    result.notes = {
+        "keys": f"{KEYS:,}, by Zipf's law",
+        "windows": windows,
+        "timestamps": f"{SPAN_MS // 1000} s over the whole input, each up to {LATE_MS // 1000} s late",
+        "changelog": changelog,
+    } | result.notes
+    return result
 
 
 def filter_map() -> Result:
@@ -38,16 +75,21 @@ def filter_map() -> Result:
 
 
 def measure(
-    name: str, topology: Topology, records: int = RECORDS, per_batch: int = PER_BATCH, session: Any = None
+    name: str,
+    topology: Topology,
+    records: int = RECORDS,
+    per_batch: int = PER_BATCH,
+    session: Any = None,
+    times: list[int] | None = None,
 ) -> Result:
     """Process `records` records of 100 bytes from 4 partitions in batches of `per_batch`; measure all but the first
-    batch."""
+    batch. `times` are their timestamps (None: all have the same)."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
         application = Application("bench", topology, data_dir=directory, max_records_per_batch=per_batch)
         log = open_log(application.settings)
         for topic in ("bench-in", "bench-out"):
             log.create_topic(topic, PARTITIONS)
-        load(log, records)
+        load(log, records, times)
         log.close()
         watch = _Watch()
         run(
@@ -60,13 +102,14 @@ def measure(
         return watch.result(name)
 
 
-def load(log: Log, records: int) -> None:
+def load(log: Log, records: int, times: list[int] | None = None) -> None:
     """Append the input: keys of 9 bytes, values of 91."""
     keys = zipf_keys(records, KEYS)
     value = b'{"page": "/home"}'.ljust(91)
     for first in range(0, records, SLICE):
         some = keys[first : first + SLICE]
-        log.append(OutputBatch("bench-in", list(some), [value] * len(some), [1_700_000_000_000] * len(some)))
+        at = times[first : first + SLICE] if times else [1_700_000_000_000] * len(some)
+        log.append(OutputBatch("bench-in", list(some), [value] * len(some), at))
 
 
 class _Watch:

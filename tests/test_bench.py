@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench import __main__ as command_line
-from bench import core, dataframe, kafka, latency, long_runs, many_tasks, programs, quiet, spark_local
+from bench import core, dataframe, kafka, latency, long_runs, many_tasks, programs, quiet, spark_local, stores
 from bench.result import Table
 from bench.steady import SteadyApplication
 from penstock.plugins.logs.kafka.log import KafkaLog
@@ -32,6 +32,35 @@ def test_core_count_writes_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert result["name"] == "core-count"
     assert result["records_per_s"] > 0
     assert {"cpu_s_per_million", "peak_mb", "phases"} <= result.keys()
+
+
+def test_windowed_counts_say_what_they_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, small in (
+        ("RECORDS", 10_000),
+        ("COMMIT", 5_000),
+        ("REPEATS", 1),
+        ("tune_garbage_collector", lambda: None),
+    ):
+        monkeypatch.setattr(core, name, small)
+    result = core.core_windowed_count()
+    assert result.records_per_s > 0
+    assert list(result.notes) == ["keys", "windows", "timestamps", "changelog"]
+
+
+def test_stores_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = stores.window_expiry(entries=20_000, windows=10).rows
+    assert [row["records a commit"] for row in rows] == list(stores.COMMIT_SIZES)
+    assert all(row["freed"] > 2_000 for row in rows)
+    assert [row["entries"] for row in stores.commit_cost(entries=10_000).rows] == [10_000]
+    for name, small in (
+        ("FEW", 1_000),
+        ("A_COMMIT", 5_000),
+        ("_in_a_process", lambda function, *args: function(*args)),
+    ):
+        monkeypatch.setattr(stores, name, small)
+    rows = stores.store_size(entries=3_000, records=20_000).rows
+    assert [row["entries"] for row in rows] == [1_000, 3_000]
+    assert all(row["records_per_s"] > 0 and row["private MB"] > 10 for row in rows)
 
 
 def test_an_option_that_a_benchmark_does_not_have_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ import org.apache.kafka.streams.kstream.Grouped;
 import org.apache.kafka.streams.kstream.KStream;
 import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Produced;
+import org.apache.kafka.streams.kstream.TimeWindows;
 import org.apache.kafka.streams.state.Stores;
 
 /** The measured programs in Kafka Streams: PROGRAM INPUT OUTPUT then settings as name=value. Every update is emitted. */
@@ -46,6 +47,15 @@ public class KafkaStreamsPeer {
         return groups.count(store).toStream().mapValues(number -> Long.toString(number));
     }
 
+    static KStream<String, String> windowedCount(KStream<String, String> input, Grouped<String, String> as) {
+        var size = Duration.ofMinutes(1);
+        var kept = Duration.ofMinutes(10);
+        var store = Materialized.<String, Long>as(Stores.persistentWindowStore("counts", kept, size, false))
+            .withKeySerde(TEXT).withValueSerde(Serdes.Long());
+        return input.groupByKey(as).windowedBy(TimeWindows.ofSizeAndGrace(size, kept.minus(size))).count(store)
+            .toStream((window, number) -> window.key()).mapValues(number -> Long.toString(number));
+    }
+
     public static void main(String[] arguments) throws InterruptedException {
         String program = arguments[0];
         Properties settings = new Properties();
@@ -61,6 +71,7 @@ public class KafkaStreamsPeer {
         Grouped<String, String> text = Grouped.with(TEXT, TEXT);
         KStream<String, String> output = switch (program) {
             case "count" -> count(input, text, false);
+            case "windowed-count" -> windowedCount(input, text);
             case "filter-map" -> input.mapValues(KafkaStreamsPeer::parse)
                 .filter((key, event) -> event.get("v").asDouble() >= 10.0)
                 .map((key, event) -> shorten(event));
