@@ -66,6 +66,7 @@ from .program.nodes import (
 from .program.program import Program
 from .punctuation import STREAM_TIME, WALL_CLOCK_TIME, Cancellable, PunctuationType, Punctuator
 from .record import Header, Headers, OutputBatch, Record, RecordBatch, RecordMetadata, TopicPartition
+from .record_cache import Change
 from .serde import BoolSerde, BytesSerde, FloatSerde, IntSerde, Serde, StrSerde
 from .settings.application import Application
 from .settings.secret import Secret
@@ -78,7 +79,6 @@ from .store import (
     StoreBackendFactory,
     StoreBuilder,
     StoreContext,
-    StoreTraits,
     ValueAndTimestamp,
 )
 from .store_kinds.key_value import (
@@ -98,6 +98,7 @@ from .store_kinds.window import (
 )
 from .store_kinds.windowed import Windowed
 from .store_specs import StoreSpec
+from .store_traits import StoreTraits
 
 __all__ = [
     "StoreTraits",
@@ -197,6 +198,7 @@ __all__ = [
     "TopicPartition",
     "Lease",
     "ProcessorSupplier",
+    "Change",
     "Changelog",
     "Record",
     "Duration",

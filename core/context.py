@@ -9,6 +9,7 @@ from .clock import Duration
 from .metrics import NodeMetrics
 from .punctuation import Cancellable, PunctuationType, Punctuator
 from .record import Record, RecordMetadata
+from .record_cache import FlushListener
 
 
 class ValueTransformerContext(Protocol):
@@ -101,5 +102,17 @@ class ProcessorContext(ValueTransformerContext, Protocol):
         """Hand `record` to all children in the order they were added, or to the child named `to`.
 
         Depth first: returns when everything below has processed it. Raises TopologyError when there is no such child.
+        """
+        ...
+
+    def set_flush_listener(self, store: str, listener: FlushListener) -> None:
+        """Have `listener` called with the updates of a store that was declared with `cached=True`; call it in `init`.
+
+        It gets a Record: the key (Windowed for window and session stores), `Change(new, old)` as its value, and
+        timestamp and headers of the record that wrote the key last; if values have timestamps, the value's. It may
+        forward. It is called when the task commits, and earlier when the task's share of `statestore_cache_max_bytes`
+        is used up, once for each key, in the order in which the keys were last put. With a size of 0, it is called for
+        each update at once. Raises TopologyError for a store without a cache, and one with another node's listener.
+        Semantics: Kafka Streams' record cache and CacheFlushListener.
         """
         ...

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+from .record_cache import RecordCache
 from .serde import Serde
+from .store_traits import StoreTraits
 
 K_co = TypeVar("K_co", covariant=True)
 V_co = TypeVar("V_co", covariant=True)
@@ -134,18 +135,15 @@ class BytesStore(Protocol):
         ...
 
     def free(self, keys: Iterable[bytes]) -> None:
-        """Free entries that have expired, wherever they are; what `sweep` says of them holds here too.
-
-        In a changelog of compacted topics the commit also deletes them: nothing else would, and an entry that came
-        back would only be freed again.
-        """
+        """Free entries that have expired, wherever they are; what `sweep` says of them holds here too."""
         ...
 
     def sweep(self, start: bytes | None, end: bytes, limit: int) -> bool:
         """Free up to `limit` entries of start <= key < end that have expired; return whether there may be more.
 
-        They are deleted on this host only, with the next commit that changes state; the changelog does not have that.
-        So a store may sweep only what it hides by itself from then on, also after a restore.
+        The next commit that changes state deletes them: on this host, and in a changelog of compacted topics, where
+        nothing else would. A changelog directory does not have that. So a store may free only what it hides by itself
+        from then on, also after a restore.
         """
         ...
 
@@ -161,6 +159,8 @@ class StateStore(ABC):
     """A store that a processor can be connected to."""
 
     name: str
+    record_cache: RecordCache | None = None
+    """The cache of updates that a store has if it was declared with one."""
 
     def flush(self) -> None:
         """Serialize what is kept as objects into the BytesStore below; called before a commit."""
@@ -225,6 +225,11 @@ class StoreContext(Protocol):
         """
         ...
 
+    @property
+    def record_cache(self) -> RecordCache:
+        """The record cache for a store that is declared with one."""
+        ...
+
     def stream_time(self) -> int:
         """Return the task's stream time in ms; -1 before the first record."""
         ...
@@ -241,28 +246,6 @@ class StoreContext(Protocol):
     def dropped(self, reason: str, count: int = 1) -> None:
         """Count records that the store dropped (too late)."""
         ...
-
-
-@dataclass(frozen=True)
-class StoreTraits:
-    """What the engine has to know of a store's content.
-
-    `timestamped`: values are envelopes with timestamps. `expires`: entries may carry an expiry. `is_indexed`: the store
-    has an index beside it, `StoreContext.index`, also if its entries do not expire. `fixed_options`: numbers that the
-    form of its keys depends on; those of the program that declared the store first hold for as long as it has content.
-    `topic_config`: settings of its changelog topic beside the usual ones, as Kafka names them.
-    """
-
-    timestamped: bool = False
-    expires: bool = False
-    is_indexed: bool = False
-    fixed_options: Mapping[str, int] = field(default_factory=dict)
-    topic_config: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def has_index(self) -> bool:
-        """Whether the store has an index beside it."""
-        return self.is_indexed or self.expires
 
 
 @runtime_checkable

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from .hooks import registry
-from .store import BytesStore, StateStore, StoreContext, StoreTraits
+from .store import BytesStore, StateStore, StoreContext
+from .store_traits import StoreTraits
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,6 @@ def penstock_store_kinds() -> Components:
     """Return the kinds of stores that come with penstock."""
     return {
         "key_value": "penstock.stores.layers.key_value:build_key_value_store",
-        "window": "penstock.stores.layers.window:build_window_store",
-        "session": "penstock.stores.layers.session:build_session_store",
+        "window": "penstock.stores.layers.windowed:build_window_store",
+        "session": "penstock.stores.layers.windowed:build_session_store",
     }

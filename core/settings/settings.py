@@ -69,6 +69,9 @@ class Settings:
     """The longest time between two commits inside a batch."""
     commit_bytes: int = 64 * 1024 * 1024
     """A commit is made when a task holds about this many bytes of outputs and state changes."""
+    statestore_cache_max_bytes: int = 10 * 1024 * 1024
+    """How many bytes the record caches of all tasks together may have; each task gets an equal share. 0: every update
+    is forwarded at once."""
     fetch_bytes: int = 4 * 1024 * 1024
     """About how many bytes a task reads at once."""
     max_records_per_batch: int | None = None
@@ -125,6 +128,11 @@ class Settings:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ConfigError(f"setting {name!r}: expected a whole number above 0, found {value!r}")
+        cache_bytes = self.statestore_cache_max_bytes
+        if not isinstance(cache_bytes, int) or isinstance(cache_bytes, bool) or cache_bytes < 0:
+            raise ConfigError(
+                f"setting 'statestore_cache_max_bytes': expected a number of bytes, 0 or more, found {cache_bytes!r}"
+            )
         factor = self.replication_factor
         if not isinstance(factor, int) or isinstance(factor, bool) or not (factor == -1 or 1 <= factor < 1 << 15):
             raise ConfigError(

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from ..clock import Duration, duration_ms
 from ..errors import ConfigError, StoreError
 from ..names import is_topic_name
 from ..serde import Serde
-from ..store import BAD_NAME, Entries, StateStore, StoreTraits, ValueAndTimestamp
+from ..store import BAD_NAME, Entries, StateStore, ValueAndTimestamp
 from ..store_specs import StoreSpec
+from ..store_traits import StoreTraits
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -93,6 +94,7 @@ class KeyValueStoreSpec(StoreSpec):
     value_serde: str | Serde[Any] | None = None
     timestamped: bool = False
     ttl_ms: int | None = None
+    cached: bool = field(default=False, kw_only=True)
 
     @property
     def traits(self) -> StoreTraits:
@@ -107,13 +109,16 @@ def key_value_store(
     value_serde: str | Serde[Any] | None = None,
     timestamped: bool = False,
     ttl: Duration | None = None,
+    cached: bool = False,
     backend: str | None = None,
     logged: bool = True,
 ) -> KeyValueStoreSpec:
     """Declare a key-value store, for `Topology.add_processor(..., stores=[...])` or `Topology.add_store`.
 
     Serdes are those of the state (None: the application's `state_serde`). A `timestamped` store holds
-    `ValueAndTimestamp`. `ttl` is a duration of stream time after which an entry is gone, counted from when it was put.
+    `ValueAndTimestamp`. A `cached` store has a record cache: of several updates of a key, a flush listener gets the
+    last one (`ProcessorContext.set_flush_listener`). `ttl` is a duration of stream time after which an entry is gone,
+    counted from when it was put.
     `backend` names an installed store backend (None: the application's). A store that is not `logged` is lost with this
     host. `name` is 1 to 249 letters, digits, '.', '_' or '-'; names that differ in case only are different stores.
     Raises StoreError for another name, and ConfigError for a `ttl` that is not a duration above 0.
@@ -128,4 +133,6 @@ def key_value_store(
         raise ConfigError(
             f"ttl of store {name!r}: expected a duration of at least 1ms, found {ttl!r}; None keeps entries for ever"
         )
-    return KeyValueStoreSpec(name, key_serde, value_serde, timestamped, ttl_ms, backend=backend, logged=logged)
+    return KeyValueStoreSpec(
+        name, key_serde, value_serde, timestamped, ttl_ms, cached=cached, backend=backend, logged=logged
+    )

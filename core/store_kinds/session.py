@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from ..clock import Duration
 from ..serde import Serde
-from ..store import Entries, StateStore, StoreTraits
+from ..store import Entries, StateStore
 from ..store_specs import StoreSpec
+from ..store_traits import StoreTraits
 from .windowed import Windowed, bucket_ms, checked_name, positive_ms
 
 K = TypeVar("K")
@@ -98,6 +99,7 @@ class SessionStoreSpec(StoreSpec):
     retention_ms: int
     key_serde: str | Serde[Any] | None = None
     value_serde: str | Serde[Any] | None = None
+    cached: bool = field(default=False, kw_only=True)
 
     @property
     def traits(self) -> StoreTraits:
@@ -113,6 +115,7 @@ def session_store(
     retention: Duration,
     key_serde: str | Serde[Any] | None = None,
     value_serde: str | Serde[Any] | None = None,
+    cached: bool = False,
     backend: str | None = None,
     logged: bool = True,
 ) -> SessionStoreSpec:
@@ -127,4 +130,4 @@ def session_store(
     """
     checked_name("session_store", name)
     retention_ms = positive_ms(retention, "retention", name)
-    return SessionStoreSpec(name, retention_ms, key_serde, value_serde, backend=backend, logged=logged)
+    return SessionStoreSpec(name, retention_ms, key_serde, value_serde, cached=cached, backend=backend, logged=logged)

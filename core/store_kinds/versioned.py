@@ -8,8 +8,9 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
 
 from ..clock import Duration
 from ..serde import Serde
-from ..store import Entries, StateStore, StoreTraits
+from ..store import Entries, StateStore
 from ..store_specs import StoreSpec
+from ..store_traits import StoreTraits
 from .windowed import checked_name, positive_ms
 
 K = TypeVar("K")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, overload
 
 from ..clock import Duration
 from ..errors import ConfigError
 from ..serde import Serde
-from ..store import Entries, StateStore, StoreTraits, ValueAndTimestamp
+from ..store import Entries, StateStore, ValueAndTimestamp
 from ..store_specs import StoreSpec
+from ..store_traits import StoreTraits
 from .windowed import Windowed, bucket_ms, checked_name, positive_ms
 
 K = TypeVar("K")
@@ -102,6 +103,7 @@ class WindowStoreSpec(StoreSpec):
     value_serde: str | Serde[Any] | None = None
     timestamped: bool = False
     retain_duplicates: bool = False
+    cached: bool = field(default=False, kw_only=True)
 
     @property
     def traits(self) -> StoreTraits:
@@ -121,6 +123,7 @@ def window_store(
     value_serde: str | Serde[Any] | None = None,
     timestamped: bool = False,
     retain_duplicates: bool = False,
+    cached: bool = False,
     backend: str | None = None,
     logged: bool = True,
 ) -> WindowStoreSpec:
@@ -150,6 +153,7 @@ def window_store(
         value_serde,
         timestamped,
         retain_duplicates,
+        cached=cached,
         backend=backend,
         logged=logged,
     )

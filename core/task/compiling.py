@@ -117,7 +117,22 @@ class Nodes:
 
             return run
         self._contexts[node.name] = NodeContext(self._shared, node, metrics, values, forward)
+        if any(self._shared.stores[store].record_cache is not None for store in node.stores):
+            return self._noting_record(processor)
         return processor.process
+
+    def _noting_record(self, processor: Processor) -> Run:
+        """Return `process` of a node with a record cache: what it puts is forwarded as of the record it processes."""
+        progress, process = self._shared.progress, processor.process
+
+        def run(record: Record) -> None:
+            before, progress.record = progress.record, record
+            try:
+                process(record)
+            finally:
+                progress.record = before
+
+        return run
 
     def _compile_forward(self, name: str, children: list[tuple[str, Run]]) -> tuple[Callable[..., None], list[int]]:
         """Return forward(record, to=None) and its counts: [to all children, to the first only, to the second, ...]."""

@@ -12,6 +12,7 @@ from ..metrics import NodeMetrics
 from ..program.nodes import ProcessorNode
 from ..punctuation import Cancellable, PunctuationType, Punctuator
 from ..record import RecordMetadata
+from ..record_cache import FlushListener
 from ..settings.settings import Settings
 from ..store import StateStore
 from .progress import Progress
@@ -119,6 +120,21 @@ class NodeContext(TransformerContext):
     ) -> None:
         super().__init__(shared, node, metrics, engine_values)
         self.forward = forward
+
+    def set_flush_listener(self, store: str, listener: FlushListener) -> None:
+        """Have `listener` called with the updates of a cached store."""
+        cache = self.get_store(store).record_cache
+        if cache is None:
+            raise TopologyError(
+                f"node {self.node!r} sets a flush listener for store {store!r}, which has no record cache: declare the "
+                "store with cached=True"
+            )
+        if cache.node not in (None, self.node):
+            raise TopologyError(
+                f"node {self.node!r} sets a flush listener for store {store!r}, which has that of node {cache.node!r}: "
+                "a store has one listener"
+            )
+        cache.listen(self.node, listener)
 
 
 _WRITES = frozenset({"put", "put_if_absent", "put_all", "delete", "remove", "flush", "discard", "close"})

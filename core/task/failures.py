@@ -112,9 +112,10 @@ class Failures:
         self._decide(failure, self._settings.production_handler, "production", f" while producing to topic {topic!r}")
 
     def _failure(self, stage: Stage, node: str, error: Exception, place: tuple[RecordBatch, int] | None) -> Failure:
-        """Return what failed, with its source record; `place` is None in a punctuator."""
+        """Return what failed, with its source record; `place` is None in a punctuator, and when a cache is flushed."""
         if place is None:
-            return Failure(stage, error, node, self._task_id, None, None, None)
+            topic, partition, offset = self._progress.flushed or (None, None, None)
+            return Failure(stage, error, node, self._task_id, topic, partition, offset)
         batch, column = place
         return Failure(
             stage,

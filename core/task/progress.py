@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from ..record import RecordBatch, RecordMetadata
+from ..record import Record, RecordBatch, RecordMetadata
+from ..record_cache import RecordContext
 
 
 class CurrentInput(Protocol):
@@ -23,7 +24,7 @@ class Progress:
 
     __slots__ = (
         "stream_time", "wall_clock", "commit_requested", "needs_attention", "has_changed",
-        "input", "remaining", "last",
+        "input", "remaining", "last", "record", "flushed",
     )  # fmt: skip
 
     def __init__(self, wall_clock_ms: int) -> None:
@@ -38,6 +39,10 @@ class Progress:
         """Something has to be saved with the next commit that neither a record nor a store shows."""
         self.input: CurrentInput | None = None
         """Where the current record was read; None between records and in a punctuator."""
+        self.record: Record | None = None
+        """The record that a node with a record cache processes now."""
+        self.flushed: RecordMetadata | None = None
+        """Where the record was read that last wrote the entry which a record cache forwards now."""
         # The iterator of the loop over records knows how far the loop is, so the loop counts nothing for each record.
         self.remaining: Iterator[Any] = iter(())
         self.last = -1
@@ -62,6 +67,13 @@ class Progress:
         """Return where the current record was read; None in a punctuator."""
         place = self.current_place()
         if place is None:
-            return None
+            return self.flushed
         batch, column = place
         return RecordMetadata(batch.topic, batch.partition, batch.offsets[column])
+
+    def record_context(self) -> RecordContext:
+        """Return the record that a node with a record cache processes now."""
+        record = self.record
+        if record is None:
+            return RecordContext(self.stream_time, (), self.record_metadata())
+        return RecordContext(record[2], record[3], self.record_metadata())

@@ -19,6 +19,7 @@ from ..punctuation import PunctuationType
 from ..record import OutputBatch, RecordBatch, TopicPartition
 from ..settings.settings import Settings
 from ..store import StateStore
+from .caches import Caches
 from .compiling import Nodes
 from .context import ReadOnlyView, Shared
 from .failures import FailureKey, Failures
@@ -93,17 +94,9 @@ class Task:
             name, application_id, settings, progress, self._metrics, attempt,
             lambda topic, failure: self._outputs.add_dead_letter(topic, failure, progress.stream_time),
         )  # fmt: skip
+        metrics, failures = self._metrics, self._failures
         queues = [
-            InputQueue(
-                each,
-                settings,
-                application_id,
-                name,
-                progress,
-                self._failures,
-                self._metrics[each.source.name],
-                stopwatch,
-            )
+            InputQueue(each, settings, application_id, name, progress, failures, metrics[each.source.name], stopwatch)
             for each in inputs
         ]
         max_idle = None if settings.max_task_idle is None else duration_ms(settings.max_task_idle)
@@ -111,6 +104,7 @@ class Task:
         self._inputs.restore(state)
         self._punctuators = Punctuators(self._schedules, progress, self._failures, self._room_for_schedules)
         schedule = self._punctuators.schedule
+        self._caches = Caches(name, stores, progress, self._failures)
         shared = Shared(
             application_id, name, settings, stores, self.global_stores, progress, schedule, not takes_whole_batches
         )
@@ -200,7 +194,11 @@ class Task:
         return self._outputs.take()
 
     def take_commit(self) -> TaskCommit:
-        """Return what to commit. A driver that cannot commit it has to open the task anew."""
+        """Forward what record caches have, and return what to commit; the stores are flushed after it.
+
+        A driver that cannot commit it has to open the task anew. Raises what `process` raises.
+        """
+        self._caches.flush()
         progress = self._progress
         has_changed, progress.has_changed, progress.commit_requested = progress.has_changed, False, False
         return TaskCommit(self._inputs.positions(), self._outputs.take(), has_changed)

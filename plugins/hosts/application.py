@@ -172,7 +172,14 @@ class ApplicationEngine(Engine):
 
     def _make(self, name: str) -> TaskWorker:
         partitions = self._cargo.tasks[name]
-        return TaskWorker(self._application, TaskId.parse(name), partitions, self._log, resources=self._resources)
+        return TaskWorker(
+            self._application,
+            TaskId.parse(name),
+            partitions,
+            self._log,
+            resources=self._resources,
+            task_count=len(self._cargo.tasks),
+        )
 
     def _are_current(self, names: Iterable[str]) -> dict[str, bool]:
         """Return, for open tasks, whether no other process has taken them over; one request for all."""

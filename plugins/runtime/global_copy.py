@@ -18,6 +18,7 @@ from penstock.hooks import registry
 from penstock.names import index_name
 from penstock.program.layouts import KeptStore
 from penstock.program.nodes import GlobalStore
+from penstock.record_cache import CacheBudget, RecordCache
 from penstock.settings.application import Application
 from penstock.store import StateStore, StoreBackend
 from penstock.stores.layers.commit_buffer import CommitBuffer
@@ -74,6 +75,7 @@ class Copy:
             lambda reason, count: None,
             self._index,
             spec.store.traits.expires,
+            RecordCache(self.name, CacheBudget(0)),
         )
         self.store: StateStore = spec.store.build(self.buffer, context)
         self._version: str | None = None

@@ -15,6 +15,7 @@ from penstock.names import index_name
 from penstock.program.layouts import Layouts
 from penstock.program.nodes import ProcessorNode, TaskId
 from penstock.record import OutputBatch
+from penstock.record_cache import CacheBudget, RecordCache
 from penstock.settings.application import Application
 from penstock.store import Change, Changes, StateStore, StoreContext
 from penstock.stores.layers.commit_buffer import CommitBuffer
@@ -37,7 +38,8 @@ class TaskState:
     """All stores of one task. One backend per backend name, each in a directory of its own under `directory`.
 
     `layouts`: how stores are kept, also those that the program does not name any more (None: as the program says). The
-    local state is never ahead of the log's commit: `apply` is called after it. Called from one thread.
+    local state is never ahead of the log's commit: `apply` is called after it. `task_count` is how many tasks the
+    application has. Called from one thread.
     """
 
     def __init__(
@@ -47,8 +49,11 @@ class TaskState:
         directory: Path,
         changelog: TaskChangelog | None,
         layouts: Layouts | None = None,
+        task_count: int = 1,
     ) -> None:
         self._settings = application.settings
+        # A fixed share, so that what is forwarded does not depend on the other tasks of a process.
+        self._cache_budget = CacheBudget(self._settings.statestore_cache_max_bytes // task_count)
         self._changelog = changelog
         self._subtopology = application.program.subtopology(task_id.subtopology)
         self._builders = self._subtopology.stores
@@ -106,6 +111,7 @@ class TaskState:
             lambda reason, count: self.dropped(store, reason, count),
             index,
             kept.expires,
+            RecordCache(store, self._cache_budget),
         )
 
     # ------------------------------------------------------------------ another layout

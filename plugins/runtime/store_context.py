@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.errors import StoreError
 from penstock.program.serdes import SerdeLike, resolve_serde
+from penstock.record_cache import RecordCache
 from penstock.serde import Serde
 from penstock.store import BytesStore
 
@@ -17,7 +18,8 @@ class TaskStoreContext:
     """A `penstock.StoreContext` of an application whose default state serde is `state_serde`.
 
     `stream_time` and `wall_clock` return the task's times in ms; `count_dropped` is given the reason and the number of
-    dropped records. `given_index` is the store's index, or None if it has none.
+    dropped records. `given_index` is the store's index, or None if it has none. `record_cache` is for a store that is
+    declared with one.
     """
 
     application_id: str
@@ -29,6 +31,7 @@ class TaskStoreContext:
     count_dropped: Callable[[str, int], None]
     given_index: BytesStore | None
     expires: bool
+    record_cache: RecordCache
 
     @property
     def index(self) -> BytesStore:

@@ -34,20 +34,18 @@ _log = logging.getLogger("penstock.worker")
 
 FIRST = "first"
 """The reason why a task is opened by an object that had not opened it before."""
-_CHUNK = 2_000
-"""Number of records after which the commit limits are checked."""
+_CHUNK, _SENT_BYTES = 2_000, 256 * 1024
+"""Number of records after which the commit limits are checked; bytes of outputs to send early, if the log can."""
 _MOST_UNPROVEN = 10_000
 """After so many records of internal topics without a change of state, write an empty delta to prove the last commit."""
-_SENT_BYTES = 256 * 1024
-"""Number of bytes of outputs that are sent before the commit, if the log can do that."""
 
 
 class TaskWorker:
     """One task with its log, changelog and local state. Not thread-safe.
 
     Any process may make one for any task at any time. `partitions` are the task's input partitions by their names in
-    the log. A new worker has nothing open; `run_batch` opens the task, and after an error the next `run_batch` starts
-    from the last commit.
+    the log; `task_count` is how many tasks the application has. A new worker has nothing open; `run_batch` opens the
+    task, and after an error the next `run_batch` starts from the last commit.
     """
 
     def __init__(
@@ -58,12 +56,14 @@ class TaskWorker:
         log: Log,
         *,
         resources: ProcessResources,
+        task_count: int = 1,
     ) -> None:
         self.id = task_id
         self._application = application
         self._settings = application.settings
         self._log = log
         self._resources = resources
+        self._task_count = task_count
         self._subtopology = application.program.subtopology(task_id.subtopology)
         self._inputs = InputPartitions(application, task_id, partitions, log)
         self._last_commit = LastCommit(application, task_id, self._inputs, log)
@@ -77,8 +77,7 @@ class TaskWorker:
         self._refusals: dict[str, RecordRefusedError] = {}
         self._commit_interval = duration_ms(self._settings.commit_interval) / 1000
         self._grace = duration_ms(self._settings.changelog_grace)
-        self._commits = 0
-        self._has_sent, self._sent_at = False, inf
+        self._commits, self._has_sent, self._sent_at = 0, False, inf
         self._counts = NodeCounts()
         self._why_closed = FIRST
 
@@ -270,7 +269,7 @@ class TaskWorker:
         if layouts.now:
             changelog = open_changelog(self._settings, self._application.id, str(self.id), self._log, layouts.now)
         directory = self._resources.task_directory(self._application, str(self.id))
-        self._state = TaskState(self._application, self.id, directory, changelog, layouts)
+        self._state = TaskState(self._application, self.id, directory, changelog, layouts, self._task_count)
         self._commit = self._last_commit.of(committer, self._state)
 
     def _start(self, wall_clock_ms: int) -> None:
@@ -315,10 +314,11 @@ class TaskWorker:
         task, state, committer, last = self.task, self._state, self._committer, self._commit
         assert task is not None and state is not None and committer is not None and last is not None
         since = perf_counter()
+        made = task.take_commit()
+        since = phases.add("process", since)
         state.flush()
         changes = state.changes()
         since = phases.add("state", since)
-        made = task.take_commit()
         outputs, positions = made.outputs, made.positions
         produced = sum(map(len, outputs))
         unchanged = not changes and not outputs and not made.has_changed and positions == last.positions

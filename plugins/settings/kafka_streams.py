@@ -117,6 +117,8 @@ KAFKA_STREAMS: Mapping[str, tuple[str, Convert]] = {
     "production.exception.handler": ("production_handler", _handler),
     "default.production.exception.handler": ("production_handler", _handler),
     "errors.dead.letter.queue.topic.name": ("dead_letter_topic", lambda value: value),
+    "statestore.cache.max.bytes": ("statestore_cache_max_bytes", _whole),
+    "cache.max.bytes.buffering": ("statestore_cache_max_bytes", _whole),
     "commit.interval.ms": ("commit_interval", _milliseconds),
     "processing.guarantee": ("processing_guarantee", lambda value: value),
     "task.timeout.ms": ("task_timeout", _milliseconds),
@@ -128,7 +130,6 @@ KAFKA_STREAMS: Mapping[str, tuple[str, Convert]] = {
 
 _NO_GROUP = "tasks are placed by Spark, not by a consumer group; leave it out"
 _NO_DSL_SERDE = "give the source, sink or store its serde"
-_NO_CACHE = "there is no record cache, every update is emitted; `commit_bytes` bounds what waits for a commit"
 _NO_METRICS = "`penstock run` reports counts; leave it out"
 _LMDB = "stores are kept in LMDB; leave it out"
 
@@ -138,7 +139,6 @@ WITHOUT_COUNTERPART: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "application.server": ("state is not served to other hosts; leave it out", ("",)),
     "buffered.records.per.partition": ("set `fetch_bytes`", ()),
     "built.in.metrics.version": (_NO_METRICS, ("latest",)),
-    "cache.max.bytes.buffering": (_NO_CACHE, ("0",)),
     "config.providers": (
         'give a secret as {file = "PATH"}, or in the variable PENSTOCK_NAME or PENSTOCK_NAME_FILE',
         ("",),
@@ -178,7 +178,6 @@ WITHOUT_COUNTERPART: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "repartition.purge.interval.ms": ("repartition topics are purged behind each commit; leave it out", ()),
     "rocksdb.config.setter": (_LMDB, ()),
     "state.cleanup.dir.max.age.ms": ("set `state_cleanup_delay`", ("-1",)),
-    "statestore.cache.max.bytes": (_NO_CACHE, ("0",)),
     "task.assignor.class": (_NO_GROUP, ("",)),
     "topology.optimization": ("a topology runs as it is written; leave it out", ("none",)),
     "upgrade.from": ("nothing has to be upgraded; leave it out", ("",)),

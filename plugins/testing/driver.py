@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from penstock.clock import Duration, ManualClock, duration_ms
@@ -103,10 +103,13 @@ class TopologyTestDriver:
         for topic, count in assignment.missing.items():
             self.log.create_topic(topic, count, internal=True)
         for task_id, inputs in sorted(assignment.tasks.items()):
-            self._workers[task_id] = TaskWorker(self.application, task_id, inputs, self.log, resources=self._resources)
+            self._workers[task_id] = self._make_worker(task_id, inputs, len(assignment.tasks))
         for worker in self._workers.values():
             self._run(worker, {})
         self._drain()
+
+    def _make_worker(self, task_id: TaskId, inputs: Sequence[TopicPartition], task_count: int) -> TaskWorker:
+        return TaskWorker(self.application, task_id, inputs, self.log, resources=self._resources, task_count=task_count)
 
     # ------------------------------------------------------------------ time and records in
 
@@ -338,9 +341,7 @@ class TopologyTestDriver:
             if worker is None or worker.partitions != tuple(inputs):
                 if worker is not None:
                     worker.close()
-                self._workers[task_id] = TaskWorker(
-                    self.application, task_id, inputs, self.log, resources=self._resources
-                )
+                self._workers[task_id] = self._make_worker(task_id, inputs, len(assignment.tasks))
                 self._run(self._workers[task_id], {})
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from penstock.processor import Processor, ValueTransformer
 from penstock.program.serdes import DEFAULTS
 from penstock.punctuation import PunctuationType, Punctuator
 from penstock.record import Record, RecordMetadata
+from penstock.record_cache import CacheBudget, FlushListener, RecordCache, RecordContext
 from penstock.store import StateStore, StoreBuilder
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
@@ -93,6 +94,7 @@ class MockProcessorContext:
         self.forwarded: list[CapturedForward] = []
         self.punctuators: list[CapturedPunctuator] = []
         self.commits = 0
+        self._cache_budget = CacheBudget(2**63)
         self._begin(None)
         self._stores = {builder.name: self._build(builder) for builder in stores}
 
@@ -110,6 +112,7 @@ class MockProcessorContext:
             self.metrics.drop,
             CommitBuffer(backend, index) if builder.traits.has_index else None,
             builder.traits.expires,
+            RecordCache(builder.name, self._cache_budget),
         )
         return builder.build(CommitBuffer(backend, builder.name), context)
 
@@ -140,6 +143,14 @@ class MockProcessorContext:
             )
         return self._stores[name]
 
+    def set_flush_listener(self, store: str, listener: FlushListener) -> None:
+        """Have `listener` called with the updates of a cached store; `flush` does that."""
+        cache = self.get_store(store).record_cache
+        if cache is None:
+            raise TopologyError(f"store {store!r} has no record cache: declare it with cached=True")
+        cache.context = lambda: RecordContext(self.stream_time)
+        cache.listen(self.node, listener)
+
     def schedule(
         self,
         interval: Duration,
@@ -169,7 +180,13 @@ class MockProcessorContext:
         """Count a request for a commit."""
         self.commits += 1
 
-    # -- what the test reads
+    # -- what the test does and reads
+
+    def flush(self) -> None:
+        """Call the flush listeners, as a commit does."""
+        for store in self._stores.values():
+            if store.record_cache is not None:
+                store.record_cache.flush()
 
     def records(self, to: str | None = None) -> list[Record]:
         """Return what was forwarded; with `to`, what that child would have got."""

@@ -125,8 +125,8 @@ class CommitBuffer:
         return _with_deleted([*self._swept, *self._freed], changes)
 
     def topic_changes(self, changes: Sequence[Change]) -> Sequence[Change]:
-        """Return what a changelog topic has to get: `changes`, which are those of this commit, and what is `free`d."""
-        return _with_deleted(self._freed, changes)
+        """Return what a changelog topic has to get: `changes`, which are those of this commit, and what is freed."""
+        return _with_deleted([*self._swept, *self._freed], changes)
 
     def clear(self) -> None:
         """Forget the pending changes: the backend has them, or the commit failed."""

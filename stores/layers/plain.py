@@ -39,8 +39,8 @@ class PlainStore(KeyValueStore[Any, Any]):
     def _begin(self, below: BytesStore, keys: KeyForm, values: ValueForm) -> None:
         self.name = below.name
         self._below = below
-        self._keys = keys
-        self._values = values
+        self.keys = keys
+        self.values = values
         self.pending: dict[Any, Any] = {}
         self.clean: dict[Any, Any] = {}
         # The two hot methods are closures: no look-up in self, and no type check where no other type can be equal.
@@ -58,7 +58,7 @@ class PlainStore(KeyValueStore[Any, Any]):
         self._put(key, value)
 
     def _compile_get(self) -> Callable[[Any], Any]:
-        pending, clean, slow, key_types = self.pending.get, self.clean.get, self._get, self._keys.types
+        pending, clean, slow, key_types = self.pending.get, self.clean.get, self._get, self.keys.types
         if int in key_types:
 
             def get(key: Any) -> Any:
@@ -89,7 +89,7 @@ class PlainStore(KeyValueStore[Any, Any]):
 
     def _compile_put(self) -> Callable[[Any, Any], None]:
         pending, clean, slow = self.pending, self.clean, self._put
-        key_types, free_types, fits = self._keys.types, self._values.free_types, self._values.fits
+        key_types, free_types, fits = self.keys.types, self.values.free_types, self.values.fits
         if int in key_types:
 
             def put(key: Any, value: Any) -> None:
@@ -147,7 +147,7 @@ class PlainStore(KeyValueStore[Any, Any]):
     def prefix_scan(self, prefix: Any, serde: Serde[Any] | None = None) -> Entries[Any, Any]:
         """Iterate over keys whose bytes start with `prefix`, serialized with `serde` (default: the key's)."""
         self.flush_cache()
-        low = self._keys.to_bytes(prefix, serde)
+        low = self.keys.to_bytes(prefix, serde)
         return Scan(self._decoded(self._below.range(low, after_prefix(low))))
 
     def approximate_count(self) -> int:
@@ -177,11 +177,11 @@ class PlainStore(KeyValueStore[Any, Any]):
 
     def _encoded(self) -> dict[bytes, bytes | None]:
         """Return the pending entries as bytes."""
-        encode = self._values.encode
+        encode = self.values.encode
         try:
-            return self._values.encode_all(self.pending, self._keys.serializer())
+            return self.values.encode_all(self.pending, self.keys.serializer())
         except Exception:  # the fast functions may refuse what `serialize` takes
-            key_bytes = self._keys.to_bytes
+            key_bytes = self.keys.to_bytes
             return {key_bytes(key): None if value is None else encode(value) for key, value in self.pending.items()}
 
     def discard(self) -> None:
@@ -196,11 +196,11 @@ class PlainStore(KeyValueStore[Any, Any]):
     # ------------------------------------------------------------------ off the hot path
 
     def _get(self, key: Any) -> Any:
-        if type(key) in self._keys.types:
+        if type(key) in self.keys.types:
             value = self.clean.get(key, MISSING)
             if value is not MISSING and key not in self.pending:
                 return value
-        raw, key = self._keys.locate(key)
+        raw, key = self.keys.locate(key)
         if key is not MISSING:
             value = self.pending.get(key, MISSING)
             if value is MISSING:
@@ -208,27 +208,27 @@ class PlainStore(KeyValueStore[Any, Any]):
             if value is not MISSING:
                 return value
         data = self._below.get(raw)
-        value = None if data is None else self._values.to_object(raw, data)
-        if key is not MISSING and (value is None or self._values.can_keep(value)):
+        value = None if data is None else self.values.to_object(raw, data)
+        if key is not MISSING and (value is None or self.values.can_keep(value)):
             keep(self.clean, key, value)
         return value
 
     def _put(self, key: Any, value: Any) -> None:
-        if type(key) in self._keys.types and (key in self.clean or key in self.pending):
+        if type(key) in self.keys.types and (key in self.clean or key in self.pending):
             raw = None  # a cached key was serialized before, so the serde accepts it
         else:
-            raw, key = self._keys.locate(key)
+            raw, key = self.keys.locate(key)
         if value is not None:
-            value = self._values.checked(value)
-        cacheable = key is not MISSING and (value is None or self._values.can_keep(value))
-        if cacheable and (value is None or self._values.can_wait(value)):
+            value = self.values.checked(value)
+        cacheable = key is not MISSING and (value is None or self.values.can_keep(value))
+        if cacheable and (value is None or self.values.can_wait(value)):
             if len(self.pending) >= CACHED_ENTRIES and key not in self.pending:
                 self.flush_cache()
             self.pending[key] = value
             return
         if raw is None:
-            raw = self._keys.to_bytes(key)
-        self._below.put(raw, None if value is None else self._values.to_bytes(raw, value))
+            raw = self.keys.to_bytes(key)
+        self._below.put(raw, None if value is None else self.values.to_bytes(raw, value))
         if key is not MISSING:
             self.pending.pop(key, None)
             if cacheable:
@@ -238,13 +238,13 @@ class PlainStore(KeyValueStore[Any, Any]):
 
     def _scan(self, start: Any, end: Any, *, reverse: bool) -> Entries[Any, Any]:
         self.flush_cache()
-        low = None if start is None else self._keys.to_bytes(start)
-        high = None if end is None else self._keys.to_bytes(end) + b"\x00"
+        low = None if start is None else self.keys.to_bytes(start)
+        high = None if end is None else self.keys.to_bytes(end) + b"\x00"
         return Scan(self._decoded(self._below.range(low, high, reverse=reverse)))
 
     def _decoded(self, entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[Any, Any]]:
         for raw, data in entries:
-            yield self._keys.to_object(raw), self._values.to_object(raw, data)
+            yield self.keys.to_object(raw), self.values.to_object(raw, data)
 
 
 def keep(entries: dict[Any, Any], key: Any, value: Any) -> None:

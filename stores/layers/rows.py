@@ -55,7 +55,7 @@ class Rows(PlainStore):
     """A store of entries: a key-value store whose keys are (key, times...)."""
 
     def __init__(self, below: BytesStore, keys: RowKeyForm, values: ValueForm) -> None:
-        self.keys = keys
+        self.user = keys.user
         self.can_wait = values.compile_test()
         self._begin(below, keys, values)
 
@@ -64,7 +64,7 @@ class Rows(PlainStore):
         return self._decoded(rows)
 
     def _compile_get(self) -> Callable[[Any], Any]:
-        pending, clean, slow, key_types = self.pending.get, self.clean.get, self._get, self.keys.types
+        pending, clean, slow, key_types = self.pending.get, self.clean.get, self._get, self.user.types
 
         def get(entry: Entry) -> Any:
             if type(entry[0]) in key_types:

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.errors import StoreError
 from penstock.serde import Serde
-from penstock.store import BytesStore, Entries, StateStore, StoreContext
+from penstock.store import BytesStore, Entries, StoreContext
 from penstock.store_kinds.session import SessionStore, SessionStoreSpec
 from penstock.store_kinds.windowed import Windowed
 
@@ -48,7 +48,7 @@ class BucketSessionStore(SessionStore[Any, Any]):
         self.name = spec.name
         self._below = below
         self._buckets = Buckets(below, context.fixed_options["bucket_ms"], _TIMES)
-        self._retention = Retention(below, self._buckets, spec.retention_ms, context)
+        self.retention = Retention(below, self._buckets, spec.retention_ms, context)
         row_key, parts = self._buckets.row_key, self._buckets.parts
         keys = RowKeyForm(
             self.name,
@@ -56,7 +56,7 @@ class BucketSessionStore(SessionStore[Any, Any]):
             lambda key, end, start: row_key(key, end, _LONG.pack(start)),
             lambda row: _entry(*parts(row)),
         )
-        self._rows = Rows(below, keys, ValueForm(self.name, value_serde))
+        self.rows = Rows(below, keys, ValueForm(self.name, value_serde))
         self._times: dict[Any, Times] = {}
         self._fresh: set[Entry] = set()
 
@@ -65,18 +65,18 @@ class BucketSessionStore(SessionStore[Any, Any]):
     def fetch_session(self, key: Any, start: int, end: int) -> Any:
         """Return the value of a session, or None."""
         self._check(key, start, end)
-        self._retention.load()
-        value = self._rows.get((key, end, start))
-        return value if end > self._retention.kept_after else None
+        self.retention.load()
+        value = self.rows.get((key, end, start))
+        return value if end > self.retention.kept_after else None
 
     def put(self, session: Windowed, value: Any) -> None:
         """Set the value of `session`; None removes it."""
-        key, start, end = self._parts(session)
-        retention = self._retention
+        key, start, end = self.parts(session)
+        retention = self.retention
         if not retention.is_known:
             retention.load()
         if end <= retention.kept_after:
-            self._rows.keys.user.to_bytes(key)  # raises for a wrong key
+            self.rows.user.to_bytes(key)  # raises for a wrong key
             retention.drop(end)
             return
         self._put(key, start, end, value)
@@ -84,11 +84,11 @@ class BucketSessionStore(SessionStore[Any, Any]):
             retention.note(end)
 
     def _put(self, key: Any, start: int, end: int, value: Any) -> None:
-        times = self._times.get(key) if type(key) in self._rows.keys.types else None
+        times = self._times.get(key) if type(key) in self.rows.keys.types else None
         if times is None:
-            raw, which = self._rows.keys.user.locate(key)
+            raw, which = self.rows.user.locate(key)
             if which is MISSING:
-                self._rows.put((key, end, start), value)
+                self.rows.put((key, end, start), value)
                 return
             key, times = which, self._times_of(raw, which)
         entry, at, exists = (key, end, start), bisect_left(times, (end, start)), False
@@ -99,11 +99,11 @@ class BucketSessionStore(SessionStore[Any, Any]):
                 del times[at]
                 if entry in self._fresh:
                     self._fresh.discard(entry)
-                    del self._rows.pending[entry]
+                    del self.rows.pending[entry]
                 else:
-                    self._rows.put(entry, None)
-        elif self._rows.can_wait(value):
-            pending = self._rows.pending
+                    self.rows.put(entry, None)
+        elif self.rows.can_wait(value):
+            pending = self.rows.pending
             if not exists:
                 times.insert(at, (end, start))
                 if entry not in pending:
@@ -112,7 +112,7 @@ class BucketSessionStore(SessionStore[Any, Any]):
             if len(pending) > CACHED_ENTRIES:
                 self._flush_rows()
         else:
-            self._rows.put(entry, value)
+            self.rows.put(entry, value)
             self._fresh.discard(entry)
             if not exists:
                 times.insert(at, (end, start))
@@ -130,21 +130,21 @@ class BucketSessionStore(SessionStore[Any, Any]):
         return Scan(reversed(self._find(key, earliest_session_end, latest_session_start)))
 
     def _find(self, key: Any, earliest_end: int, latest_start: int) -> list[tuple[Windowed, Any]]:
-        retention = self._retention
+        retention = self.retention
         if not retention.is_known:
             retention.load()
         if type(earliest_end) is not int or type(latest_start) is not int:
             self._check(key, latest_start, earliest_end)
-        times = self._times.get(key) if type(key) in self._rows.keys.types else None
+        times = self._times.get(key) if type(key) in self.rows.keys.types else None
         earliest_end = max(earliest_end, retention.kept_after + 1)
         if times is None:
             self._check(key, latest_start, earliest_end)
-            raw, which = self._rows.keys.user.locate(key)
+            raw, which = self.rows.user.locate(key)
             if which is MISSING:
                 rows = self._buckets.of_key(raw, earliest_end, retention.newest, reverse=False)
-                return list(_sessions(self._rows.decoded(rows), latest_start))
+                return list(_sessions(self.rows.decoded(rows), latest_start))
             key, times = which, self._times_of(raw, which)
-        get = self._rows.get
+        get = self.rows.get
         return [
             (Windowed(key, start, end), get((key, end, start)))
             for end, start in islice(times, bisect_left(times, (earliest_end,)), None)
@@ -159,11 +159,11 @@ class BucketSessionStore(SessionStore[Any, Any]):
                 self._flush_rows()
                 for old in list(islice(self._times, CACHED_ENTRIES // 2)):
                     del self._times[old]
-            found = self._buckets.of_key(raw, self._retention.kept_after + 1, self._retention.newest, reverse=False)
+            found = self._buckets.of_key(raw, self.retention.kept_after + 1, self.retention.newest, reverse=False)
             parts = (self._buckets.parts(row) for row, _ in found)
             times = self._times[key] = [(end, _LONG.unpack(start)[0]) for _, end, start in parts]
-        elif times and times[0][0] <= self._retention.kept_after:
-            del times[: bisect_left(times, (self._retention.kept_after + 1,))]
+        elif times and times[0][0] <= self.retention.kept_after:
+            del times[: bisect_left(times, (self.retention.kept_after + 1,))]
         return times
 
     # ------------------------------------------------------------------ sessions of several keys
@@ -184,35 +184,35 @@ class BucketSessionStore(SessionStore[Any, Any]):
         self, key_from: Any, key_to: Any, earliest_end: int, latest_start: int, *, reverse: bool
     ) -> Entries[Windowed, Any]:
         self._check(key_from, latest_start, earliest_end)
-        self._retention.load()
+        self.retention.load()
         self._flush_rows()
-        low = None if key_from is None else self._rows.keys.user.locate(key_from)[0]
-        high = None if key_to is None else self._rows.keys.user.locate(key_to)[0]
-        first = max(earliest_end, self._retention.kept_after + 1)
-        rows = self._buckets.of_keys(low, high, first, self._retention.newest, reverse=reverse)
-        return Scan(_sessions(self._rows.decoded(rows), latest_start))
+        low = None if key_from is None else self.rows.user.locate(key_from)[0]
+        high = None if key_to is None else self.rows.user.locate(key_to)[0]
+        first = max(earliest_end, self.retention.kept_after + 1)
+        rows = self._buckets.of_keys(low, high, first, self.retention.newest, reverse=reverse)
+        return Scan(_sessions(self.rows.decoded(rows), latest_start))
 
     def approximate_count(self) -> int:
         """Return about how many sessions there are."""
         self._flush_rows()
-        return self._below.approximate_count() - self._retention.rows()
+        return self._below.approximate_count() - self.retention.rows()
 
     # ------------------------------------------------------------------ the commit
 
     def flush(self) -> None:
         """Serialize what is kept as objects, and free what has expired."""
-        changes = len(self._rows.pending)
+        changes = len(self.rows.pending)
         self._flush_rows()
-        self._retention.flush(changes)
+        self.retention.flush(changes)
 
     def _flush_rows(self) -> None:
-        self._rows.flush_cache()
+        self.rows.flush_cache()
         self._fresh.clear()
 
     def discard(self) -> None:
         """Drop what is kept as objects."""
-        self._rows.discard()
-        self._retention.discard()
+        self.rows.discard()
+        self.retention.discard()
         self._times.clear()
         self._fresh.clear()
 
@@ -222,7 +222,8 @@ class BucketSessionStore(SessionStore[Any, Any]):
 
     # ------------------------------------------------------------------ wrong use
 
-    def _parts(self, session: Any) -> tuple[Any, int, int]:
+    def parts(self, session: Any) -> tuple[Any, int, int]:
+        """Return key, start and end of a session. Raises StoreError for anything else."""
         try:
             key, start, end = session
         except (TypeError, ValueError):
@@ -244,13 +245,6 @@ class BucketSessionStore(SessionStore[Any, Any]):
                 f"store {self.name!r} is a session store: with key {str(key)[:40]!r} it takes times in ms (ints of 64 "
                 f"bits), found {str(start)[:40]!r} and {str(end)[:40]!r}"
             )
-
-
-def build_session_store(spec: SessionStoreSpec, below: BytesStore, context: StoreContext) -> StateStore:
-    """Return the store that `spec` declares, on top of `below`."""
-    key_serde = context.serde(spec.key_serde, spec.name)
-    value_serde = context.serde(spec.value_serde, spec.name)
-    return BucketSessionStore(spec, below, key_serde, value_serde, context)
 
 
 def _entry(key: bytes, end: int, start: bytes) -> Entry:
@@ -285,6 +279,3 @@ class SessionTopicRows:
             return key, data
         (end,) = _LONG.unpack_from(key, len(key) - _TIMES)
         return self._keys.row_key(key[:-_TIMES], end, key[-8:]), data
-
-
-build_session_store.topic_rows = SessionTopicRows  # type: ignore[attr-defined]

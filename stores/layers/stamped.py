@@ -19,7 +19,7 @@ class StampedStore(PlainStore, TimestampedKeyValueStore[Any]):
 
     def _compile_put(self) -> Callable[[Any, Any], None]:
         pending, clean, slow = self.pending, self.clean, self._put
-        key_types, free_types, fits = self._keys.types, self._values.free_types, self._values.fits
+        key_types, free_types, fits = self.keys.types, self.values.free_types, self.values.fits
 
         def put(key: Any, value: Any) -> None:
             if type(value) is ValueAndTimestamp and type(key) in key_types and (key in pending or key in clean):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from penstock.errors import StoreError
 from penstock.serde import Serde
-from penstock.store import BytesStore, Entries, StateStore, StoreContext
+from penstock.store import BytesStore, Entries, StoreContext
 from penstock.store_kinds.window import TimestampedWindowStore, WindowStore, WindowStoreSpec
 from penstock.store_kinds.windowed import Windowed
 
@@ -38,14 +38,14 @@ class BucketWindowStore(WindowStore[Any, Any]):
     ) -> None:
         self.name = spec.name
         self._below = below
-        self._size_ms = spec.window_size_ms
+        self.size_ms = spec.window_size_ms
         self._duplicates = bool(context.fixed_options["duplicates"])
         buckets = Buckets(below, context.fixed_options["bucket_ms"], _TIMES if self._duplicates else _TIME)
         self._buckets = buckets
-        self._retention = Retention(below, buckets, spec.retention_ms, context)
+        self.retention = Retention(below, buckets, spec.retention_ms, context)
         row_key, parts = _numbered(buckets) if self._duplicates else _unnumbered(buckets)
         keys = RowKeyForm(self.name, key_serde, row_key, parts)
-        self._rows = Rows(below, keys, self.form_of_values(self.name, value_serde))
+        self.rows = Rows(below, keys, self.form_of_values(self.name, value_serde))
         setattr(self, "fetch", self._compile_fetch())  # noqa: B010
         setattr(self, "put", self._compile_put())  # noqa: B010
 
@@ -60,8 +60,8 @@ class BucketWindowStore(WindowStore[Any, Any]):
         self._put(key, value, window_start)
 
     def _compile_fetch(self) -> Callable[..., Any]:
-        pending, clean, slow = self._rows.pending.get, self._rows.clean.get, self._fetch
-        key_types, retention = self._rows.keys.types, self._retention
+        pending, clean, slow = self.rows.pending.get, self.rows.clean.get, self._fetch
+        key_types, retention = self.rows.keys.types, self.retention
 
         def fetch(key: Any, time_from: Any = None, time_to: Any = None) -> Any:
             if time_to is None and type(key) in key_types:
@@ -76,8 +76,8 @@ class BucketWindowStore(WindowStore[Any, Any]):
         return fetch
 
     def _compile_put(self) -> Callable[[Any, Any, int], None]:
-        pending, clean, slow = self._rows.pending, self._rows.clean, self._put
-        key_types, can_wait, retention = self._rows.keys.types, self._rows.can_wait, self._retention
+        pending, clean, slow = self.rows.pending, self.rows.clean, self._put
+        key_types, can_wait, retention = self.rows.keys.types, self.rows.can_wait, self.retention
         if self._duplicates:
             return slow
 
@@ -111,25 +111,25 @@ class BucketWindowStore(WindowStore[Any, Any]):
 
     def approximate_count(self) -> int:
         """Return about how many windows there are."""
-        self._rows.flush_cache()
-        return self._below.approximate_count() - self._retention.rows()
+        self.rows.flush_cache()
+        return self._below.approximate_count() - self.retention.rows()
 
     # ------------------------------------------------------------------ the commit
 
     def flush(self) -> None:
         """Serialize what is kept as objects, and free what has expired."""
-        changes = len(self._rows.pending)
-        self._rows.flush_cache()
-        self._retention.flush(changes)
+        changes = len(self.rows.pending)
+        self.rows.flush_cache()
+        self.retention.flush(changes)
 
     def discard(self) -> None:
         """Drop what is kept as objects."""
-        self._rows.discard()
-        self._retention.discard()
+        self.rows.discard()
+        self.retention.discard()
 
     def close(self) -> None:
         """Drop what is kept as objects."""
-        self._rows.close()
+        self.rows.close()
 
     # ------------------------------------------------------------------ off the hot path
 
@@ -137,29 +137,29 @@ class BucketWindowStore(WindowStore[Any, Any]):
         if time_to is not None:
             return self._scan_key(key, time_from, time_to, reverse=False)
         self._check_time(key, time_from)
-        self._retention.load()
-        if time_from <= self._retention.kept_after:
-            self._rows.keys.user.locate(key)  # raises for a wrong key
+        self.retention.load()
+        if time_from <= self.retention.kept_after:
+            self.rows.user.locate(key)  # raises for a wrong key
             return None
         # With duplicates only the entry that was put last has a number that is known, as in Kafka Streams.
-        return self._rows.get((key, time_from, self._retention.number) if self._duplicates else (key, time_from))
+        return self.rows.get((key, time_from, self.retention.number) if self._duplicates else (key, time_from))
 
     def _put(self, key: Any, value: Any, window_start: int) -> None:
         self._check_time(key, window_start)
         if window_start < 0:
             raise StoreError(f"store {self.name!r}: a window starts at 0 ms or later, found {window_start}")
-        self._retention.load()
+        self.retention.load()
         entry: Entry = (key, window_start)
         if self._duplicates and value is None:
             return
-        if window_start <= self._retention.kept_after:
-            self._rows.keys.user.to_bytes(key)  # raises for a wrong key
-            self._retention.drop(window_start)
+        if window_start <= self.retention.kept_after:
+            self.rows.user.to_bytes(key)  # raises for a wrong key
+            self.retention.drop(window_start)
             return
         if self._duplicates:
-            entry = (key, window_start, self._retention.take_number())
-        self._rows.put(entry, value)
-        self._retention.note(window_start)
+            entry = (key, window_start, self.retention.take_number())
+        self.rows.put(entry, value)
+        self.retention.note(window_start)
 
     def _check_time(self, key: Any, time: Any) -> None:
         if type(time) is not int or time > MAX_TIME:
@@ -172,11 +172,11 @@ class BucketWindowStore(WindowStore[Any, Any]):
     def _scan_key(self, key: Any, time_from: int, time_to: int, *, reverse: bool) -> Entries[int, Any]:
         self._check_time(key, time_from)
         self._check_time(key, time_to)
-        self._retention.load()
-        self._rows.flush_cache()
-        raw, _ = self._rows.keys.user.locate(key)
+        self.retention.load()
+        self.rows.flush_cache()
+        raw, _ = self.rows.user.locate(key)
         first, last = self._kept(time_from, time_to)
-        rows = self._rows.decoded(self._buckets.of_key(raw, first, last, reverse=reverse))
+        rows = self.rows.decoded(self._buckets.of_key(raw, first, last, reverse=reverse))
         return Scan((entry[1], value) for entry, value in rows)
 
     def _scan_keys(
@@ -184,20 +184,20 @@ class BucketWindowStore(WindowStore[Any, Any]):
     ) -> Entries[Windowed, Any]:
         self._check_time(key_from, time_from)
         self._check_time(key_to, time_to)
-        self._retention.load()
-        self._rows.flush_cache()
-        low = None if key_from is None else self._rows.keys.user.locate(key_from)[0]
-        high = None if key_to is None else self._rows.keys.user.locate(key_to)[0]
+        self.retention.load()
+        self.rows.flush_cache()
+        low = None if key_from is None else self.rows.user.locate(key_from)[0]
+        high = None if key_to is None else self.rows.user.locate(key_to)[0]
         first, last = self._kept(time_from, time_to)
-        rows = self._rows.decoded(self._buckets.of_keys(low, high, first, last, reverse=reverse))
+        rows = self.rows.decoded(self._buckets.of_keys(low, high, first, last, reverse=reverse))
         return Scan(self._windowed(rows))
 
     def _kept(self, time_from: int, time_to: int) -> tuple[int, int]:
         """Return the part of a range of times in which there can be windows: each bucket costs a search."""
-        return max(time_from, self._retention.kept_after + 1, 0), min(time_to, self._retention.newest)
+        return max(time_from, self.retention.kept_after + 1, 0), min(time_to, self.retention.newest)
 
     def _windowed(self, rows: Iterator[tuple[Entry, Any]]) -> Iterator[tuple[Windowed, Any]]:
-        size = self._size_ms
+        size = self.size_ms
         for entry, value in rows:
             yield Windowed(entry[0], entry[1], min(entry[1] + size, MAX_TIME)), value
 
@@ -206,14 +206,6 @@ class StampedBucketWindowStore(BucketWindowStore, TimestampedWindowStore[Any]):
     """A TimestampedWindowStore: values are ValueAndTimestamp."""
 
     form_of_values = TimestampedForm
-
-
-def build_window_store(spec: WindowStoreSpec, below: BytesStore, context: StoreContext) -> StateStore:
-    """Return the store that `spec` declares, on top of `below`."""
-    kind = StampedBucketWindowStore if spec.timestamped else BucketWindowStore
-    key_serde = context.serde(spec.key_serde, spec.name)
-    value_serde = context.serde(spec.value_serde, spec.name)
-    return kind(spec, below, key_serde, value_serde, context)
 
 
 def _unnumbered(keys: BucketKeys) -> tuple[Callable[..., bytes], Callable[[bytes], Entry]]:
@@ -258,6 +250,3 @@ class WindowTopicRows:
             return key, data
         (start,) = _LONG.unpack_from(key, len(key) - _TIMES)
         return self._keys.row_key(key[:-_TIMES], start, key[-4:] if self._duplicates else b""), data
-
-
-build_window_store.topic_rows = WindowTopicRows  # type: ignore[attr-defined]

@@ -10,6 +10,7 @@ from penstock.names import index_name
 from penstock.plugins.runtime.store_context import TaskStoreContext
 from penstock.program.nodes import TaskId
 from penstock.record import Headers, OutputBatch, RecordBatch, TopicPartition
+from penstock.record_cache import CacheBudget, RecordCache
 from penstock.store import StateStore, StoreBuilder
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
@@ -62,7 +63,16 @@ def open_task(
     def built(store: StoreBuilder) -> StateStore:
         index = CommitBuffer(backend, index_name(store.name))
         context = TaskStoreContext(
-            application.id, "0_0", serde, {}, lambda: -1, lambda: 0, lambda reason, count: None, index, False
+            application.id,
+            "0_0",
+            serde,
+            {},
+            lambda: -1,
+            lambda: 0,
+            lambda reason, count: None,
+            index,
+            False,
+            RecordCache(store.name, CacheBudget(0)),
         )
         return store.build(CommitBuffer(backend, store.name), context)
 

@@ -134,7 +134,6 @@ def test_what_is_so_anyway_may_be_said(name: str, value: str) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"statestore.cache.max.bytes": 10485760}, "no counterpart here: there is no record cache.*commit_bytes"),
         ({"restore.consumer.fetch.min.bytes": 1}, "no counterpart here: state is restored from `changelog`"),
         ({"topic.min.insync.replicas": 1}, "no counterpart here: internal topics"),
         ({"sasl.jaas.config": "x"}, "Java's clients only, not librdkafka's: set sasl.username and sasl.password"),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.plugins.serdes.msgpack import MsgpackSerde
+from penstock.record_cache import RecordCache
 from penstock.serde import BytesSerde, FloatSerde, IntSerde, Serde, StrSerde
 from penstock.store import BytesStore
 
@@ -39,6 +40,10 @@ class TestContext:
     def index(self) -> BytesStore:
         assert self.given_index is not None, "the test gives no index"
         return self.given_index
+
+    @property
+    def record_cache(self) -> RecordCache:
+        raise AssertionError("no record cache was asked for")
 
     def stream_time(self) -> int:
         return self.now

@@ -177,4 +177,4 @@ def test_what_is_freed_is_deleted_on_this_host_and_in_topics_only() -> None:
     assert buffer.topic_changes(changes) == [(b"a", None), (b"b", None), (b"c", b"3")]
     buffer.clear()
     buffer.sweep(None, b"b", 5)
-    assert (buffer.local_changes([]), buffer.topic_changes([])) == ([(b"a", None)], [])
+    assert buffer.local_changes([]) == buffer.topic_changes([]) == [(b"a", None)]

@@ -1,0 +1,123 @@
+"""The record cache: of several updates of a key in a store, a listener gets the last one, when the cache is flushed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from .record import Headers, Record, RecordMetadata
+
+_ENTRY_BYTES = 200
+"""What an entry costs beside its key and value."""
+
+
+class Change(NamedTuple):
+    """An update of a key: its new value and the one it had at the last flush; None is no value."""
+
+    new: Any
+    old: Any
+
+
+class RecordContext(NamedTuple):
+    """The record that was processed when a store was written: what the update is forwarded with."""
+
+    timestamp: int = -1
+    headers: Headers = ()
+    metadata: RecordMetadata | None = None
+
+
+FlushListener = Callable[[Record], None]
+"""Gets a record: the key, a Change as its value, and timestamp and headers of the record that wrote the key last."""
+
+Emit = Callable[[str, FlushListener, Record, RecordMetadata | None], None]
+"""(node, listener, record, metadata): calls the listener on behalf of its node."""
+
+
+@dataclass
+class CacheBudget:
+    """How many bytes the record caches of one task may have, and how many they have."""
+
+    max_bytes: int
+    used_bytes: int = 0
+
+
+class RecordCache:
+    """The updates of one store since the last flush, for the one listener of the store.
+
+    The store itself is written at once; only forwarding waits. At a flush, keys leave in the order in which they were
+    last put. It happens at each commit, and when the task's budget is used up. With a budget of 0 each update is
+    forwarded at once. Semantics: Kafka Streams' CachingKeyValueStore and NamedCache.
+    """
+
+    def __init__(self, store: str, budget: CacheBudget) -> None:
+        self.store = store
+        self.node: str | None = None
+        self.listener: FlushListener | None = None
+        self.context: Callable[[], RecordContext] = RecordContext
+        """Returns the record that is processed now."""
+        self.emit: Emit = lambda node, listener, record, metadata: listener(record)
+        self.thaw: Callable[[Any, Any], Any] | None = None
+        """Returns the value of a key as it was noted: a store notes a value that its caller may change as bytes."""
+        self.has_timestamps = False
+        """Whether values have timestamps of their own: then updates are forwarded with these."""
+        self._budget = budget
+        self._updates: dict[Any, _Update] = {}
+        self._bytes = 0
+
+    def listen(self, node: str, listener: FlushListener) -> None:
+        """Set the listener, and the node on whose behalf it is called."""
+        self.node, self.listener = node, listener
+
+    def has(self, which: Any) -> bool:
+        """Return whether an update of a key waits."""
+        return which in self._updates
+
+    def note(self, which: Any, key: Any, new: Any, old: Any, size: int) -> None:
+        """Note an update, after the store was written.
+
+        `which` tells keys apart, and `key` is what the listener gets. `old` is the value before, which counts if no
+        update of the key waits. `size` is about how many bytes key and value have.
+        """
+        before = self._updates.pop(which, None)
+        if before is None:
+            self._add(size + _ENTRY_BYTES)
+        else:
+            old = before.old
+            self._add(size - before.size)
+        # At the end: the order is that of the last put.
+        self._updates[which] = _Update(key, new, old, size, self.context())
+        if self._budget.used_bytes > self._budget.max_bytes:
+            self.flush()
+
+    def flush(self) -> bool:
+        """Forward what waits; return whether anything did. What that puts into this store waits for the next flush."""
+        updates, self._updates = self._updates, {}
+        self._add(-self._bytes)
+        for update in updates.values():
+            new = update.new if self.thaw is None else self.thaw(update.key, update.new)
+            if new is None and update.old is None:
+                continue  # put and deleted since the last flush: as if it had never been there
+            context = update.context
+            at = new.timestamp if self.has_timestamps and new is not None else context.timestamp
+            assert self.node is not None and self.listener is not None
+            record = Record(update.key, Change(new, update.old), at, context.headers)
+            self.emit(self.node, self.listener, record, context.metadata)
+        return bool(updates)
+
+    def discard(self) -> None:
+        """Forget what waits: the commit failed."""
+        self._updates.clear()
+        self._add(-self._bytes)
+
+    def _add(self, size: int) -> None:
+        self._bytes += size
+        self._budget.used_bytes += size
+
+
+class _Update(NamedTuple):
+    key: Any
+    new: Any
+    old: Any
+    size: int
+    context: RecordContext

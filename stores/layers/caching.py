@@ -1,0 +1,132 @@
+"""Puts a record cache above a store: its `put` also notes what the store's listener is to get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.record_cache import RecordCache
+from penstock.store_kinds.windowed import Windowed
+
+from .composite import MAX_TIME
+from .key_form import KeyForm
+from .plain import PlainStore
+from .session import BucketSessionStore
+from .value_form import TimestampedForm, ValueForm
+from .window import BucketWindowStore
+
+_SMALL = 16
+"""About how many bytes a number has."""
+
+
+class _Frozen:
+    """The bytes of a value that its caller may still change."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+
+class _Notes:
+    """Turns what is put into what the cache notes."""
+
+    def __init__(self, cache: RecordCache, keys: KeyForm, values: ValueForm) -> None:
+        self._can_wait = values.compile_test()
+        self._keys = keys
+        self._values = values
+        cache.thaw = self._thaw
+        cache.has_timestamps = isinstance(values, TimestampedForm)
+
+    def which(self, key: Any) -> Any:
+        """Return what tells a user's key apart from others; keys that are equal in Python may be two for the serde."""
+        return key if type(key) in self._keys.types else (self._keys.to_bytes(key),)
+
+    def frozen(self, key: Any, value: Any) -> Any:
+        """Return a value that stays as it is now."""
+        if value is None or self._can_wait(value):
+            return value
+        checked = self._values.checked(value)
+        return None if checked is None else _Frozen(self._values.to_bytes(key, checked))
+
+    def _thaw(self, key: Any, value: Any) -> Any:
+        return self._values.to_object(key, value.data) if type(value) is _Frozen else value
+
+
+def cache_key_value_store(store: PlainStore, cache: RecordCache) -> PlainStore:
+    """Let `cache` have the updates of a key-value store; return the store."""
+    put, get = store.put, store.get
+    notes = _Notes(cache, store.keys, store.values)
+
+    def cached(key: Any, value: Any) -> None:
+        if cache.listener is None:
+            put(key, value)
+            return
+        which = notes.which(key)
+        old = None if cache.has(which) else get(key)
+        put(key, value)
+        new = notes.frozen(key, value)
+        cache.note(which, key, new, old, _size(key) + _size(new))
+
+    _replace(store, cache, cached)
+    return store
+
+
+def cache_window_store(store: BucketWindowStore, cache: RecordCache) -> BucketWindowStore:
+    """Let `cache` have the updates of a window store; return the store. Listeners get windowed keys."""
+    put, fetch = store.put, store.fetch
+    notes = _Notes(cache, store.rows.user, store.rows.values)
+
+    def cached(key: Any, value: Any, window_start: Any = None) -> None:
+        if cache.listener is None:
+            put(key, value, window_start)
+            return
+        which = (notes.which(key), window_start)
+        old = None if cache.has(which) else fetch(key, window_start)
+        put(key, value, window_start)
+        if window_start > store.retention.kept_after:  # or it was dropped
+            new = notes.frozen(key, value)
+            windowed = Windowed(key, window_start, min(window_start + store.size_ms, MAX_TIME))
+            cache.note(which, windowed, new, old, _size(key) + _size(new) + _SMALL)
+
+    _replace(store, cache, cached)
+    return store
+
+
+def cache_session_store(store: BucketSessionStore, cache: RecordCache) -> BucketSessionStore:
+    """Let `cache` have the updates of a session store; return the store. Listeners get windowed keys."""
+    put, fetch_session = store.put, store.fetch_session
+    notes = _Notes(cache, store.rows.user, store.rows.values)
+
+    def cached(session: Any, value: Any) -> None:
+        if cache.listener is None:
+            put(session, value)
+            return
+        key, start, end = store.parts(session)
+        which = (notes.which(key), start, end)
+        old = None if cache.has(which) else fetch_session(key, start, end)
+        put(session, value)
+        if end > store.retention.kept_after:  # or it was dropped
+            new = notes.frozen(key, value)
+            cache.note(which, Windowed(key, start, end), new, old, _size(key) + _size(new) + _SMALL)
+
+    _replace(store, cache, cached)
+    return store
+
+
+def _replace(store: Any, cache: RecordCache, put: Callable[..., None]) -> None:
+    discard = store.discard
+
+    def discard_both() -> None:
+        cache.discard()
+        discard()
+
+    store.put, store.discard, store.record_cache = put, discard_both, cache
+
+
+def _size(part: Any) -> int:
+    if type(part) is _Frozen:
+        return len(part.data)
+    if isinstance(part, (str, bytes)):
+        return len(part)
+    return sum(map(_size, part)) if isinstance(part, tuple) else _SMALL

@@ -1,0 +1,32 @@
+"""What declared window and session stores become: a store over the layers below, with a record cache if asked for."""
+
+from __future__ import annotations
+
+from penstock.store import BytesStore, StateStore, StoreContext
+from penstock.store_kinds.session import SessionStoreSpec
+from penstock.store_kinds.window import WindowStoreSpec
+
+from .caching import cache_session_store, cache_window_store
+from .session import BucketSessionStore, SessionTopicRows
+from .window import BucketWindowStore, StampedBucketWindowStore, WindowTopicRows
+
+
+def build_window_store(spec: WindowStoreSpec, below: BytesStore, context: StoreContext) -> StateStore:
+    """Return the store that `spec` declares, on top of `below`."""
+    kind = StampedBucketWindowStore if spec.timestamped else BucketWindowStore
+    key_serde = context.serde(spec.key_serde, spec.name)
+    value_serde = context.serde(spec.value_serde, spec.name)
+    store = kind(spec, below, key_serde, value_serde, context)
+    return cache_window_store(store, context.record_cache) if spec.cached else store
+
+
+def build_session_store(spec: SessionStoreSpec, below: BytesStore, context: StoreContext) -> StateStore:
+    """Return the store that `spec` declares, on top of `below`."""
+    key_serde = context.serde(spec.key_serde, spec.name)
+    value_serde = context.serde(spec.value_serde, spec.name)
+    store = BucketSessionStore(spec, below, key_serde, value_serde, context)
+    return cache_session_store(store, context.record_cache) if spec.cached else store
+
+
+build_window_store.topic_rows = WindowTopicRows  # type: ignore[attr-defined]
+build_session_store.topic_rows = SessionTopicRows  # type: ignore[attr-defined]
