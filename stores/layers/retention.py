@@ -7,6 +7,7 @@ from struct import Struct
 from penstock.store import BytesStore, StoreContext
 
 from .composite import Buckets
+from .envelope import PLAIN
 from .late import LateDrops
 
 _NUMBERS = Struct(">qqq")
@@ -19,7 +20,8 @@ class Retention:
     """What a store has of its times: the newest one put, and `kept_after`, below which everything has expired.
 
     `kept_after` never goes back, so what has expired stays so when a later program has a longer retention. Both are in
-    the store's own row, and thus in its changelog. `number` is that of the last duplicate put.
+    the store's own row, and thus in its changelog; it has an envelope, as all rows. `number` is that of the last
+    duplicate put.
     """
 
     def __init__(self, below: BytesStore, buckets: Buckets, retention_ms: int, context: StoreContext) -> None:
@@ -36,7 +38,7 @@ class Retention:
         if self.is_known:
             return
         data = self._below.get(_META)
-        self.newest, self.kept_after, self.number = (-1, -1, 0) if data is None else _NUMBERS.unpack(data)
+        self.newest, self.kept_after, self.number = (-1, -1, 0) if data is None else _NUMBERS.unpack_from(data, 1)
         self.is_known = True
 
     def drop(self, time_ms: int) -> None:
@@ -63,7 +65,7 @@ class Retention:
     def flush(self, changes: int) -> None:
         """Write the numbers, and free what has expired; the commit has about so many `changes`."""
         if self._has_changed:
-            self._below.put(_META, _NUMBERS.pack(self.newest, self.kept_after, self.number))
+            self._below.put(_META, PLAIN + _NUMBERS.pack(self.newest, self.kept_after, self.number))
             self._has_changed = False
         first_kept = self._buckets.first_kept(self.kept_after) if self.is_known else 0
         if first_kept > self._freed_below and not self._buckets.sweep(
