@@ -6,12 +6,12 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
 
-from ..clock import Duration
+from ..clock import Duration, duration_ms
 from ..serde import Serde
 from ..store import Entries, StateStore
 from ..store_specs import StoreSpec
 from ..store_traits import StoreTraits
-from .windowed import checked_name, positive_ms
+from .windowed import checked_name
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -111,8 +111,8 @@ def versioned_store(
     3600000
     """
     checked_name("versioned_store", name)
-    history_ms = positive_ms(history_retention, "history_retention", name)
-    grace_ms = history_ms if grace is None else positive_ms(grace, "grace", name)
+    history_ms = duration_ms(history_retention, f"history_retention of store {name!r}")
+    grace_ms = history_ms if grace is None else duration_ms(grace, f"grace of store {name!r}")
     return VersionedStoreSpec(
         name, history_ms, min(grace_ms, history_ms), key_serde, value_serde, backend=backend, logged=logged
     )

@@ -101,15 +101,18 @@ class TopicChangelog(TaskChangelog):
 
     def begin(self, stores: Collection[str], entries: Iterable[tuple[str, bytes, bytes]]) -> list[OutputBatch]:
         """Return records that make the topics of `stores` equal to `entries`, with tombstones for other keys."""
-        changes: dict[str, dict[bytes, bytes | None]] = {store: {} for store in sorted(stores)}
+        removed: dict[str, dict[bytes, bytes | None]] = {store: {} for store in sorted(stores)}
+        kept: dict[str, list[tuple[bytes, bytes | None]]] = {store: [] for store in removed}
         ends, starts = self._settled_ends(), self._starts()
-        for store, rows in changes.items():
+        for store, rows in removed.items():
             for found in self._read(store, starts[self._partitions[store]], ends[store]):
-                rows.update((key, None) for key, value in found.items())
+                rows.update(dict.fromkeys(found))
         for store, key, value in entries:
-            if store in changes:
-                changes[store][key] = value
-        return self.records({store: sorted(rows.items()) for store, rows in changes.items() if rows})
+            if store in kept:
+                kept[store].append((key, value))
+                removed[store].pop(key, None)
+        # Entries come last: several rows may have one key in the topic, whose last record compaction keeps.
+        return [*self.records({store: sorted(rows.items()) for store, rows in removed.items()}), *self.records(kept)]
 
     def _first_end_offsets(self, previous: str | None) -> dict[str, int]:
         """Return the end offsets up to which a copy at `previous` is complete, when nothing had to be restored."""

@@ -1,0 +1,318 @@
+"""VersionedStore: a row for each version of a key, by key and time; latest versions are kept as objects.
+
+The row of a version is the escaped key and the timestamp (8 bytes), with the value's envelope, or with nothing where
+the version is a deletion. The row b"" has the newest timestamp ever put, and the time before which history is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from struct import Struct
+from typing import Any
+
+from penstock.errors import StoreError
+from penstock.store import BytesStore, StoreContext
+from penstock.store_kinds.versioned import (
+    NOT_PUT,
+    VALID_TO_UNDEFINED,
+    VersionedKeyValueStore,
+    VersionedRecord,
+    VersionedStoreSpec,
+)
+
+from .envelope import PLAIN, unwrap, wrap
+from .escaping import escaped, unescaped
+from .key_form import MISSING, KeyForm
+from .late import LateDrops
+from .plain import keep
+from .scan import Scan
+from .value_form import INT64_MAX, ValueForm
+
+_META_ROW = b""
+_META = Struct(">qq")
+_TIME = Struct(">Q")
+_DELETED = b""
+META_KEY = b"__penstock.versions"
+"""The key of the store's own row in a changelog topic."""
+_IS = "__penstock.is"
+_AFTER_ALL = b"\xff" * 9
+"""Above the timestamp of any version."""
+_NONE = VersionedRecord(None, -1)
+"""Kept for a key without versions."""
+
+
+class VersionedStore(VersionedKeyValueStore[Any, Any]):
+    """A VersionedKeyValueStore.
+
+    What is gone follows from the rows and the row b"" alone, never from what was freed: a version is gone once a newer
+    one is at least as old as the bound. The bound never goes back, so a program with a longer history does not see the
+    part of it that is still there by chance.
+
+    `_latest` has the latest version of some keys, with a value of None where that is a deletion: only versions whose
+    values callers cannot change (see `ValueForm`).
+    """
+
+    def __init__(
+        self,
+        below: BytesStore,
+        keys: KeyForm,
+        values: ValueForm,
+        history_ms: int,
+        grace_ms: int,
+        late: LateDrops,
+    ) -> None:
+        self.name = below.name
+        self._below = below
+        self._keys = keys
+        self._values = values
+        self._history_ms = history_ms
+        self._grace_ms = grace_ms
+        self._late = late
+        self._latest: dict[Any, VersionedRecord] = {}
+        self._times: tuple[int, int] | None = None
+        """The newest timestamp ever put, and the time before which history is gone; None: not read yet."""
+        self._saved_times: tuple[int, int] | None = None
+        # A closure, as the hot methods of PlainStore.
+        setattr(self, "get", self._compile_get())  # noqa: B010
+
+    # ------------------------------------------------------------------ reading
+
+    def get(self, key: Any, as_of: int | None = None, to: int | None = None) -> Any:
+        """Return the latest version, or the one that was valid at `as_of`; with `to`, iterate over versions."""
+        return self._get(key, as_of, to)
+
+    def _compile_get(self) -> Callable[..., Any]:
+        latest, slow, key_types = self._latest.get, self._get, self._keys.types
+
+        def get(key: Any, as_of: int | None = None, to: int | None = None) -> Any:
+            if as_of is None and type(key) in key_types:
+                found = latest(key)
+                if found is not None and to is None:
+                    return found if found[0] is not None else None
+            return slow(key, as_of, to)
+
+        return get
+
+    def _get(self, key: Any, as_of: int | None, to: int | None) -> Any:
+        if as_of is None:
+            if to is not None:
+                raise StoreError(f"store {self.name!r}: get(key, to=...) needs `as_of`, where the versions begin")
+            return _shown(self._find_latest(key))
+        self._check_int("as_of", as_of)
+        if to is not None:
+            self._check_int("to", to)
+            return Scan(self._between(key, as_of, to))
+        return self._valid_at(key, as_of)
+
+    def _valid_at(self, key: Any, time: int) -> VersionedRecord | None:
+        latest = self._find_latest(key)
+        if latest.timestamp <= time or time < self._bound():
+            return _shown(latest) if latest.timestamp <= time else None
+        raw = self._keys.to_bytes(key)
+        start = escaped(raw)
+        for row, data in self._below.range(start, _before(start, time + 1), reverse=True):
+            if data == _DELETED:
+                return None
+            timestamp = _timestamp(row)
+            newer = next(self._below.range(_before(start, time + 1), start + _AFTER_ALL))
+            return VersionedRecord(self._values.to_object(raw, data), timestamp, _timestamp(newer[0]))
+        return None
+
+    def _between(self, key: Any, first: int, last: int) -> Iterator[tuple[int, VersionedRecord]]:
+        """Yield the versions that were valid at any time from `first` to `last`, the latest first."""
+        raw = self._keys.to_bytes(key)
+        start = escaped(raw)
+        if first > last or last < 0:
+            return
+        end = _before(start, last + 1)
+        newer = next(self._below.range(end, start + _AFTER_ALL), None)
+        valid_to = VALID_TO_UNDEFINED if newer is None else _timestamp(newer[0])
+        first = max(first, 0)
+        gone = max(first, self._bound())
+        for row, data in self._below.range(start, end, reverse=True):
+            if VALID_TO_UNDEFINED != valid_to <= gone:
+                return
+            timestamp = _timestamp(row)
+            if data != _DELETED:
+                yield timestamp, VersionedRecord(self._values.to_object(raw, data), timestamp, valid_to)
+            valid_to = timestamp
+
+    def _find_latest(self, key: Any) -> VersionedRecord:
+        """Return the latest version; its value is None where that is a deletion, or there is none."""
+        if type(key) in self._keys.types:
+            kept = self._latest.get(key)
+            if kept is not None:
+                return kept
+        return self._latest_of(*self._keys.locate(key))
+
+    def _latest_of(self, raw: bytes, key: Any) -> VersionedRecord:
+        if key is not MISSING:
+            kept = self._latest.get(key)
+            if kept is not None:
+                return kept
+        start = escaped(raw)
+        found = _NONE
+        for row, data in self._below.range(start, start + _AFTER_ALL, reverse=True):
+            value = None if data == _DELETED else self._values.to_object(raw, data)
+            found = VersionedRecord(value, _timestamp(row))
+            break
+        self._keep(key, found)
+        return found
+
+    # ------------------------------------------------------------------ writing
+
+    def put(self, key: Any, value: Any, timestamp: int) -> int:
+        """Set the value of `key` from `timestamp` on; return until when it is valid."""
+        raw, kept_key = self._keys.locate(key)
+        self._check_timestamp(timestamp)
+        data = _DELETED if value is None else self._values.to_bytes(raw, value)
+        if self._is_late(timestamp):
+            return NOT_PUT
+        return self._put(raw, kept_key, VersionedRecord(value, timestamp), data)
+
+    def delete(self, key: Any, timestamp: int) -> VersionedRecord | None:
+        """Delete `key` from `timestamp` on; return the version that was valid then."""
+        raw, kept_key = self._keys.locate(key)
+        self._check_timestamp(timestamp)
+        if self._is_late(timestamp):
+            return None
+        old = self._valid_at(key, timestamp)
+        self._put(raw, kept_key, VersionedRecord(None, timestamp), _DELETED)
+        return old
+
+    def _is_late(self, timestamp: int) -> bool:
+        """Return whether it is too late to put a version; count it if so."""
+        newest, bound = self._times or self._read_times()
+        first = max(newest - self._grace_ms, bound)
+        if timestamp >= first:
+            return False
+        self._late.count(timestamp, first - 1)
+        return True
+
+    def _put(self, raw: bytes, key: Any, version: VersionedRecord, data: bytes) -> int:
+        timestamp = version.timestamp
+        latest = self._latest_of(raw, key)
+        start = escaped(raw)
+        self._below.put(start + _TIME.pack(timestamp), data)
+        newest, bound = self._times or self._read_times()
+        if timestamp > newest:
+            self._times = timestamp, max(bound, timestamp - self._history_ms)
+        if timestamp >= latest.timestamp:
+            self._keep(key, version)
+            return VALID_TO_UNDEFINED
+        # Compaction keeps the last record of a key in a changelog topic: that must be its latest version.
+        row = start + _TIME.pack(latest.timestamp)
+        self._below.put(row, self._below.get(row))
+        return _timestamp(next(self._below.range(_before(start, timestamp + 1), start + _AFTER_ALL))[0])
+
+    def _keep(self, key: Any, version: VersionedRecord) -> None:
+        if key is MISSING:
+            return
+        if version.value is None or self._values.can_keep(version.value):
+            keep(self._latest, key, version)
+        else:
+            self._latest.pop(key, None)
+
+    # ------------------------------------------------------------------ the commit
+
+    def flush(self) -> None:
+        """Note the newest timestamp, and the bound of history."""
+        if self._times is not None and self._times != self._saved_times:
+            self._below.put(_META_ROW, PLAIN + _META.pack(*self._times))
+            self._saved_times = self._times
+
+    def discard(self) -> None:
+        """Drop what is kept as objects."""
+        self._latest.clear()
+        self._times = self._saved_times = None
+
+    def close(self) -> None:
+        """Drop what is kept as objects."""
+        self.discard()
+
+    # ------------------------------------------------------------------ helpers
+
+    def _bound(self) -> int:
+        return (self._times or self._read_times())[1]
+
+    def _read_times(self) -> tuple[int, int]:
+        data = self._below.get(_META_ROW)
+        self._saved_times = newest, bound = (-1, -1) if data is None else _META.unpack(data[len(PLAIN) :])
+        self._times = newest, max(bound, newest - self._history_ms)
+        return self._times
+
+    def _check_timestamp(self, timestamp: object) -> None:
+        self._check_int("timestamp", timestamp)
+        if not 0 <= timestamp <= INT64_MAX:  # type: ignore[operator]
+            raise StoreError(f"store {self.name!r}: expected a timestamp from 0 to 2**63 - 1 ms, found {timestamp!r}")
+
+    def _check_int(self, what: str, time: object) -> None:
+        if type(time) is not int:
+            raise StoreError(f"store {self.name!r}: expected {what} as a whole number of milliseconds, found {time!r}")
+
+
+def build_versioned_store(spec: VersionedStoreSpec, bytes_store: BytesStore, context: StoreContext) -> VersionedStore:
+    """Return the store that `spec` declares, on top of `bytes_store`."""
+    return VersionedStore(
+        bytes_store,
+        KeyForm(spec.name, context.serde(spec.key_serde, spec.name)),
+        ValueForm(spec.name, context.serde(spec.value_serde, spec.name)),
+        spec.history_retention_ms,
+        spec.grace_ms,
+        LateDrops(spec.name, context),
+    )
+
+
+class VersionedTopicRows:
+    """A versioned store's rows as records of its changelog topic: the user's key, and the version's timestamp.
+
+    A deletion has no value. Semantics: Kafka Streams' versioned stores. The store's own row has the key META_KEY, and a
+    user's key that begins so is followed by a 0.
+    """
+
+    def __init__(self, fixed_options: Mapping[str, int]) -> None:
+        pass
+
+    def record_of(self, row_key: bytes, data: bytes | None) -> tuple[bytes, bytes | None, int | None]:
+        """Return the key, value and timestamp of the record for a row."""
+        if row_key == _META_ROW:
+            return META_KEY, data, None
+        key, at = unescaped(row_key)
+        (timestamp,) = _TIME.unpack_from(row_key, at)
+        if key.startswith(META_KEY):
+            key += b"\x00"
+        if data is None:  # the row is gone; a record without a value would be a deletion
+            return key, wrap(b"", timestamp, ((_IS, b"gone"),)), timestamp
+        if timestamp == 0:  # a log may change it in a record
+            return key, wrap(b"", 0, ((_IS, b"deletion"),)) if data == _DELETED else wrap(unwrap(data).value, 0), 1
+        return key, None if data == _DELETED else data, timestamp
+
+    def row_of(self, key: bytes, data: bytes | None, timestamp: int) -> tuple[bytes, bytes | None]:
+        """Return the row for a record."""
+        if key == META_KEY:
+            return _META_ROW, data
+        if key.startswith(META_KEY):
+            key = key[:-1]
+        if data is None:
+            return escaped(key) + _TIME.pack(timestamp), _DELETED
+        value, at, headers, _ = unwrap(data)
+        row_key = escaped(key) + _TIME.pack(timestamp if at is None else at)
+        if (_IS, b"gone") in headers:
+            return row_key, None
+        return row_key, _DELETED if (_IS, b"deletion") in headers else wrap(value)
+
+
+build_versioned_store.topic_rows = VersionedTopicRows  # type: ignore[attr-defined]
+
+
+def _shown(version: VersionedRecord) -> VersionedRecord | None:
+    return None if version.value is None else version
+
+
+def _timestamp(row: bytes) -> int:
+    return int(_TIME.unpack_from(row, len(row) - _TIME.size)[0])
+
+
+def _before(start: bytes, time: int) -> bytes:
+    """Return the end of a range of a key's versions that are older than `time`."""
+    return start if time < 0 else start + (_TIME.pack(time) if time <= INT64_MAX else _AFTER_ALL)
