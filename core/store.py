@@ -134,8 +134,11 @@ class BytesStore(Protocol):
         """
         ...
 
-    def free(self, keys: Iterable[bytes]) -> None:
-        """Free entries that have expired, wherever they are; what `sweep` says of them holds here too."""
+    def free(self, keys: Iterable[bytes], *, locally: bool = False) -> None:
+        """Free entries that have expired, wherever they are; what `sweep` says of them holds here too.
+
+        With `locally`, on this host only: compaction of a changelog topic removes them by itself.
+        """
         ...
 
     def sweep(self, start: bytes | None, end: bytes, limit: int) -> bool:

@@ -35,6 +35,7 @@ class CommitBuffer:
         self._in_backend: dict[bytes, bool] = {}
         self._swept: list[bytes] = []
         self._freed: dict[bytes, None] = {}
+        self._freed_here: dict[bytes, None] = {}
 
     def read_from(self, backend: StoreBackend) -> None:
         """Read another backend from now on. Call it only when no change is pending."""
@@ -77,8 +78,11 @@ class CommitBuffer:
         self._sort()
         return self._merge(self._order, self._order.range(start, end, reverse=reverse), stored, reverse)
 
-    def free(self, keys: Iterable[bytes]) -> None:
-        """Free entries on this host, and in a changelog topic with tombstones."""
+    def free(self, keys: Iterable[bytes], *, locally: bool = False) -> None:
+        """Free entries on this host, and unless `locally` in a changelog topic with tombstones."""
+        if locally:
+            self._freed_here.update(dict.fromkeys(keys))
+            return
         for key in keys:
             if key in self._changes:
                 self.put(key, None)  # what was put since the last commit is not in the backend
@@ -122,7 +126,10 @@ class CommitBuffer:
 
     def local_changes(self, changes: Sequence[Change]) -> Sequence[Change]:
         """Return what the backend has to write: `changes`, which are those of this commit, and what is freed."""
-        return _with_deleted([*self._swept, *self._freed], changes)
+        if self._freed_here:
+            # Also what was put since the last commit: the changelog has it, this host need not.
+            changes = [change for change in changes if change[0] not in self._freed_here]
+        return _with_deleted([*self._swept, *self._freed, *self._freed_here], changes)
 
     def topic_changes(self, changes: Sequence[Change]) -> Sequence[Change]:
         """Return what a changelog topic has to get: `changes`, which are those of this commit, and what is freed."""
@@ -135,6 +142,7 @@ class CommitBuffer:
         self._in_backend.clear()
         self._swept.clear()
         self._freed.clear()
+        self._freed_here.clear()
         self._size_bytes = 0
 
     def _sort(self) -> None:

@@ -75,9 +75,9 @@ class TtlStore:
         """Free expired entries, as the store below does."""
         return self._below.sweep(start, end, limit)
 
-    def free(self, keys: Iterable[bytes]) -> None:
+    def free(self, keys: Iterable[bytes], *, locally: bool = False) -> None:
         """Free expired entries, as the store below does."""
-        self._below.free(keys)
+        self._below.free(keys, locally=locally)
 
     def delete_expired(self) -> None:
         """Check the next entries, and delete the expired ones."""

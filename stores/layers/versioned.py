@@ -22,16 +22,14 @@ from penstock.store_kinds.versioned import (
 
 from .envelope import PLAIN, unwrap, wrap
 from .escaping import escaped, unescaped
+from .history import DELETED, LAST_TIME, META_ROW, TIME, History
 from .key_form import MISSING, KeyForm
 from .late import LateDrops
 from .plain import keep
 from .scan import Scan
-from .value_form import INT64_MAX, ValueForm
+from .value_form import ValueForm
 
-_META_ROW = b""
 _META = Struct(">qq")
-_TIME = Struct(">Q")
-_DELETED = b""
 META_KEY = b"__penstock.versions"
 """The key of the store's own row in a changelog topic."""
 _IS = "__penstock.is"
@@ -60,6 +58,7 @@ class VersionedStore(VersionedKeyValueStore[Any, Any]):
         history_ms: int,
         grace_ms: int,
         late: LateDrops,
+        history: History,
     ) -> None:
         self.name = below.name
         self._below = below
@@ -68,6 +67,7 @@ class VersionedStore(VersionedKeyValueStore[Any, Any]):
         self._history_ms = history_ms
         self._grace_ms = grace_ms
         self._late = late
+        self._history = history
         self._latest: dict[Any, VersionedRecord] = {}
         self._times: tuple[int, int] | None = None
         """The newest timestamp ever put, and the time before which history is gone; None: not read yet."""
@@ -111,7 +111,7 @@ class VersionedStore(VersionedKeyValueStore[Any, Any]):
         raw = self._keys.to_bytes(key)
         start = escaped(raw)
         for row, data in self._below.range(start, _before(start, time + 1), reverse=True):
-            if data == _DELETED:
+            if data == DELETED:
                 return None
             timestamp = _timestamp(row)
             newer = next(self._below.range(_before(start, time + 1), start + _AFTER_ALL))
@@ -133,7 +133,7 @@ class VersionedStore(VersionedKeyValueStore[Any, Any]):
             if VALID_TO_UNDEFINED != valid_to <= gone:
                 return
             timestamp = _timestamp(row)
-            if data != _DELETED:
+            if data != DELETED:
                 yield timestamp, VersionedRecord(self._values.to_object(raw, data), timestamp, valid_to)
             valid_to = timestamp
 
@@ -153,7 +153,7 @@ class VersionedStore(VersionedKeyValueStore[Any, Any]):
         start = escaped(raw)
         found = _NONE
         for row, data in self._below.range(start, start + _AFTER_ALL, reverse=True):
-            value = None if data == _DELETED else self._values.to_object(raw, data)
+            value = None if data == DELETED else self._values.to_object(raw, data)
             found = VersionedRecord(value, _timestamp(row))
             break
         self._keep(key, found)
@@ -165,7 +165,7 @@ class VersionedStore(VersionedKeyValueStore[Any, Any]):
         """Set the value of `key` from `timestamp` on; return until when it is valid."""
         raw, kept_key = self._keys.locate(key)
         self._check_timestamp(timestamp)
-        data = _DELETED if value is None else self._values.to_bytes(raw, value)
+        data = DELETED if value is None else self._values.to_bytes(raw, value)
         if self._is_late(timestamp):
             return NOT_PUT
         return self._put(raw, kept_key, VersionedRecord(value, timestamp), data)
@@ -177,7 +177,7 @@ class VersionedStore(VersionedKeyValueStore[Any, Any]):
         if self._is_late(timestamp):
             return None
         old = self._valid_at(key, timestamp)
-        self._put(raw, kept_key, VersionedRecord(None, timestamp), _DELETED)
+        self._put(raw, kept_key, VersionedRecord(None, timestamp), DELETED)
         return old
 
     def _is_late(self, timestamp: int) -> bool:
@@ -193,17 +193,21 @@ class VersionedStore(VersionedKeyValueStore[Any, Any]):
         timestamp = version.timestamp
         latest = self._latest_of(raw, key)
         start = escaped(raw)
-        self._below.put(start + _TIME.pack(timestamp), data)
+        self._below.put(start + TIME.pack(timestamp), data)
         newest, bound = self._times or self._read_times()
         if timestamp > newest:
             self._times = timestamp, max(bound, timestamp - self._history_ms)
+        if latest is not _NONE or version.value is None:
+            self._history.note(raw, timestamp)
         if timestamp >= latest.timestamp:
             self._keep(key, version)
             return VALID_TO_UNDEFINED
         # Compaction keeps the last record of a key in a changelog topic: that must be its latest version.
-        row = start + _TIME.pack(latest.timestamp)
+        row = start + TIME.pack(latest.timestamp)
         self._below.put(row, self._below.get(row))
-        return _timestamp(next(self._below.range(_before(start, timestamp + 1), start + _AFTER_ALL))[0])
+        newer = _timestamp(next(self._below.range(_before(start, timestamp + 1), start + _AFTER_ALL))[0])
+        self._history.note(raw, newer)
+        return newer
 
     def _keep(self, key: Any, version: VersionedRecord) -> None:
         if key is MISSING:
@@ -216,15 +220,18 @@ class VersionedStore(VersionedKeyValueStore[Any, Any]):
     # ------------------------------------------------------------------ the commit
 
     def flush(self) -> None:
-        """Note the newest timestamp, and the bound of history."""
-        if self._times is not None and self._times != self._saved_times:
-            self._below.put(_META_ROW, PLAIN + _META.pack(*self._times))
-            self._saved_times = self._times
+        """Write the newest timestamp and the bound of history, and free versions that are gone."""
+        times = self._times or self._read_times()
+        if times != self._saved_times:
+            self._below.put(META_ROW, PLAIN + _META.pack(*times))
+            self._saved_times = times
+        self._history.flush(times[1])
 
     def discard(self) -> None:
         """Drop what is kept as objects."""
         self._latest.clear()
         self._times = self._saved_times = None
+        self._history.discard()
 
     def close(self) -> None:
         """Drop what is kept as objects."""
@@ -236,14 +243,14 @@ class VersionedStore(VersionedKeyValueStore[Any, Any]):
         return (self._times or self._read_times())[1]
 
     def _read_times(self) -> tuple[int, int]:
-        data = self._below.get(_META_ROW)
+        data = self._below.get(META_ROW)
         self._saved_times = newest, bound = (-1, -1) if data is None else _META.unpack(data[len(PLAIN) :])
         self._times = newest, max(bound, newest - self._history_ms)
         return self._times
 
     def _check_timestamp(self, timestamp: object) -> None:
         self._check_int("timestamp", timestamp)
-        if not 0 <= timestamp <= INT64_MAX:  # type: ignore[operator]
+        if not 0 <= timestamp <= LAST_TIME:  # type: ignore[operator]
             raise StoreError(f"store {self.name!r}: expected a timestamp from 0 to 2**63 - 1 ms, found {timestamp!r}")
 
     def _check_int(self, what: str, time: object) -> None:
@@ -260,6 +267,7 @@ def build_versioned_store(spec: VersionedStoreSpec, bytes_store: BytesStore, con
         spec.history_retention_ms,
         spec.grace_ms,
         LateDrops(spec.name, context),
+        History(bytes_store, context.index, spec.history_retention_ms),
     )
 
 
@@ -275,31 +283,31 @@ class VersionedTopicRows:
 
     def record_of(self, row_key: bytes, data: bytes | None) -> tuple[bytes, bytes | None, int | None]:
         """Return the key, value and timestamp of the record for a row."""
-        if row_key == _META_ROW:
+        if row_key == META_ROW:
             return META_KEY, data, None
         key, at = unescaped(row_key)
-        (timestamp,) = _TIME.unpack_from(row_key, at)
+        (timestamp,) = TIME.unpack_from(row_key, at)
         if key.startswith(META_KEY):
             key += b"\x00"
         if data is None:  # the row is gone; a record without a value would be a deletion
             return key, wrap(b"", timestamp, ((_IS, b"gone"),)), timestamp
         if timestamp == 0:  # a log may change it in a record
-            return key, wrap(b"", 0, ((_IS, b"deletion"),)) if data == _DELETED else wrap(unwrap(data).value, 0), 1
-        return key, None if data == _DELETED else data, timestamp
+            return key, wrap(b"", 0, ((_IS, b"deletion"),)) if data == DELETED else wrap(unwrap(data).value, 0), 1
+        return key, None if data == DELETED else data, timestamp
 
     def row_of(self, key: bytes, data: bytes | None, timestamp: int) -> tuple[bytes, bytes | None]:
         """Return the row for a record."""
         if key == META_KEY:
-            return _META_ROW, data
+            return META_ROW, data
         if key.startswith(META_KEY):
             key = key[:-1]
         if data is None:
-            return escaped(key) + _TIME.pack(timestamp), _DELETED
+            return escaped(key) + TIME.pack(timestamp), DELETED
         value, at, headers, _ = unwrap(data)
-        row_key = escaped(key) + _TIME.pack(timestamp if at is None else at)
+        row_key = escaped(key) + TIME.pack(timestamp if at is None else at)
         if (_IS, b"gone") in headers:
             return row_key, None
-        return row_key, _DELETED if (_IS, b"deletion") in headers else wrap(value)
+        return row_key, DELETED if (_IS, b"deletion") in headers else wrap(value)
 
 
 build_versioned_store.topic_rows = VersionedTopicRows  # type: ignore[attr-defined]
@@ -310,9 +318,9 @@ def _shown(version: VersionedRecord) -> VersionedRecord | None:
 
 
 def _timestamp(row: bytes) -> int:
-    return int(_TIME.unpack_from(row, len(row) - _TIME.size)[0])
+    return int(TIME.unpack_from(row, len(row) - TIME.size)[0])
 
 
 def _before(start: bytes, time: int) -> bytes:
     """Return the end of a range of a key's versions that are older than `time`."""
-    return start if time < 0 else start + (_TIME.pack(time) if time <= INT64_MAX else _AFTER_ALL)
+    return start if time < 0 else start + (TIME.pack(time) if time <= LAST_TIME else _AFTER_ALL)

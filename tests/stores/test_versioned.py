@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from penstock.errors import SerdeError, StoreError
 from penstock.plugins.changelogs.topic_records import decode, encode
 from penstock.record import RecordBatch, TopicPartition
-from penstock.store import StoreBackend, StoreBackendFactory
+from penstock.store import Change, StoreBackend, StoreBackendFactory
 from penstock.store_kinds.versioned import (
     NOT_PUT,
     VALID_TO_UNDEFINED,
@@ -22,9 +23,9 @@ from penstock.store_kinds.versioned import (
     VersionedRecord,
     VersionedStoreSpec,
 )
-from penstock.stores.layers import plain
+from penstock.stores.layers import history, plain
 from penstock.stores.layers.commit_buffer import CommitBuffer
-from penstock.stores.layers.escaping import escaped
+from penstock.stores.layers.escaping import escaped, unescaped
 from penstock.stores.layers.versioned import META_KEY, VersionedTopicRows
 from penstock.stores.lmdb import LmdbBackend
 from penstock.stores.memory import MemoryBackend
@@ -106,15 +107,19 @@ class Versioned(RuleBasedStateMachine):
     backend_name: ClassVar[str]
     key_serde: ClassVar[str | None]
 
-    @initialize(history=st.sampled_from([0, 10, 30]), grace=st.sampled_from([0, 5, 30]))
-    def start(self, history: int, grace: int) -> None:
+    @initialize(data=st.data(), history=st.sampled_from([0, 10, 30]), grace=st.sampled_from([0, 5, 30, 30]))
+    def start(self, data: st.DataObject, history: int, grace: int) -> None:
+        few = st.lists(st.sampled_from(KEYS[self.key_serde]), min_size=1, max_size=3)
+        self.few_keys = data.draw(few, "keys")
         self.temporary = tempfile.TemporaryDirectory()
         self.context = Context()
         self.history, self.grace = history, min(history, grace)
+        self.longest = history
         self.committed = Model()
         self.seen = Model()
         self.keys = SERDES[self.key_serde]()
         self.late = 0
+        self.deltas: list[list[Change]] = []
         self.open()
 
     def teardown(self) -> None:
@@ -123,8 +128,9 @@ class Versioned(RuleBasedStateMachine):
             self.temporary.cleanup()
 
     def open(self) -> None:
-        self.backend: StoreBackend = BACKENDS[self.backend_name](Path(self.temporary.name), ["s"])
-        self.buffer = CommitBuffer(self.backend, "s")
+        self.backend: StoreBackend = BACKENDS[self.backend_name](Path(self.temporary.name), ["s", "index"])
+        self.buffer, self.index = CommitBuffer(self.backend, "s"), CommitBuffer(self.backend, "index")
+        self.context.given_index = self.index
         self.build()
 
     def build(self) -> None:
@@ -134,17 +140,20 @@ class Versioned(RuleBasedStateMachine):
         self.store: VersionedKeyValueStore[Any, Any] = store
 
     def drawn(self, data: st.DataObject) -> tuple[Any, bytes]:
-        key = data.draw(st.sampled_from(KEYS[self.key_serde]), "key")
+        key = data.draw(st.sampled_from(self.few_keys), "key")
         return key, self.keys.serialize(key)
 
     def time(self, data: st.DataObject) -> int:
         """Return a time around the newest one, mostly."""
         newest = max(0, self.seen.newest)
-        near = st.integers(-40, 10).map(lambda delta: max(0, newest + delta))
-        return data.draw(near | st.sampled_from([0, newest, newest + 1, newest + 100]), "time")
+        near = st.integers(-self.history - 2, 6).map(lambda delta: max(0, newest + delta))
+        return data.draw(near | near | st.sampled_from([0, newest, newest + 1, newest + 100]), "time")
 
     @rule(data=st.data(), value=st.sampled_from(VALUES) | st.none())
     def put(self, data: st.DataObject, value: Any) -> None:
+        self.put_one(data, value)
+
+    def put_one(self, data: st.DataObject, value: Any) -> None:
         (key, raw), timestamp = self.drawn(data), self.time(data)
         answer = self.store.put(key, value, timestamp)
         if self.seen.is_late(timestamp, self.grace):
@@ -157,6 +166,11 @@ class Versioned(RuleBasedStateMachine):
         assert self.context.late == self.late
         if isinstance(value, list):
             assert value == [1, [2]]
+
+    @rule(data=st.data(), values=st.lists(st.sampled_from([1, 2, None]), min_size=2, max_size=6))
+    def put_several(self, data: st.DataObject, values: list[Any]) -> None:
+        for value in values:
+            self.put_one(data, value)
 
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
@@ -198,14 +212,22 @@ class Versioned(RuleBasedStateMachine):
     def commit(self) -> None:
         self.store.flush()
         version = self.backend.version()
-        self.backend.write({"s": self.buffer.local_changes(self.buffer.changes())}, version, (version or "") + "x")
-        self.buffer.clear()
+        delta = self.buffer.changes()
+        assert self.buffer.topic_changes(delta) == delta, "what is freed writes nothing into a changelog topic"
+        rows, index = self.buffer.local_changes(delta), self.index.local_changes(self.index.changes())
+        self.backend.write({"s": rows, "index": index}, version, (version or "") + "x")
+        self.deltas.append(delta)
+        self.drop()
         self.committed = self.seen.copy()
+
+    def drop(self) -> None:
+        self.buffer.clear()
+        self.index.clear()
 
     @rule()
     def fail(self) -> None:
         self.store.discard()
-        self.buffer.clear()
+        self.drop()
         self.seen = self.committed.copy()
 
     @rule()
@@ -220,11 +242,45 @@ class Versioned(RuleBasedStateMachine):
         self.seen = self.committed.copy()
         self.open()
 
+    @rule(in_topic=st.booleans())
+    def restore(self, in_topic: bool) -> None:
+        """The changelog has everything that was put, also what this host has freed."""
+        form = VersionedTopicRows({})
+        rows: dict[bytes, bytes | None] = {key: None for key, _ in self.backend.range("s")}
+        for delta in self.deltas:
+            if in_topic:
+                records = (form.record_of(*change) for change in delta)
+                rows.update(form.row_of(key, data, 1 if at is None else at) for key, data, at in records)
+            else:
+                rows.update(delta)
+        version = self.backend.version()
+        self.backend.write({"s": sorted(rows.items()), "index": [(b"", None)]}, version, (version or "") + "x")
+        self.fail()
+
+    @rule()
+    def wait_for_expiry(self) -> None:
+        """After some commits nothing is left that has been gone for longer than a bucket, and the index fits."""
+        for _ in range(30):
+            self.commit()
+        for raw in self.seen.versions:
+            start = escaped(raw)
+            kept = [int.from_bytes(row[-8:]) for row, _ in self.backend.range("s", start, start + b"\xff" * 9)]
+            valid = [version.timestamp for version in self.seen.valid(raw)]
+            limit = self.seen.bound - self.longest // 4 - 1
+            assert {each.timestamp for each in self.seen.valid(raw) if each.value is not None} <= set(kept)
+            for older, newer in itertools.pairwise(sorted({*kept, *valid})):
+                assert older not in kept or newer > limit, (kept, valid)
+            old_deletions = [at for at, value in self.seen.versions[raw].items() if value is None and at <= limit]
+            assert not set(old_deletions) & set(kept)
+        for row, _ in self.backend.range("index", b"\x01"):
+            assert row[9:] in self.seen.versions
+
     @rule(history=st.sampled_from([0, 10, 30, 60]))
     def another_program(self, history: int) -> None:
         """A later program may have another retention; what one has dropped does not come back with the next."""
         self.commit()
         self.history = history
+        self.longest = max(self.longest, history)
         self.grace = min(self.grace, history)
         self.build()
         self.seen.bound = max(self.seen.bound, self.seen.newest - history)
@@ -235,6 +291,7 @@ class Versioned(RuleBasedStateMachine):
 @pytest.mark.parametrize("backend", ["memory", "lmdb"])
 def test_any_history(monkeypatch: pytest.MonkeyPatch, backend: str, key_serde: str | None) -> None:
     monkeypatch.setattr(plain, "CACHED_ENTRIES", 4)  # entries are evicted all the time
+    monkeypatch.setattr(history, "_FREED_ROWS", 3)
 
     class Machine(Versioned):
         pass
@@ -243,7 +300,7 @@ def test_any_history(monkeypatch: pytest.MonkeyPatch, backend: str, key_serde: s
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=40 if backend == "memory" else 10,
+            max_examples=60 if backend == "memory" else 15,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),
@@ -252,9 +309,11 @@ def test_any_history(monkeypatch: pytest.MonkeyPatch, backend: str, key_serde: s
 
 
 def build(tmp_path: Path, **spec: Any) -> tuple[VersionedKeyValueStore[Any, Any], CommitBuffer]:
-    buffer = CommitBuffer(MemoryBackend(tmp_path, ["prices"]), "prices")
+    backend = MemoryBackend(tmp_path, ["prices", "index"])
+    buffer, context = CommitBuffer(backend, "prices"), Context()
+    context.given_index = CommitBuffer(backend, "index")
     options = {"history_retention_ms": 100, "grace_ms": 100, **spec}
-    store = VersionedStoreSpec("prices", **options).build(buffer, Context())
+    store = VersionedStoreSpec("prices", **options).build(buffer, context)
     assert isinstance(store, VersionedKeyValueStore)
     return store, buffer
 
@@ -262,7 +321,9 @@ def build(tmp_path: Path, **spec: Any) -> tuple[VersionedKeyValueStore[Any, Any]
 def commit(buffer: CommitBuffer, store: VersionedKeyValueStore[Any, Any]) -> None:
     store.flush()
     backend = buffer._backend
-    backend.write({buffer.name: buffer.changes()}, backend.version(), (backend.version() or "") + "x")
+    backend.write(
+        {buffer.name: buffer.local_changes(buffer.changes())}, backend.version(), (backend.version() or "") + "x"
+    )
     buffer.clear()
 
 
@@ -297,11 +358,25 @@ def test_an_out_of_order_version_puts_the_latest_one_last_in_the_changelog(tmp_p
     """A changelog topic is compacted: the last record of a key stays."""
     store, buffer = build(tmp_path)
     store.put("a", "old", 10)
-    store.put("a", "new", 20)
+    store.put("a", "new", 60)
     commit(buffer, store)
     store.put("a", "between", 15)
     rows = [row for row, _ in buffer.changes()]
     assert [int.from_bytes(row[-8:]) for row in rows] == [15, 20]
+
+
+def test_gone_versions_are_freed_when_a_key_is_not_put_again(tmp_path: Path) -> None:
+    store, buffer = build(tmp_path)
+    store.put("a", "new", 60)
+    store.put("a", "old", 10)
+    store.put("b", None, 20)
+    store.put("c", "only", 20)
+    commit(buffer, store)
+    store.put("d", "newest", 60 + 100 + 25)
+    commit(buffer, store)
+    rows = [unescaped(row)[0][1:] for row, _ in buffer.range() if row]
+    assert rows == [b"a", b"c", b"d"]
+    assert store.get("a") == VersionedRecord("new", 60)
 
 
 ROWS = st.tuples(
