@@ -117,13 +117,16 @@ def play(case: Case, driver: Driver) -> dict[str, Any]:
         if error is not None:
             return {"outputs": outputs, "error": error}
     stores = {
-        name: dump(driver.store(name), wanted["type"]) for name, wanted in case["expected"].get("stores", {}).items()
+        name: dump(driver.store(name), wanted["type"], case)
+        for name, wanted in case["expected"].get("stores", {}).items()
     }
     return {"outputs": outputs, "stores": stores, "metrics": {"dropped_records": driver.dropped_records()}}
 
 
-def dump(store: Any, kind: str) -> dict[str, Any]:
+def dump(store: Any, kind: str, case: Case) -> dict[str, Any]:
     """Return a store's content in the form of the vectors."""
+    if kind == "versioned":
+        return {"type": kind, "entries": [row for key in input_keys(case) for row in versions(store, key, case)]}
     if kind == "window":
         with store.all() as entries:
             rows = [[key._asdict(), *value_and_timestamp(store, value)] for key, value in entries]
@@ -136,6 +139,18 @@ def dump(store: Any, kind: str) -> dict[str, Any]:
         return {"type": f"{kind} (this runner cannot dump it yet)"}
     with store.all() as entries:
         return {"type": "kv", "entries": [[key, *value_and_timestamp(store, value)] for key, value in entries]}
+
+
+def input_keys(case: Case) -> list[str]:
+    return sorted({op["key"] for op in case["inputs"] if op.get("key") is not None})
+
+
+def versions(store: Any, key: str, case: Case) -> list[list[Any]]:
+    """Return a key's current version, and those that are found by the timestamps of the inputs, newest first."""
+    times = {op["ts"] for op in case["inputs"] if "ts" in op}
+    found = [version for version in (store.get(key), *(store.get(key, time) for time in times)) if version is not None]
+    by_timestamp = {version.timestamp: version.value for version in found}
+    return [[key, value, timestamp] for timestamp, value in sorted(by_timestamp.items(), reverse=True)]
 
 
 def value_and_timestamp(store: Any, value: Any) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Processors whose records are commands to a window or session store, as in the vectors."""
+"""Processors whose records are commands to a window, session or versioned store, as in the vectors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from penstock import Processor, Record
+from penstock.store_kinds.versioned import NOT_PUT, VALID_TO_UNDEFINED, VersionedRecord
 from penstock.store_kinds.windowed import Windowed
 
 
@@ -98,3 +99,25 @@ class SessionCommands(StoreCommands):
             low, high, *times = arguments
             return listed_by_key(store.find_sessions_range(open_end(low), open_end(high), *map(int, times)))
         raise ValueError(f"unknown command {record.value!r}")
+
+
+class VersionedCommands(StoreCommands):
+    def answer(self, record: Record) -> str:
+        store, key, timestamp = self.store, record.key, record.timestamp
+        command, *arguments = record.value.split(" ")
+        if command in ("put", "putnull"):
+            valid_to = store.put(key, arguments[0] if arguments else None, timestamp)
+            if valid_to == NOT_PUT:
+                return "not_put"
+            return f"valid_to={'undefined' if valid_to == VALID_TO_UNDEFINED else valid_to}"
+        if command == "del":
+            return shown(store.delete(key, timestamp))
+        if command == "get":
+            return shown(store.get(key))
+        if command == "asof":
+            return shown(store.get(key, int(arguments[0])))
+        raise ValueError(f"unknown command {record.value!r}")
+
+
+def shown(version: VersionedRecord | None) -> str:
+    return "-" if version is None else f"{version.value}@{version.timestamp}"

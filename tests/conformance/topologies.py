@@ -16,9 +16,10 @@ from penstock import (
     key_value_store,
 )
 from penstock.store_kinds.session import session_store
+from penstock.store_kinds.versioned import versioned_store
 from penstock.store_kinds.window import window_store
 
-from .store_commands import SessionCommands, WindowCommands, text
+from .store_commands import SessionCommands, VersionedCommands, WindowCommands, text
 
 Params = dict[str, Any]
 BUILDERS: dict[str, Callable[[Params], Topology]] = {}
@@ -149,6 +150,12 @@ def papi_window_store(params: Params) -> Topology:
 def papi_session_store(params: Params) -> Topology:
     store = session_store("s", retention=f"{params['retention']}ms", key_serde="str")
     return one_node(SessionCommands, stores=(store,))
+
+
+@topology
+def papi_versioned_store(params: Params) -> Topology:
+    store = versioned_store("s", history_retention=f"{params['history']}ms", key_serde="str")
+    return one_node(VersionedCommands, stores=(store,))
 
 
 class Punctuating(Processor):
