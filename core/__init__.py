@@ -88,6 +88,8 @@ from .store_kinds.key_value import (
     TimestampedKeyValueStore,
     key_value_store,
 )
+from .store_kinds.list_store import ListStore, ListStoreSpec, ReadOnlyListStore, list_store
+from .store_kinds.lru_map import LruMapSpec, lru_map
 from .store_kinds.session import ReadOnlySessionStore, SessionStore, SessionStoreSpec, session_store
 from .store_kinds.versioned import (
     NOT_PUT,
@@ -144,9 +146,12 @@ __all__ = [
     "KeyValueStore",
     "KeyValueStoreSpec",
     "Lease",
+    "ListStore",
+    "ListStoreSpec",
     "Log",
     "LogError",
     "LogFactory",
+    "LruMapSpec",
     "ManualClock",
     "Node",
     "NodeMetrics",
@@ -165,6 +170,7 @@ __all__ = [
     "PunctuationType",
     "Punctuator",
     "ReadOnlyKeyValueStore",
+    "ReadOnlyListStore",
     "ReadOnlySessionStore",
     "ReadOnlyVersionedKeyValueStore",
     "ReadOnlyWindowStore",
@@ -227,6 +233,8 @@ __all__ = [
     "fail_on_invalid_timestamp",
     "hookimpl",
     "key_value_store",
+    "list_store",
+    "lru_map",
     "session_store",
     "skip",
     "skip_on_invalid_timestamp",

@@ -18,5 +18,7 @@ def penstock_store_kinds() -> Components:
         "key_value": "penstock.stores.layers.key_value:build_key_value_store",
         "window": "penstock.stores.layers.windowed:build_window_store",
         "session": "penstock.stores.layers.windowed:build_session_store",
+        "lru_map": "penstock.stores.layers.lru_map:build_lru_map",
+        "list": "penstock.stores.layers.list_store:build_list_store",
         "versioned": "penstock.stores.layers.versioned:build_versioned_store",
     }

@@ -1,0 +1,101 @@
+"""RowListStore: a row for each value of a key, in the order of keys and of arrival.
+
+The key of a row is the escaped key and a number (8 bytes) that grows with each value added to the store. The row b""
+has the last number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Any
+
+from penstock.errors import StoreError
+from penstock.store import BytesStore, Entries, StoreContext
+from penstock.store_kinds.list_store import ListStore, ListStoreSpec
+
+from .envelope import PLAIN
+from .escaping import escaped, unescaped
+from .key_form import KeyForm
+from .scan import Scan
+from .value_form import ValueForm
+
+_META_ROW = b""
+_NUMBER = Struct(">Q")
+_AFTER_META = b"\x00"
+_AFTER_ALL = b"\xff" * 9
+"""Behind an escaped key: above every number."""
+
+
+class RowListStore(ListStore[Any, Any]):
+    """A ListStore over a BytesStore."""
+
+    def __init__(self, below: BytesStore, keys: KeyForm, values: ValueForm) -> None:
+        self.name = below.name
+        self._below = below
+        self._keys = keys
+        self._values = values
+        self._last: int | None = None
+        self._saved: int | None = None
+
+    def add(self, key: Any, value: Any) -> None:
+        """Add a value behind those that `key` has."""
+        raw = self._keys.to_bytes(key)
+        if value is None:
+            raise StoreError(f"store {self.name!r}: a value of None cannot be added; `delete` deletes a key's values")
+        data = self._values.to_bytes(raw, value)
+        self._last = (self._read_last() if self._last is None else self._last) + 1
+        self._below.put(escaped(raw) + _NUMBER.pack(self._last), data)
+
+    def delete(self, key: Any) -> None:
+        """Delete all values of `key`."""
+        for row, _ in self._rows(self._keys.to_bytes(key)):
+            self._below.put(row, None)
+
+    def get(self, key: Any) -> list[Any]:
+        """Return the values of `key` in the order they were added."""
+        raw = self._keys.to_bytes(key)
+        return [self._values.to_object(raw, data) for _, data in self._rows(raw)]
+
+    def range(self, start: Any = None, end: Any = None) -> Entries[Any, Any]:
+        """Iterate over (key, value) of start <= key <= end."""
+        low = _AFTER_META if start is None else escaped(self._keys.to_bytes(start))
+        high = None if end is None else escaped(self._keys.to_bytes(end)) + _AFTER_ALL
+        return Scan(self._decoded(self._below.range(low, high)))
+
+    def approximate_count(self) -> int:
+        """Return about how many values there are."""
+        return self._below.approximate_count() - (self._below.get(_META_ROW) is not None)
+
+    def flush(self) -> None:
+        """Write the last number."""
+        if self._last != self._saved and self._last is not None:
+            self._below.put(_META_ROW, PLAIN + _NUMBER.pack(self._last))
+            self._saved = self._last
+
+    def discard(self) -> None:
+        """Forget the last number."""
+        self._last = self._saved = None
+
+    def close(self) -> None:
+        """Forget the last number."""
+        self.discard()
+
+    def _read_last(self) -> int:
+        data = self._below.get(_META_ROW)
+        return 0 if data is None else int(_NUMBER.unpack_from(data, len(PLAIN))[0])
+
+    def _rows(self, raw: bytes) -> Iterator[tuple[bytes, bytes]]:
+        start = escaped(raw)
+        return self._below.range(start, start + _AFTER_ALL)
+
+    def _decoded(self, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[Any, Any]]:
+        for row, data in rows:
+            raw = unescaped(row)[0]
+            yield self._keys.to_object(raw), self._values.to_object(raw, data)
+
+
+def build_list_store(spec: ListStoreSpec, bytes_store: BytesStore, context: StoreContext) -> RowListStore:
+    """Return the store that `spec` declares, on top of `bytes_store`."""
+    keys = KeyForm(spec.name, context.serde(spec.key_serde, spec.name))
+    return RowListStore(bytes_store, keys, ValueForm(spec.name, context.serde(spec.value_serde, spec.name)))

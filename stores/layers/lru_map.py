@@ -1,0 +1,151 @@
+"""LruMap: a key-value store that drops the least recently used entry when it has too many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from struct import Struct
+from typing import Any
+
+from penstock.serde import Serde
+from penstock.store import BytesStore, Entries, StoreContext
+from penstock.store_kinds.key_value import KeyValueStore
+from penstock.store_kinds.lru_map import LruMapSpec
+
+from .envelope import unwrap, wrap
+from .key_form import KeyForm
+from .plain import after_prefix
+from .scan import Scan
+from .value_form import ValueForm
+
+_NUMBER = Struct(">q")
+_HEADER = "__penstock.put"
+_HEAD = wrap(b"", headers=((_HEADER, _NUMBER.pack(0)),))[: -_NUMBER.size]
+"""The beginning of every entry's envelope: a header whose value is the number of the put."""
+_VALUE = len(_HEAD) + _NUMBER.size
+
+
+class LruMap(KeyValueStore[Any, Any]):
+    """A KeyValueStore of at most `max_entries` entries.
+
+    Each entry has the number of its put in a header of its envelope, so the order of the puts is in the changelog, and
+    a record of a changelog topic has key and value as in a key-value store. `_used` has the keys of all entries as
+    bytes, the least recently used one first; None: not read yet.
+    """
+
+    def __init__(self, below: BytesStore, key_serde: Serde[Any], value_serde: Serde[Any], max_entries: int) -> None:
+        self.name = below.name
+        self._below = below
+        self._keys = KeyForm(below.name, key_serde)
+        self._values = ValueForm(below.name, value_serde)
+        self._max_entries = max_entries
+        self._used: dict[bytes, None] | None = None
+        self._puts = 0
+
+    # ------------------------------------------------------------------ single entries
+
+    def get(self, key: Any) -> Any:
+        """Return the value of `key`, or None; if there is one, the entry is the most recently used one."""
+        raw = self._keys.to_bytes(key)
+        used = self._known()
+        if raw not in used:
+            return None
+        del used[raw]
+        used[raw] = None
+        data = self._below.get(raw)
+        return None if data is None else self._values.to_object(raw, data)
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set the value of `key`; None deletes it. Drop the least recently used entry if there are too many."""
+        raw = self._keys.to_bytes(key)
+        used = self._known()
+        if value is None:
+            if raw in used:
+                del used[raw]
+                self._below.put(raw, None)
+            return
+        data = self._values.to_bytes(raw, value)
+        self._puts += 1
+        self._below.put(raw, _HEAD + _NUMBER.pack(self._puts) + data[1:])
+        used.pop(raw, None)
+        used[raw] = None
+        while len(used) > self._max_entries:
+            oldest = next(iter(used))
+            del used[oldest]
+            self._below.put(oldest, None)
+
+    def put_if_absent(self, key: Any, value: Any) -> Any:
+        """Set the value of `key` unless it has one; return the one it had."""
+        old = self.get(key)
+        if old is None:
+            self.put(key, value)
+        return old
+
+    def put_all(self, entries: Iterable[tuple[Any, Any]]) -> None:
+        """Set the values of several keys."""
+        for key, value in entries:
+            self.put(key, value)
+
+    def delete(self, key: Any) -> Any:
+        """Delete `key`; return the value it had."""
+        old = self.get(key)
+        self.put(key, None)
+        return old
+
+    # ------------------------------------------------------------------ scans
+
+    def range(self, start: Any = None, end: Any = None) -> Entries[Any, Any]:
+        """Iterate over start <= key <= end in the order of the serialized keys; no use of the entries."""
+        return self._scan(start, end, reverse=False)
+
+    def reverse_range(self, start: Any = None, end: Any = None) -> Entries[Any, Any]:
+        """Iterate as `range` does, from the highest key down."""
+        return self._scan(start, end, reverse=True)
+
+    def prefix_scan(self, prefix: Any, serde: Serde[Any] | None = None) -> Entries[Any, Any]:
+        """Iterate over keys whose bytes start with `prefix`, serialized with `serde` (default: the key's)."""
+        low = self._keys.to_bytes(prefix, serde)
+        return Scan(self._decoded(self._below.range(low, after_prefix(low))))
+
+    def approximate_count(self) -> int:
+        """Return how many keys there are."""
+        return len(self._known())
+
+    # ------------------------------------------------------------------ the commit
+
+    def discard(self) -> None:
+        """Forget the order of uses."""
+        self._used = None
+
+    def close(self) -> None:
+        """Forget the order of uses."""
+        self.discard()
+
+    # ------------------------------------------------------------------ helpers
+
+    def _known(self) -> dict[bytes, None]:
+        if self._used is None:
+            numbers = {raw: _number(data) for raw, data in self._below.range()}
+            self._used = dict.fromkeys(sorted(numbers, key=numbers.__getitem__))
+            self._puts = max(numbers.values(), default=0)
+        return self._used
+
+    def _scan(self, start: Any, end: Any, *, reverse: bool) -> Entries[Any, Any]:
+        low = None if start is None else self._keys.to_bytes(start)
+        high = None if end is None else self._keys.to_bytes(end) + b"\x00"
+        return Scan(self._decoded(self._below.range(low, high, reverse=reverse)))
+
+    def _decoded(self, entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[Any, Any]]:
+        for raw, data in entries:
+            yield self._keys.to_object(raw), self._values.to_object(raw, data)
+
+
+def build_lru_map(spec: LruMapSpec, bytes_store: BytesStore, context: StoreContext) -> LruMap:
+    """Return the store that `spec` declares, on top of `bytes_store`."""
+    key_serde = context.serde(spec.key_serde, spec.name)
+    return LruMap(bytes_store, key_serde, context.serde(spec.value_serde, spec.name), spec.max_entries)
+
+
+def _number(data: bytes) -> int:
+    """Return the number of an entry's put; 0 for one that has none."""
+    packed = next((content for name, content in unwrap(data).headers if name == _HEADER), None)
+    return 0 if packed is None else int(_NUMBER.unpack(packed)[0])
