@@ -82,6 +82,7 @@ from .store import (
     ValueAndTimestamp,
 )
 from .store_kinds.key_value import (
+    ExpiringKeyValueStore,
     KeyValueStore,
     KeyValueStoreSpec,
     ReadOnlyKeyValueStore,
@@ -132,6 +133,7 @@ __all__ = [
     "Decision",
     "Duration",
     "Entries",
+    "ExpiringKeyValueStore",
     "Fail",
     "Failure",
     "FencedError",

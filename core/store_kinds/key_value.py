@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from ..clock import Duration, duration_ms
 from ..errors import ConfigError, StoreError
 from ..names import is_topic_name
+from ..punctuation import PunctuationType
 from ..serde import Serde
 from ..store import BAD_NAME, Entries, StateStore, ValueAndTimestamp
 from ..store_specs import StoreSpec
@@ -75,6 +76,22 @@ class KeyValueStore(ReadOnlyKeyValueStore[K, V]):
         """Delete `key`; return the value it had."""
 
 
+class ExpiringKeyValueStore(KeyValueStore[K, V]):
+    """A key-value store whose entries may expire: one declared with `ttl`, or with `expires=True`.
+
+    From the moment on at which the store's clock reaches an entry's expiry, the entry is gone for every method. A put
+    of the key begins anew.
+    """
+
+    @abstractmethod
+    def put(self, key: K, value: V | None, ttl: Duration | None = None) -> None:
+        """Set the value of `key`; None deletes it. `ttl` is how long it stays (None: the store's TTL, or for ever).
+
+        Raises ConfigError for a `ttl` that is no duration of at least 1 ms. What is put before the first record, when
+        stream time is not known, does not expire on it.
+        """
+
+
 class TimestampedKeyValueStore(KeyValueStore[K, ValueAndTimestamp]):
     """A key-value store whose values are `ValueAndTimestamp`."""
 
@@ -84,8 +101,8 @@ class KeyValueStoreSpec(StoreSpec):
     """Declares a key-value store.
 
     `key_serde` and `value_serde` are serdes or names of installed ones (None: the default state serde,
-    msgpack). `timestamped` stores hold `ValueAndTimestamp`. `ttl_ms` (milliseconds of stream time; written
-    as a duration in `key_value_store`) hides and removes entries that old.
+    msgpack). `timestamped` stores hold `ValueAndTimestamp`. `ttl_ms` (written as a duration in `key_value_store`) hides
+    and removes entries that old on `ttl_clock`. `expires`: entries may have a TTL of their own.
     """
 
     kind = "key_value"
@@ -94,12 +111,14 @@ class KeyValueStoreSpec(StoreSpec):
     value_serde: str | Serde[Any] | None = None
     timestamped: bool = False
     ttl_ms: int | None = None
+    ttl_clock: PunctuationType = PunctuationType.STREAM_TIME
+    expires: bool = False
     cached: bool = field(default=False, kw_only=True)
 
     @property
     def traits(self) -> StoreTraits:
         """Whether values have timestamps, and whether entries expire."""
-        return StoreTraits(timestamped=self.timestamped, expires=self.ttl_ms is not None)
+        return StoreTraits(timestamped=self.timestamped, expires=self.expires or self.ttl_ms is not None)
 
 
 def key_value_store(
@@ -109,6 +128,8 @@ def key_value_store(
     value_serde: str | Serde[Any] | None = None,
     timestamped: bool = False,
     ttl: Duration | None = None,
+    ttl_clock: PunctuationType = PunctuationType.STREAM_TIME,
+    expires: bool = False,
     cached: bool = False,
     backend: str | None = None,
     logged: bool = True,
@@ -117,11 +138,12 @@ def key_value_store(
 
     Serdes are those of the state (None: the application's `state_serde`). A `timestamped` store holds
     `ValueAndTimestamp`. A `cached` store has a record cache: of several updates of a key, a flush listener gets the
-    last one (`ProcessorContext.set_flush_listener`). `ttl` is a duration of stream time after which an entry is gone,
-    counted from when it was put.
+    last one (`ProcessorContext.set_flush_listener`). `ttl` is a duration of `ttl_clock` (STREAM_TIME or
+    WALL_CLOCK_TIME) after which an entry is gone, counted from when it was put. With it, or with `expires=True` alone,
+    the store is an `ExpiringKeyValueStore`.
     `backend` names an installed store backend (None: the application's). A store that is not `logged` is lost with this
     host. `name` is 1 to 249 letters, digits, '.', '_' or '-'; names that differ in case only are different stores.
-    Raises StoreError for another name, and ConfigError for a `ttl` that is not a duration above 0.
+    Raises StoreError for another name, and ConfigError for a `ttl` that is not a duration above 0 or another clock.
 
     >>> key_value_store("visits", ttl="1h").ttl_ms
     3600000
@@ -133,6 +155,17 @@ def key_value_store(
         raise ConfigError(
             f"ttl of store {name!r}: expected a duration of at least 1ms, found {ttl!r}; None keeps entries for ever"
         )
+    if not isinstance(ttl_clock, PunctuationType):
+        raise ConfigError(f"ttl_clock of store {name!r}: expected STREAM_TIME or WALL_CLOCK_TIME, found {ttl_clock!r}")
     return KeyValueStoreSpec(
-        name, key_serde, value_serde, timestamped, ttl_ms, cached=cached, backend=backend, logged=logged
+        name,
+        key_serde,
+        value_serde,
+        timestamped,
+        ttl_ms,
+        ttl_clock,
+        expires,
+        cached=cached,
+        backend=backend,
+        logged=logged,
     )

@@ -56,7 +56,7 @@ class Task:
     the last commit. `attempt` returns how often a failure was met, this time included. `refusals` are what the log
     refused in earlier attempts, by topic: the production handler is asked about each such record. `stopwatch` returns
     seconds, and serves `decode_seconds` only. `takes_whole_batches`: the driver feeds each batch whole and commits it
-    as one, so the task waits for no input and takes no request for a commit.
+    as one, so the task waits for no input and takes no request for a commit. `progress` has the task's clocks.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Task:
         self._metrics = {node.name: NodeMetrics() for node in subtopology.nodes}
 
         state: dict[str, Any] = json.loads(saved) if saved else {}
-        progress = self._progress = Progress(max(wall_clock_ms, state.get("wall", 0)))
+        progress = self.progress = Progress(max(wall_clock_ms, state.get("wall", 0)))
         progress.stream_time = state.get("stream", -1)
         name = str(task_id)
         self._schedules = Schedules(state, progress.note_change)
@@ -123,8 +123,8 @@ class Task:
     def plan(self, ends: Mapping[TopicPartition, int], wall_clock_ms: int) -> None:
         """Begin a batch: set up to which offset each input has records, and the wall clock, which never goes back."""
         self._inputs.plan(ends)
-        if wall_clock_ms > self._progress.wall_clock:
-            self._progress.wall_clock = wall_clock_ms
+        if wall_clock_ms > self.progress.wall_clock:
+            self.progress.wall_clock = wall_clock_ms
 
     def wants(self) -> list[Want]:
         """Return what to fetch next: the records of every empty input that has more."""
@@ -152,16 +152,16 @@ class Task:
     @property
     def stream_time(self) -> int:
         """The highest timestamp processed (ms); -1 before the first record."""
-        return self._progress.stream_time
+        return self.progress.stream_time
 
     @property
     def wall_clock(self) -> int:
         """The wall clock (ms) as the driver last said."""
-        return self._progress.wall_clock
+        return self.progress.wall_clock
 
     def punctuate_wall_clock(self) -> bool:
         """Fire the wall-clock punctuators that are due; return whether any was."""
-        return self._punctuators.fire(PunctuationType.WALL_CLOCK_TIME, self._progress.wall_clock)
+        return self._punctuators.fire(PunctuationType.WALL_CLOCK_TIME, self.progress.wall_clock)
 
     def next_wall_clock_punctuation(self) -> int | None:
         """Return when the next wall-clock punctuator is due (ms), or None."""
@@ -183,7 +183,7 @@ class Task:
     @property
     def commit_requested(self) -> bool:
         """Whether a processor asked for a commit; `take_commit` answers that."""
-        return self._progress.commit_requested
+        return self.progress.commit_requested
 
     def output_bytes(self) -> int:
         """Return about how many bytes have been produced and not taken."""
@@ -199,7 +199,7 @@ class Task:
         A driver that cannot commit it has to open the task anew. Raises what `process` raises.
         """
         self._caches.flush()
-        progress = self._progress
+        progress = self.progress
         has_changed, progress.has_changed, progress.commit_requested = progress.has_changed, False, False
         return TaskCommit(self._inputs.positions(), self._outputs.take(), has_changed)
 

@@ -13,7 +13,8 @@ from penstock.record import Headers, OutputBatch, RecordBatch, TopicPartition
 from penstock.store import Change
 from penstock.stores.layers.envelope import PLAIN, unwrap, wrap
 
-_KIND, _EXPIRY = "__penstock.timestamped", "__penstock.expiry"
+_KIND, _EXPIRY, _WALL_CLOCK_EXPIRY = "__penstock.timestamped", "__penstock.expiry", "__penstock.wall_clock_expiry"
+_OURS = frozenset({_KIND, _EXPIRY, _WALL_CLOCK_EXPIRY})
 _LONG = Struct(">q")
 
 
@@ -70,7 +71,8 @@ def encode(
                 extra = (*extra, (_KIND, kept))
                 timestamp = max(timestamp, 1)
             if envelope.expiry is not None:
-                extra = (*extra, (_EXPIRY, _LONG.pack(envelope.expiry)))
+                name = _WALL_CLOCK_EXPIRY if envelope.by_wall_clock else _EXPIRY
+                extra = (*extra, (name, _LONG.pack(envelope.expiry)))
         timestamps.append(timestamp)
         headers.append(extra)
     targets = [(partition.partition,)] * len(keys)
@@ -97,9 +99,10 @@ def _decode_records(batch: RecordBatch, stamped: bool) -> Iterator[tuple[bytes, 
         else:
             at: int | None = timestamp if stamped else None
             expiry: int | None = None
+            by_wall_clock = False
             kept: list[tuple[str, bytes | None]] = []
             for name, content in extra:
-                if name in (_KIND, _EXPIRY) and content is not None and len(content) != _LONG.size:
+                if name in _OURS and content is not None and len(content) != _LONG.size:
                     raise ChangelogError(
                         f"changelog topic {batch.topic!r}, partition {batch.partition}: the entry of key {key!r} has a "
                         f"header {name!r} that no penstock wrote, or that was damaged. Only the application may write "
@@ -107,8 +110,8 @@ def _decode_records(batch: RecordBatch, stamped: bool) -> Iterator[tuple[bytes, 
                     )
                 if name == _KIND:
                     at = None if content is None else _LONG.unpack(content)[0]
-                elif name == _EXPIRY and content is not None:
-                    expiry = _LONG.unpack(content)[0]
+                elif name in _OURS and content is not None:
+                    expiry, by_wall_clock = _LONG.unpack(content)[0], name == _WALL_CLOCK_EXPIRY
                 else:
                     kept.append((name, content))
-            yield key, wrap(value, at, tuple(kept), expiry), timestamp
+            yield key, wrap(value, at, tuple(kept), expiry, by_wall_clock), timestamp

@@ -22,6 +22,7 @@ from penstock.record_cache import CacheBudget, RecordCache
 from penstock.settings.application import Application
 from penstock.store import StateStore, StoreBackend
 from penstock.stores.layers.commit_buffer import CommitBuffer
+from penstock.task.progress import Progress
 
 from .locations import making_state_directory
 from .store_context import TaskStoreContext
@@ -51,6 +52,11 @@ class Position:
         """Return what `to_version` wrote; without a version, nothing has been read."""
         return cls() if version is None else cls(**json.loads(version))
 
+    @property
+    def stream_time(self) -> int:
+        """The highest timestamp that was read; -1 before the first record."""
+        return int(json.loads(self.engine).get("stream", -1)) if self.engine else -1
+
     def to_version(self) -> str:
         """Return this as text."""
         return json.dumps(asdict(self))
@@ -70,14 +76,16 @@ class Copy:
             "global",
             application.settings.state_serde,
             spec.store.traits.fixed_options,
-            lambda: -1,
-            lambda: 0,
+            lambda: self.progress.stream_time,
+            lambda: self.progress.wall_clock,
             lambda reason, count: None,
             self._index,
             spec.store.traits.expires,
             RecordCache(self.name, CacheBudget(0)),
         )
         self.store: StateStore = spec.store.build(self.buffer, context)
+        self.progress = Progress(0)
+        """The clocks by which entries expire: stream time is the highest timestamp that was read from the topic."""
         self._version: str | None = None
         self._position = Position()
 
@@ -88,6 +96,7 @@ class Copy:
             # The typed store's objects are of the earlier version.
             self.store.discard()
             self._version, self._position = version, Position.from_version(version)
+            self.progress.stream_time = self._position.stream_time
         return self._position
 
     def write(self, position: Position) -> None:
@@ -115,7 +124,7 @@ class Copy:
         """Replace the content by that of `other`, and take over its backend; the store object stays."""
         other.store.close()
         self.give_up()
-        self.backend, self._version = other.backend, None
+        self.backend, self._version, self.progress = other.backend, None, other.progress
         self.buffer.read_from(other.backend)
         if self._index is not None:
             self._index.read_from(other.backend)

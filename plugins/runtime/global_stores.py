@@ -82,13 +82,14 @@ class _Part:
             ).written_form()
             for name in ("key_serde", "value_serde")
             if hasattr(spec.store, name)
-        )
+        ) + (", with a TTL" if spec.store.traits.expires else "")
         self._attempts: dict[FailureKey, int] = {}
 
     def update(self, log: Log, ends: Mapping[TopicPartition, int], now_ms: int, topic_ids: Mapping[str, str]) -> None:
         targets = {each: end for each, end in ends.items() if each.topic == self._topic}
         topic_id = topic_ids.get(self._topic, "")
         self.copies.refresh()
+        self.copies.current.progress.wall_clock = now_ms
         position = self.copies.current.position()
         # A plan may be older than the copy, if a batch is repeated: ask the log when they contradict each other.
         if not targets or self.copies.is_being_replaced() or _contradiction(position, targets, topic_id, self._form):
@@ -174,7 +175,8 @@ class _Part:
         positions = {each: before.positions.get(str(each.partition), starts.get(each, 0)) for each in targets}
         # Until everything is read, the copy keeps its earlier time.
         as_of_ms = now_ms if before.as_of_ms is None else before.as_of_ms
-        task = self._open_task(copy, positions, before)
+        task = self._open_task(copy, positions, before, now_ms)
+        copy.progress = task.progress
 
         def save(as_of_ms: int) -> None:
             # A global store has no sinks; only dead letters leave it, and each host that keeps a copy sends its own.
@@ -209,7 +211,7 @@ class _Part:
         finally:
             task.close()
 
-    def _open_task(self, copy: Copy, positions: Mapping[TopicPartition, int], saved: Position) -> Task:
+    def _open_task(self, copy: Copy, positions: Mapping[TopicPartition, int], saved: Position, now_ms: int) -> Task:
         source, processor = self.spec.source, self.spec.processor
         edges: dict[str, tuple[str, ...]] = {source.name: (processor.name,), processor.name: ()}
         return Task(
@@ -221,6 +223,7 @@ class _Part:
             {self.spec.store.name: copy.store},
             {},
             saved=saved.engine.encode(),
+            wall_clock_ms=now_ms,
             attempt=lambda failed: self._attempts.get(failed, 0) + 1,
             takes_whole_batches=True,
         )

@@ -19,7 +19,7 @@ from penstock.record_cache import CacheBudget, RecordCache
 from penstock.settings.application import Application
 from penstock.store import Change, Changes, StateStore, StoreContext
 from penstock.stores.layers.commit_buffer import CommitBuffer
-from penstock.stores.layers.ttl import TtlStore
+from penstock.task.progress import Progress
 from penstock.task.task import Task
 
 from .backends import Backends
@@ -27,6 +27,9 @@ from .coverage import Coverage
 from .store_context import TaskStoreContext
 
 _log = logging.getLogger("penstock.state")
+
+_MOST_FREED = 10_000
+"""Freed entries that wait for a commit with other changes; so many are a reason for a commit of their own."""
 
 
 def first_version() -> str:
@@ -68,8 +71,7 @@ class TaskState:
         self._indexes: dict[str, CommitBuffer] = {}
         self.stores: dict[str, StateStore] = {}
         self.version: str | None = None
-        self.stream_time: Callable[[], int] = lambda: -1
-        self.wall_clock: Callable[[], int] = lambda: 0
+        self._progress = Progress(0)
         self.dropped: Callable[[str, str, int], None] = lambda store, reason, count: None
 
     # ------------------------------------------------------------------ opening
@@ -93,11 +95,7 @@ class TaskState:
             index = CommitBuffer(backend, index_name(builder.name)) if kept.has_index else None
             if index is not None:
                 self._indexes[builder.name] = index
-            context = self._context(builder.name, index)
-            # Entries with a TTL from an earlier program still expire; a store with a TTL does that itself.
-            hides = kept.expires and not builder.traits.expires
-            below = TtlStore(buffer, None, context.stream_time) if hides else buffer
-            self.stores[builder.name] = builder.build(below, context)
+            self.stores[builder.name] = builder.build(buffer, self._context(builder.name, index))
 
     def _context(self, store: str, index: CommitBuffer | None) -> StoreContext:
         kept = self._layouts.now[store]
@@ -106,8 +104,8 @@ class TaskState:
             self.task_id,
             self._settings.state_serde,
             kept.fixed_options,
-            lambda: self.stream_time(),
-            lambda: self.wall_clock(),
+            lambda: self._progress.stream_time,
+            lambda: self._progress.wall_clock,
             lambda reason, count: self.dropped(store, reason, count),
             index,
             kept.expires,
@@ -156,8 +154,7 @@ class TaskState:
             if isinstance(node, ProcessorNode)
             for store in node.stores
         }
-        self.stream_time = lambda: task.stream_time
-        self.wall_clock = lambda: task.wall_clock
+        self._progress = task.progress
         self.dropped = lambda store, reason, count: task.drop(owners[store], reason, count)
 
     # ------------------------------------------------------------------ a commit
@@ -173,7 +170,11 @@ class TaskState:
 
     def changes(self) -> Changes:
         """Return what changed since the last commit, by store; call `flush` first."""
-        return {name: changes for name, buffer in self._buffers.items() if (changes := buffer.changes())}
+        return {
+            name: changes
+            for name, buffer in self._buffers.items()
+            if (changes := buffer.changes()) or buffer.freed > _MOST_FREED
+        }
 
     def take_restored(self) -> int:
         """Return how many changes were restored since the last call."""
@@ -207,7 +208,7 @@ class TaskState:
         """
         if self._changelog is None:
             return []
-        logged = {name: rows for name, rows in changes.items() if name in self._logged}
+        logged = {name: rows for name, rows in changes.items() if rows and name in self._logged}
         previous = self.version if self._coverage.had_changelog else None
         self._changelog.append(logged, previous, version, commit)
         if getattr(self._changelog, "in_log", False):

@@ -56,15 +56,15 @@ class _Notes:
 def cache_key_value_store(store: PlainStore, cache: RecordCache) -> PlainStore:
     """Let `cache` have the updates of a key-value store; return the store."""
     put, get = store.put, store.get
-    notes = _Notes(cache, store.keys, store.values)
+    notes = _Notes(cache, store.keys, store.user_values)
 
-    def cached(key: Any, value: Any) -> None:
+    def cached(key: Any, value: Any, **options: Any) -> None:
         if cache.listener is None:
-            put(key, value)
+            put(key, value, **options)
             return
         which = notes.which(key)
         old = None if cache.has(which) else get(key)
-        put(key, value)
+        put(key, value, **options)
         new = notes.frozen(key, value)
         cache.note(which, key, new, old, _size(key) + _size(new))
 

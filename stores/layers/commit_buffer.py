@@ -114,6 +114,11 @@ class CommitBuffer:
         return len(self._changes)
 
     @property
+    def freed(self) -> int:
+        """How many entries were freed or swept and are deleted with the next commit."""
+        return len(self._freed) + len(self._swept) + len(self._freed_here)
+
+    @property
     def size_bytes(self) -> int:
         """About how many bytes of memory the pending changes hold."""
         return self._size_bytes

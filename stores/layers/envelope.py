@@ -1,8 +1,8 @@
 """The envelope around a stored value: the value, and optionally its timestamp, headers and expiry.
 
-A byte of flags, then what the flags say is there, in this order: expiry (8 bytes), timestamp (8 bytes), headers (a
-length of 4 bytes and as many bytes), and the value to the end. A plain value costs one byte. All numbers are
-big-endian.
+A byte of flags, then what the flags say is there, in this order: expiry (8 bytes; another flag says by which clock),
+timestamp (8 bytes), headers (a length of 4 bytes and as many bytes), and the value to the end. A plain value costs one
+byte. All numbers are big-endian.
 """
 
 from __future__ import annotations
@@ -17,30 +17,52 @@ from penstock.record import Headers
 PLAIN = b"\x00"
 """The envelope of a value alone: put it in front."""
 
-_EXPIRY, _TIMESTAMP, _HEADERS = 1, 2, 4
+EXPIRING = 1
+"""The flag of an envelope with an expiry by stream time, which follows the flags."""
+EXPIRING_BY_WALL_CLOCK = 9
+"""The flags of one with an expiry by the wall clock."""
+
+_EXPIRY, _TIMESTAMP, _HEADERS, _WALL_CLOCK = 1, 2, 4, 8
 _LONG = Struct(">q")
 _LENGTH = Struct(">i")
 _STAMPED = Struct(">Bq")
 
 
 class Envelope(NamedTuple):
-    """What an envelope holds. Times are milliseconds; a `timestamp` or `expiry` of None is not there."""
+    """What an envelope holds. Times are milliseconds; a `timestamp` or `expiry` of None is not there.
+
+    `by_wall_clock`: the expiry is a time of the wall clock, not of stream time.
+    """
 
     value: bytes
     timestamp: int | None = None
     headers: Headers = ()
     expiry: int | None = None
+    by_wall_clock: bool = False
 
 
-def wrap(value: bytes, timestamp: int | None = None, headers: Headers = (), expiry: int | None = None) -> bytes:
+class Expiry(NamedTuple):
+    """When an entry expires (ms), and by which clock."""
+
+    time: int
+    by_wall_clock: bool
+
+
+def wrap(
+    value: bytes,
+    timestamp: int | None = None,
+    headers: Headers = (),
+    expiry: int | None = None,
+    by_wall_clock: bool = False,
+) -> bytes:
     """Return an envelope.
 
     >>> unwrap(wrap(b"v", timestamp=5, headers=(("h", None),)))
-    Envelope(value=b'v', timestamp=5, headers=(('h', None),), expiry=None)
+    Envelope(value=b'v', timestamp=5, headers=(('h', None),), expiry=None, by_wall_clock=False)
     """
     flags, parts = 0, []
     if expiry is not None:
-        flags |= _EXPIRY
+        flags |= EXPIRING_BY_WALL_CLOCK if by_wall_clock else EXPIRING
         parts.append(_LONG.pack(expiry))
     if timestamp is not None:
         flags |= _TIMESTAMP
@@ -56,7 +78,7 @@ def unwrap(data: bytes) -> Envelope:
     """Return what an envelope holds. Raises StoreError for anything that is none."""
     try:
         flags, at = data[0], 1
-        if flags & ~(_EXPIRY | _TIMESTAMP | _HEADERS):
+        if flags & ~(_EXPIRY | _TIMESTAMP | _HEADERS | _WALL_CLOCK):
             raise StoreError(f"a stored value was written by a newer version of penstock (flags {flags}): upgrade")
         expiry = timestamp = None
         headers: Headers = ()
@@ -72,7 +94,7 @@ def unwrap(data: bytes) -> Envelope:
             at += 4 + length
     except (IndexError, ValueError, struct_error) as error:
         raise StoreError(f"a stored value is damaged: {data[:40]!r}") from error
-    return Envelope(data[at:], timestamp, headers, expiry)
+    return Envelope(data[at:], timestamp, headers, expiry, bool(flags & _WALL_CLOCK))
 
 
 def wrap_stamped(value: bytes, timestamp: int) -> bytes:
@@ -85,14 +107,15 @@ def value_of(data: bytes) -> bytes:
     return data[1:] if data[:1] == PLAIN else unwrap(data).value
 
 
-def expiry_of(data: bytes) -> int | None:
+def expiry_of(data: bytes) -> Expiry | None:
     """Return the expiry in an envelope, or None."""
-    return int(_LONG.unpack_from(data, 1)[0]) if data[0] & _EXPIRY else None
+    flags = data[0]
+    return Expiry(_LONG.unpack_from(data, 1)[0], bool(flags & _WALL_CLOCK)) if flags & _EXPIRY else None
 
 
-def with_expiry(data: bytes, expiry: int) -> bytes:
+def with_expiry(data: bytes, expiry: int, by_wall_clock: bool = False) -> bytes:
     """Return an envelope without expiry as one with it."""
-    return bytes((data[0] | _EXPIRY,)) + _LONG.pack(expiry) + data[1:]
+    return _STAMPED.pack(data[0] | (EXPIRING_BY_WALL_CLOCK if by_wall_clock else EXPIRING), expiry) + data[1:]
 
 
 def _pack_headers(headers: Headers) -> bytes:

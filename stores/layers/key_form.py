@@ -25,11 +25,10 @@ class KeyForm:
     other type is serialized and deserialized first; if that gives one of `types`, it is the same key.
     """
 
-    def __init__(self, store: str, serde: Serde[Any], *, keeps: bool = True) -> None:
-        """With `keeps` False, no entry may be kept as an object."""
+    def __init__(self, store: str, serde: Serde[Any]) -> None:
         self._store = store
         self.serde = serde
-        self.types = _KEY_TYPES & (serde.immutable_types | serde.checked_types) if keeps else frozenset()
+        self.types = _KEY_TYPES & (serde.immutable_types | serde.checked_types)
 
     def locate(self, key: Any) -> tuple[bytes, Any]:
         """Return the bytes of `key`, and the key under which its entry may be kept (MISSING: not at all)."""

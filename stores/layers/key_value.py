@@ -1,4 +1,4 @@
-"""What a declared key-value store becomes: a PlainStore or a StampedStore over the layers below."""
+"""What a declared key-value store becomes: a PlainStore, StampedStore or ExpiringStore over the layers below."""
 
 from __future__ import annotations
 
@@ -6,18 +6,25 @@ from penstock.store import BytesStore, StateStore, StoreContext
 from penstock.store_kinds.key_value import KeyValueStoreSpec
 
 from .caching import cache_key_value_store
+from .expiring import ExpiringStore
 from .plain import PlainStore
 from .stamped import StampedStore
-from .ttl import TtlStore
+
+_HINT = "entries have no TTL; declare it as key_value_store(NAME, expires=True) or with ttl=... for the whole store"
 
 
 def build_key_value_store(spec: KeyValueStoreSpec, bytes_store: BytesStore, context: StoreContext) -> StateStore:
     """Return the store that `spec` declares, on top of `bytes_store`."""
-    key_serde = context.serde(spec.key_serde, spec.name)
-    value_serde = context.serde(spec.value_serde, spec.name)
-    kind = StampedStore if spec.timestamped else PlainStore
-    below: BytesStore = bytes_store
-    if spec.ttl_ms is not None:
-        below = TtlStore(bytes_store, spec.ttl_ms, context.stream_time)
-    store = kind(below, key_serde, value_serde)
+    store = _build(spec, bytes_store, context)
     return cache_key_value_store(store, context.record_cache) if spec.cached else store
+
+
+def _build(spec: KeyValueStoreSpec, bytes_store: BytesStore, context: StoreContext) -> PlainStore:
+    key_serde = context.serde(spec.key_serde, spec.name)
+    if spec.traits.expires or context.expires:
+        return ExpiringStore(bytes_store, key_serde, spec, context)
+    kind = StampedStore if spec.timestamped else PlainStore
+    store = kind(bytes_store, key_serde, context.serde(spec.value_serde, spec.name))
+    # For `put(key, value, ttl=...)` Python itself makes the error, of the function's name: no check slows down a put.
+    setattr(store.put, "__qualname__", f"store {spec.name!r}: {_HINT}: put")  # noqa: B010
+    return store

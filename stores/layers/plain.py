@@ -12,7 +12,6 @@ from penstock.store_kinds.key_value import KeyValueStore
 
 from .key_form import MISSING, KeyForm
 from .scan import Scan
-from .ttl import TtlStore
 from .value_form import ValueForm
 
 CACHED_ENTRIES = 131_072
@@ -32,9 +31,7 @@ class PlainStore(KeyValueStore[Any, Any]):
     form_of_values: ClassVar[type[ValueForm]] = ValueForm
 
     def __init__(self, below: BytesStore, key_serde: Serde[Any], value_serde: Serde[Any]) -> None:
-        # An entry that is kept as an object would never expire.
-        keys = KeyForm(below.name, key_serde, keeps=not isinstance(below, TtlStore))
-        self._begin(below, keys, self.form_of_values(below.name, value_serde))
+        self._begin(below, KeyForm(below.name, key_serde), self.form_of_values(below.name, value_serde))
 
     def _begin(self, below: BytesStore, keys: KeyForm, values: ValueForm) -> None:
         self.name = below.name
@@ -46,6 +43,11 @@ class PlainStore(KeyValueStore[Any, Any]):
         # The two hot methods are closures: no look-up in self, and no type check where no other type can be equal.
         setattr(self, "get", self._compile_get())  # noqa: B010
         setattr(self, "put", self._compile_put())  # noqa: B010
+
+    @property
+    def user_values(self) -> ValueForm:
+        """The form of the values as the user has them."""
+        return self.values
 
     # ------------------------------------------------------------------ single entries
 
@@ -160,8 +162,6 @@ class PlainStore(KeyValueStore[Any, Any]):
     def flush(self) -> None:
         """Serialize the cache into the BytesStore below."""
         self.flush_cache()
-        if isinstance(self._below, TtlStore):
-            self._below.delete_expired()
 
     def flush_cache(self) -> None:
         """Serialize entries that were put since the last flush; they stay cached for reading."""

@@ -93,6 +93,10 @@ class ValueForm:
         serialize = self._serde.serializer()
         return {key_bytes(key): None if value is None else PLAIN + serialize(value) for key, value in entries.items()}
 
+    def serializer(self) -> Callable[[Any], bytes]:
+        """Return a function that serializes contents sooner than the serde's `serialize`; it may refuse some."""
+        return self._serde.serializer()
+
     def _decode(self, data: bytes) -> Any:
         return self._deserialize(value_of(data))
 

@@ -303,7 +303,7 @@ class VersionedTopicRows:
             key = key[:-1]
         if data is None:
             return escaped(key) + TIME.pack(timestamp), DELETED
-        value, at, headers, _ = unwrap(data)
+        value, at, headers, *_ = unwrap(data)
         row_key = escaped(key) + TIME.pack(timestamp if at is None else at)
         if (_IS, b"gone") in headers:
             return row_key, None

@@ -71,7 +71,7 @@ def open_task(
             lambda: 0,
             lambda reason, count: None,
             index,
-            False,
+            store.traits.expires,
             RecordCache(store.name, CacheBudget(0)),
         )
         return store.build(CommitBuffer(backend, store.name), context)

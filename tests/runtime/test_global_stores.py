@@ -10,7 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import Application, Processor, Record, StoreError, Topology, UnknownTopicError, key_value_store
+from penstock import (
+    STREAM_TIME,
+    WALL_CLOCK_TIME,
+    Application,
+    Processor,
+    PunctuationType,
+    Record,
+    StoreError,
+    Topology,
+    UnknownTopicError,
+    key_value_store,
+)
 from penstock.handlers import DeadLetter, Retry, skip
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.global_stores import GlobalStores
@@ -211,3 +222,40 @@ def test_retries_end_and_dead_letters_are_sent(tmp_path: Path, log: MemoryLog) -
     assert waits == [0.02, 0.02]
     assert produced(log, "dead") == [("a", "raise", 0)]
     resources.close()
+
+
+@pytest.mark.parametrize("clock", [STREAM_TIME, WALL_CLOCK_TIME])
+def test_entries_expire_by_the_topics_stream_time_or_the_batchs_clock(
+    tmp_path: Path, log: MemoryLog, clock: PunctuationType
+) -> None:
+    def table(**options: Any) -> Application:
+        topology = Topology().add_source("in", "in").add_processor("look-up", LookUp, "in").add_global_store(
+            key_value_store("table", key_serde="str", **options), "table-source", "table", "table-fill", Table
+        )  # fmt: skip
+        return Application("app", topology, log="memory:", data_dir=str(tmp_path), store_backend="lmdb")
+
+    def fill_at(timestamp: int, key: str) -> None:
+        log.append(OutputBatch("table", [key.encode()], [b"1"], [timestamp]))
+
+    expiring = table(ttl="10ms", ttl_clock=clock)
+    one, other = (GlobalStores(expiring, tmp_path) for _ in range(2))
+    fill_at(100, "a")
+    one.update(log, {}, 100)
+    fill_at(105, "b")
+    for each in (one, other):
+        each.update(log, {}, 105)
+        assert contents(each) == {"a": "1", "b": "1"}
+    fill_at(111, "c")
+    for each in (other, one):
+        each.update(log, {}, 111)
+        assert contents(each) == {"b": "1", "c": "1"}
+    one.close()
+    other.close()
+    again = GlobalStores(expiring, tmp_path)
+    again.update(log, {}, 112)
+    assert contents(again) == {"b": "1", "c": "1"}
+    again.close()
+    without = GlobalStores(table(), tmp_path)
+    without.update(log, {}, 10**6)
+    assert contents(without) == {"a": "1", "b": "1", "c": "1"}, "built again"
+    without.close()

@@ -11,6 +11,7 @@ from penstock.record import Headers
 from penstock.stores.layers.envelope import (
     PLAIN,
     Envelope,
+    Expiry,
     expiry_of,
     unwrap,
     value_of,
@@ -25,19 +26,20 @@ HEADERS = st.lists(st.tuples(st.text(st.characters(codec="utf-8"), max_size=5), 
 )
 
 
-@given(st.binary(), TIME | st.none(), HEADERS, TIME | st.none())
-def test_round_trip(value: bytes, timestamp: int | None, headers: Headers, expiry: int | None) -> None:
-    data = wrap(value, timestamp, headers, expiry)
-    assert unwrap(data) == Envelope(value, timestamp, headers, expiry)
+@given(st.binary(), TIME | st.none(), HEADERS, st.builds(Expiry, TIME, st.booleans()) | st.none())
+def test_round_trip(value: bytes, timestamp: int | None, headers: Headers, expiry: Expiry | None) -> None:
+    kept = expiry or (None, False)
+    data = wrap(value, timestamp, headers, *kept)
+    assert unwrap(data) == Envelope(value, timestamp, headers, *kept)
     assert value_of(data) == value
     assert expiry_of(data) == expiry
 
 
-@given(st.binary(), TIME, HEADERS, TIME)
-def test_the_short_ways_are_the_long_one(value: bytes, timestamp: int, headers: Headers, expiry: int) -> None:
+@given(st.binary(), TIME, HEADERS, st.builds(Expiry, TIME, st.booleans()))
+def test_the_short_ways_are_the_long_one(value: bytes, timestamp: int, headers: Headers, expiry: Expiry) -> None:
     assert PLAIN + value == wrap(value)
     assert wrap_stamped(value, timestamp) == wrap(value, timestamp)
-    assert with_expiry(wrap(value, timestamp, headers), expiry) == wrap(value, timestamp, headers, expiry)
+    assert with_expiry(wrap(value, timestamp, headers), *expiry) == wrap(value, timestamp, headers, *expiry)
 
 
 def test_a_plain_value_costs_one_byte() -> None:

@@ -119,8 +119,8 @@ class Typed(RuleBasedStateMachine):
             self.temporary.cleanup()
 
     def open(self) -> None:
-        self.backend: StoreBackend = BACKENDS[self.backend_name](Path(self.temporary.name), ["s"])
-        self.buffer = CommitBuffer(self.backend, "s")
+        self.backend: StoreBackend = BACKENDS[self.backend_name](Path(self.temporary.name), ["s", "i"])
+        self.buffer, self.context.given_index = CommitBuffer(self.backend, "s"), CommitBuffer(self.backend, "i")
         spec = KeyValueStoreSpec(
             "s", self.key_serde, self.value_serde, timestamped=self.timestamped, ttl_ms=self.ttl_ms
         )

@@ -246,10 +246,10 @@ class StreamTask:
                     f"store {name!r}, which is not logged, was on the backend {old['backend']!r} and now is on "
                     f"{new['backend']!r}"
                 )
-            if old.get("ttl_ms") is not None and new["ttl_ms"] is None:
+            if _expires(old) and not _expires(new):
                 yield (
-                    f"store {name!r} had a TTL and now has none, which would bring back what has expired: give it a "
-                    "long one"
+                    f"store {name!r} had a TTL and now has none, which would bring back what has expired: give it "
+                    "expires=True, with which new entries stay"
                 )
 
     # ------------------------------------------------------------------ closing
@@ -264,3 +264,8 @@ class StreamTask:
     def close(self) -> None:
         """Close the task; idempotent."""
         self.abandon()
+
+
+def _expires(store: Mapping[str, Any]) -> bool:
+    """Return whether entries of a store in a fingerprint may carry an expiry."""
+    return store.get("ttl_ms") is not None or bool(store.get("expires"))

@@ -1,0 +1,227 @@
+"""ExpiringStore: a key-value store whose entries may expire, on stream time or the wall clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from struct import Struct
+from typing import Any, cast
+
+from penstock.clock import Duration, duration_ms
+from penstock.errors import ConfigError
+from penstock.punctuation import PunctuationType
+from penstock.serde import Serde
+from penstock.store import BytesStore, StoreContext
+from penstock.store_kinds.key_value import ExpiringKeyValueStore, KeyValueStoreSpec
+
+from .envelope import EXPIRING, EXPIRING_BY_WALL_CLOCK, PLAIN, Expiry, expiry_of, with_expiry
+from .expiry_index import ExpiryIndex
+from .key_form import MISSING, KeyForm
+from .plain import PlainStore
+from .value_form import TimestampedForm, ValueForm
+
+_NEVER = 2**63 - 1
+_HEAD = Struct(">Bq")
+_MOST_DURATIONS = 1000
+
+
+class ExpiringStore(PlainStore, ExpiringKeyValueStore[Any, Any]):
+    """A KeyValueStore in which an entry is hidden from the moment on at which its clock reaches its expiry.
+
+    What is kept as an object, and what `_get` and `_put` of PlainStore pass on, is an entry: a tuple of the value and
+    its expiry by the store's clock (ms; `_NEVER`: it has none). An entry that an earlier program put by the other clock
+    has this clock as a third element, and is not kept as an object.
+    """
+
+    def __init__(
+        self, below: BytesStore, key_serde: Serde[Any], spec: KeyValueStoreSpec, context: StoreContext
+    ) -> None:
+        by_wall_clock = self._by_wall_clock = spec.ttl_clock is PunctuationType.WALL_CLOCK_TIME
+        self._now, other = context.stream_time, context.wall_clock
+        if by_wall_clock:
+            self._now, other = other, self._now
+        self._ttl = _NEVER if spec.ttl_ms is None else spec.ttl_ms
+        self._durations: dict[Duration, int] = {}
+        serde = context.serde(spec.value_serde, spec.name)
+        inner = TimestampedForm(spec.name, serde) if spec.timestamped else ValueForm(spec.name, serde)
+        self._form = ExpiringForm(inner, by_wall_clock, other)
+        self._user_values = inner
+        self._expiries = ExpiryIndex(below, spec.ttl_ms, context)
+        self._begin(self._expiries, KeyForm(spec.name, key_serde), cast(ValueForm, self._form))
+
+    @property
+    def user_values(self) -> ValueForm:
+        """The form of the values as the user has them."""
+        return self._user_values
+
+    def put(self, key: Any, value: Any, ttl: Duration | None = None) -> None:
+        """Set the value of `key` for `ttl` (None: the store's TTL); a value of None deletes the key."""
+        self._put(key, self._entry(value, ttl))
+
+    def _compile_get(self) -> Callable[[Any], Any]:
+        pending, clean, slow, key_types = self.pending.get, self.clean.get, self._get_alive, self.keys.types
+        now, with_int = self._now, int in self.keys.types
+
+        def get(key: Any) -> Any:
+            try:
+                if with_int and type(key) not in key_types:
+                    return slow(key)
+                entry = pending(key, MISSING)
+                if entry is MISSING:
+                    entry = clean(key, MISSING)
+                    if entry is MISSING:
+                        return slow(key)
+            except TypeError:  # unhashable; the slow path raises the right error
+                return slow(key)
+            return None if entry is None or entry[1] <= now() else entry[0]
+
+        return get
+
+    def _compile_put(self) -> Callable[..., None]:
+        pending, clean, slow, key_types = self.pending, self.clean, self._put, self.keys.types
+        free_types, can_wait, now, entry_for = self._form.free_types, self._form.fits, self._now, self._entry
+        lasts, with_int = self._ttl, int in key_types
+
+        def put(key: Any, value: Any, ttl: Duration | None = None) -> None:
+            if value is None or ttl is not None:
+                entry = entry_for(value, ttl)
+            else:
+                time = now()
+                entry = (value, time + lasts if time >= 0 else _NEVER)
+            try:
+                if (
+                    (type(value) in free_types or can_wait(value))
+                    and (not with_int or type(key) in key_types)
+                    and (key in pending or key in clean)
+                ):
+                    pending[key] = entry
+                    return
+            except TypeError:  # unhashable; the slow path raises the right error
+                pass
+            slow(key, entry)
+
+        return put
+
+    def flush(self) -> None:
+        """Serialize the cache into the BytesStore below, and free what has expired."""
+        self.flush_cache()
+        self._expiries.free_expired()
+
+    def _encoded(self) -> dict[bytes, bytes | None]:
+        """Return the pending entries as bytes, and change the index for them."""
+        encoded = super()._encoded()
+        clean, shift, index, by_wall_clock = self.clean.get, self._expiries.shift, self._expiries, self._by_wall_clock
+        for raw, (key, entry) in zip(encoded, self.pending.items(), strict=True):
+            old = clean(key, MISSING)
+            if old is MISSING:
+                index.note(raw, encoded[raw])
+            elif old is None or entry is None or (old[1] - 1) >> shift != (entry[1] - 1) >> shift:
+                # What is kept as an object is as the store below has it: no need to read that.
+                index.move(raw, _expiry(old, by_wall_clock), _expiry(entry, by_wall_clock))
+        return encoded
+
+    def _entry(self, value: Any, ttl: Duration | None) -> tuple[Any, int] | None:
+        lasts = self._ttl if ttl is None else self._lasts(ttl)
+        time = self._now()
+        # Before the first record there is no stream time to count from.
+        return None if value is None else (value, time + lasts if time >= 0 else _NEVER)
+
+    def _lasts(self, ttl: Duration) -> int:
+        try:
+            return self._durations[ttl]
+        except (KeyError, TypeError):
+            pass
+        ms = duration_ms(ttl, f"ttl of an entry of store {self.name!r}")
+        if ms < 1:
+            raise ConfigError(
+                f"ttl of an entry of store {self.name!r}: expected a duration of at least 1ms, found {ttl!r}; to "
+                "remove the entry now, delete it"
+            )
+        if len(self._durations) >= _MOST_DURATIONS:
+            self._durations.clear()
+        self._durations[ttl] = ms
+        return ms
+
+    def _get_alive(self, key: Any) -> Any:
+        entry = self._get(key)
+        return entry[0] if entry is not None and self._is_alive(entry) else None
+
+    def _is_alive(self, entry: tuple[Any, ...]) -> bool:
+        now = self._now if len(entry) == 2 else entry[2]
+        return bool(entry[1] > now())
+
+    def _decoded(self, entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[Any, Any]]:
+        for key, entry in super()._decoded(entries):
+            if self._is_alive(entry):
+                yield key, entry[0]
+
+
+def _expiry(entry: tuple[Any, int] | None, by_wall_clock: bool) -> Expiry | None:
+    return None if entry is None or entry[1] >= _NEVER else Expiry(entry[1], by_wall_clock)
+
+
+class ExpiringForm:
+    """The form of entries of a value and its expiry (`ExpiringStore`), over that of the values. See `ValueForm`."""
+
+    def __init__(self, values: ValueForm, by_wall_clock: bool, other_clock: Callable[[], int]) -> None:
+        self._values = values
+        self._by_wall_clock = by_wall_clock
+        self._other_clock = other_clock
+        self._is_plain = type(values) is ValueForm
+        self.free_types = values.free_types if self._is_plain else frozenset[type]()
+        """Values of these exact types may wait for the commit without a check."""
+        self.fits = values.fits if self._is_plain else values.compile_test()
+        """Whether another value, checked or not, may wait."""
+
+    def can_wait(self, entry: tuple[Any, ...]) -> bool:
+        """Return whether a checked entry may be kept as an object, and be serialized at the commit."""
+        return self._values.can_wait(entry[0])
+
+    def can_keep(self, entry: tuple[Any, ...]) -> bool:
+        """Return whether an entry may be kept as an object for reading."""
+        return len(entry) == 2 and self._values.can_keep(entry[0])
+
+    def checked(self, entry: tuple[Any, ...]) -> Any:
+        """Return `entry`, or None where it means a deletion. Raises StoreError for what a program must not put."""
+        return None if self._values.checked(entry[0]) is None else entry
+
+    def to_bytes(self, key: object, entry: tuple[Any, ...]) -> bytes:
+        """Return the envelope of a checked entry. Raises SerdeError, naming the store and `key`."""
+        return self._expiring(self._values.to_bytes(key, entry[0]), entry[1])
+
+    def to_object(self, key: object, data: bytes) -> tuple[Any, ...]:
+        """Return the entry in an envelope. Raises SerdeError or StoreError, naming the store and `key`."""
+        value = self._values.to_object(key, data)
+        expiry = expiry_of(data)
+        if expiry is None:
+            return value, _NEVER
+        if expiry.by_wall_clock != self._by_wall_clock:
+            return value, expiry.time, self._other_clock
+        return value, expiry.time
+
+    def encode(self, entry: tuple[Any, ...]) -> bytes:
+        """Return the envelope of a checked entry. Raises whatever the serde raises."""
+        return self._expiring(self._values.encode(entry[0]), entry[1])
+
+    def encode_all(self, entries: Mapping[Any, Any], key_bytes: Callable[[Any], bytes]) -> dict[bytes, bytes | None]:
+        """Return entries as bytes, sooner than `encode` does; raises anything for what only `encode` takes."""
+        flag, head = EXPIRING_BY_WALL_CLOCK if self._by_wall_clock else EXPIRING, _HEAD.pack
+        if self._is_plain:
+            serialize = self._values.serializer()
+            return {
+                key_bytes(key): None
+                if entry is None
+                else (head(flag, entry[1]) if entry[1] < _NEVER else PLAIN) + serialize(entry[0])
+                for key, entry in entries.items()
+            }
+        values = self._values.encode_all(
+            {key: None if entry is None else entry[0] for key, entry in entries.items()}, key_bytes
+        )
+        return {
+            key: data
+            if data is None or (expiry := cast(int, entry[1])) >= _NEVER
+            else head(data[0] | flag, expiry) + data[1:]
+            for (key, data), entry in zip(values.items(), entries.values(), strict=True)
+        }
+
+    def _expiring(self, data: bytes, expiry: int) -> bytes:
+        return data if expiry >= _NEVER else with_expiry(data, expiry, self._by_wall_clock)
