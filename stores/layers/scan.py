@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 
@@ -29,3 +30,20 @@ class Scan:
     def close(self) -> None:
         """End the iteration and release its resources."""
         self._entries = iter(())
+
+
+class ListScan(chain[tuple[Any, Any]]):
+    """`penstock.Entries` of a list, as fast as that: `ListScan(entries)`."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Iterator[tuple[Any, Any]]:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the iteration."""
+        for _ in self:
+            pass

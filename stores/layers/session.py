@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import islice
 from struct import Struct
 from typing import Any
@@ -19,11 +20,14 @@ from .key_form import MISSING
 from .plain import CACHED_ENTRIES
 from .retention import Retention
 from .rows import Entry, RowKeyForm, Rows
-from .scan import Scan
+from .scan import ListScan, Scan
 from .value_form import ValueForm
 
 _LONG = Struct(">q")
 _TIMES = 16
+
+_windowed = partial(tuple.__new__, Windowed)
+"""What `Windowed._make` does, in C."""
 
 Times = list[tuple[int, int]]
 """The sessions of a key, as (end, start), in order."""
@@ -91,21 +95,24 @@ class BucketSessionStore(SessionStore[Any, Any]):
                 self.rows.put((key, end, start), value)
                 return
             key, times = which, self._times_of(raw, which)
-        entry, at, exists = (key, end, start), bisect_left(times, (end, start)), False
-        if at < len(times):
-            exists = times[at] == (end, start)
+        time, at, exists = (end, start), len(times), False
+        if at and times[-1] >= time:  # most are the last one, or later
+            exists = times[-1] == time
+            at = at - 1 if exists else bisect_left(times, time)
+            exists = exists or times[at] == time
+        entry = (key, end, start)
         if value is None:
             if exists:
                 del times[at]
                 if entry in self._fresh:
-                    self._fresh.discard(entry)
+                    self._fresh.remove(entry)
                     del self.rows.pending[entry]
                 else:
                     self.rows.put(entry, None)
         elif self.rows.can_wait(value):
             pending = self.rows.pending
             if not exists:
-                times.insert(at, (end, start))
+                times.insert(at, time)
                 if entry not in pending:
                     self._fresh.add(entry)
             pending[entry] = value
@@ -115,19 +122,19 @@ class BucketSessionStore(SessionStore[Any, Any]):
             self.rows.put(entry, value)
             self._fresh.discard(entry)
             if not exists:
-                times.insert(at, (end, start))
+                times.insert(at, time)
 
     # ------------------------------------------------------------------ sessions of a key
 
     def find_sessions(self, key: Any, earliest_session_end: int, latest_session_start: int) -> Entries[Windowed, Any]:
         """Iterate over the sessions of `key` that overlap a time, the earliest first."""
-        return Scan(iter(self._find(key, earliest_session_end, latest_session_start)))
+        return ListScan(self._find(key, earliest_session_end, latest_session_start))
 
     def backward_find_sessions(
         self, key: Any, earliest_session_end: int, latest_session_start: int
     ) -> Entries[Windowed, Any]:
         """Iterate as `find_sessions` does, the latest first."""
-        return Scan(reversed(self._find(key, earliest_session_end, latest_session_start)))
+        return ListScan(self._find(key, earliest_session_end, latest_session_start)[::-1])
 
     def _find(self, key: Any, earliest_end: int, latest_start: int) -> list[tuple[Windowed, Any]]:
         retention = self.retention
@@ -136,7 +143,8 @@ class BucketSessionStore(SessionStore[Any, Any]):
         if type(earliest_end) is not int or type(latest_start) is not int:
             self._check(key, latest_start, earliest_end)
         times = self._times.get(key) if type(key) in self.rows.keys.types else None
-        earliest_end = max(earliest_end, retention.kept_after + 1)
+        if earliest_end <= retention.kept_after:
+            earliest_end = retention.kept_after + 1
         if times is None:
             self._check(key, latest_start, earliest_end)
             raw, which = self.rows.user.locate(key)
@@ -144,12 +152,17 @@ class BucketSessionStore(SessionStore[Any, Any]):
                 rows = self._buckets.of_key(raw, earliest_end, retention.newest, reverse=False)
                 return list(_sessions(self.rows.decoded(rows), latest_start))
             key, times = which, self._times_of(raw, which)
-        get = self.rows.get
-        return [
-            (Windowed(key, start, end), get((key, end, start)))
-            for end, start in islice(times, bisect_left(times, (earliest_end,)), None)
-            if start <= latest_start
-        ]
+        get, found, at = self.rows.get, [], len(times)
+        while at:  # from the last one back: only few overlap
+            at -= 1
+            end, start = times[at]
+            if end < earliest_end:
+                break
+            if start <= latest_start:
+                found.append((_windowed((key, start, end)), get((key, end, start))))
+        if len(found) > 1:
+            found.reverse()
+        return found
 
     def _times_of(self, raw: bytes, key: Any) -> Times:
         """Return the times of a key's sessions; read them if they are not known."""
@@ -226,18 +239,18 @@ class BucketSessionStore(SessionStore[Any, Any]):
         """Return key, start and end of a session. Raises StoreError for anything else."""
         try:
             key, start, end = session
+            if type(start) is int and type(end) is int and 0 <= start <= end <= MAX_TIME:
+                return key, start, end
         except (TypeError, ValueError):
             raise StoreError(
                 f"store {self.name!r} is a session store: expected Windowed(key, start, end), found "
                 f"{str(session)[:60]!r}"
             ) from None
         self._check(key, start, end)
-        if not 0 <= start <= end:
-            raise StoreError(
-                f"store {self.name!r}: a session starts at 0 ms or later and does not end before that, found start "
-                f"{start}, end {end} of key {str(key)[:40]!r}"
-            )
-        return key, start, end
+        raise StoreError(
+            f"store {self.name!r}: a session starts at 0 ms or later and does not end before that, found start "
+            f"{start}, end {end} of key {str(key)[:40]!r}"
+        )
 
     def _check(self, key: Any, start: Any, end: Any) -> None:
         if type(start) is not int or type(end) is not int or max(start, end) > MAX_TIME:
