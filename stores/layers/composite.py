@@ -14,7 +14,7 @@ from struct import Struct
 
 from penstock.store import BytesStore
 
-from .escaping import escaped, unescaped
+from .escaping import END, escaped, unescaped
 
 _LONG = Struct(">q")
 _MOST_BUCKETS = 32
@@ -37,6 +37,10 @@ class BucketKeys:
     def row_key(self, key: bytes, rank_ms: int, rest: bytes) -> bytes:
         """Return the key of a row: `rest` is what follows on the first of its times, as bytes."""
         return _LONG.pack(rank_ms // self._bucket_ms) + escaped(key) + _LONG.pack(rank_ms) + rest
+
+    def around(self, rank_ms: int) -> tuple[bytes, bytes]:
+        """Return what is before and behind the key, without its end, in the key of a row with one time."""
+        return _LONG.pack(rank_ms // self._bucket_ms), END + _LONG.pack(rank_ms)
 
     def parts(self, row_key: bytes) -> tuple[bytes, int, bytes]:
         """Return what `row_key` was given."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.errors import StoreError
 
-_END = b"\x00\x00"
+END = b"\x00\x00"
 
 
 def escaped(key: bytes) -> bytes:
@@ -15,7 +15,12 @@ def escaped(key: bytes) -> bytes:
     >>> escaped(b"a"), escaped(b"")
     (b'a\x00\x00', b'\x00\x00')
     """
-    return key.replace(b"\x00", b"\x00\xff") + _END
+    return without_end(key) + END
+
+
+def without_end(key: bytes) -> bytes:
+    """Return `key` as `escaped` does, without the two zeros at the end."""
+    return key.replace(b"\x00", b"\x00\xff") if b"\x00" in key else key
 
 
 def unescaped(row: bytes, start: int = 0) -> tuple[bytes, int]:
@@ -26,7 +31,7 @@ def unescaped(row: bytes, start: int = 0) -> tuple[bytes, int]:
     >>> unescaped(escaped(b"a") + b"rest")
     (b'a', 3)
     """
-    end = row.find(_END, start)
+    end = row.find(END, start)
     if end < 0:
         raise StoreError(f"a stored row is damaged: {row[:40]!r} has no end of its key")
-    return row[start:end].replace(b"\x00\xff", b"\x00"), end + len(_END)
+    return row[start:end].replace(b"\x00\xff", b"\x00"), end + len(END)

@@ -9,8 +9,8 @@ from penstock.serde import Serde
 from penstock.store import BytesStore
 
 from .composite import Row
-from .key_form import MISSING, KeyForm
-from .plain import PlainStore
+from .key_form import LONGEST_KEPT, MISSING, KeyForm
+from .plain import PlainStore, keep
 from .value_form import ValueForm
 
 Entry = tuple[Any, ...]
@@ -33,8 +33,12 @@ class RowKeyForm(KeyForm):
 
     def locate(self, key: Any) -> tuple[bytes, Any]:
         """Return the bytes of an entry, and the entry under which its value may be kept (MISSING: not at all)."""
-        raw, which = self.user.locate(key[0])
-        return self._row_key(raw, *key[1:]), which if which is MISSING else (which, *key[1:])
+        user, (user_key, *times) = self.user, key
+        if type(user_key) in user.types:
+            raw = user.to_bytes(user_key)
+            return self._row_key(raw, *times), key if len(raw) <= LONGEST_KEPT else MISSING
+        raw, which = user.locate(user_key)
+        return self._row_key(raw, *times), which if which is MISSING else (which, *times)
 
     def to_bytes(self, key: Any, serde: Serde[Any] | None = None) -> bytes:
         """Return the key of an entry's row."""
@@ -43,7 +47,12 @@ class RowKeyForm(KeyForm):
     def serializer(self) -> Callable[[Any], bytes]:
         """Return a function that makes the key of an entry's row, sooner than `to_bytes`."""
         row_key, serialize = self._row_key, self.user.serializer()
-        return lambda entry: row_key(serialize(entry[0]), *entry[1:])
+
+        def of_entry(entry: Entry) -> bytes:
+            key, *times = entry
+            return row_key(serialize(key), *times)
+
+        return of_entry
 
     def to_object(self, raw: bytes) -> Entry:
         """Return the entry whose row has the key `raw`."""
@@ -57,6 +66,8 @@ class Rows(PlainStore):
     def __init__(self, below: BytesStore, keys: RowKeyForm, values: ValueForm) -> None:
         self.user = keys.user
         self.can_wait = values.compile_test()
+        # In other forms, values are not of these types: their contents are.
+        self.free_types = values.free_types if type(values) is ValueForm else frozenset()
         self._begin(below, keys, values)
 
     def decoded(self, rows: Iterator[Row]) -> Iterator[tuple[Entry, Any]]:
@@ -80,3 +91,14 @@ class Rows(PlainStore):
 
     def _compile_put(self) -> Callable[[Any, Any], None]:
         return self._put
+
+    def read(self, entry: Entry) -> Any:
+        """Return the value of an entry that is neither in `pending` nor in `clean`, or None."""
+        raw, which = self.keys.locate(entry)
+        if which is not entry and which is not MISSING:
+            return self.get(which)
+        data = self._below.get(raw)
+        value = None if data is None else self.values.to_object(raw, data)
+        if which is not MISSING and (value is None or self.values.can_keep(value)):
+            keep(self.clean, which, value)
+        return value

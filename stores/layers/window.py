@@ -13,6 +13,7 @@ from penstock.store_kinds.window import TimestampedWindowStore, WindowStore, Win
 from penstock.store_kinds.windowed import Windowed
 
 from .composite import MAX_TIME, BucketKeys, Buckets
+from .escaping import without_end
 from .key_form import MISSING
 from .retention import Retention
 from .rows import Entry, RowKeyForm, Rows
@@ -21,6 +22,7 @@ from .value_form import TimestampedForm, ValueForm
 
 _LONG, _NUMBER = Struct(">q"), Struct(">i")
 _TIME, _TIMES = 8, 12
+_KNOWN_WINDOWS = 1_024
 
 
 class BucketWindowStore(WindowStore[Any, Any]):
@@ -61,7 +63,8 @@ class BucketWindowStore(WindowStore[Any, Any]):
 
     def _compile_fetch(self) -> Callable[..., Any]:
         pending, clean, slow = self.rows.pending.get, self.rows.clean.get, self._fetch
-        key_types, retention = self.rows.keys.types, self.retention
+        key_types, retention, read = self.rows.keys.types, self.retention, self.rows.read
+        duplicates = self._duplicates
 
         def fetch(key: Any, time_from: Any = None, time_to: Any = None) -> Any:
             if time_to is None and type(key) in key_types:
@@ -69,6 +72,13 @@ class BucketWindowStore(WindowStore[Any, Any]):
                 value = pending(entry, MISSING)
                 if value is MISSING:
                     value = clean(entry, MISSING)
+                    if (
+                        value is MISSING
+                        and type(time_from) is int
+                        and not duplicates
+                        and retention.kept_after < time_from <= retention.newest
+                    ):
+                        return read(entry)
                 if value is not MISSING and time_from > retention.kept_after:
                     return value
             return slow(key, time_from, time_to)
@@ -78,13 +88,14 @@ class BucketWindowStore(WindowStore[Any, Any]):
     def _compile_put(self) -> Callable[[Any, Any, int], None]:
         pending, clean, slow = self.rows.pending, self.rows.clean, self._put
         key_types, can_wait, retention = self.rows.keys.types, self.rows.can_wait, self.retention
+        free_types = self.rows.free_types
         if self._duplicates:
             return slow
 
         def put(key: Any, value: Any, window_start: Any = None) -> None:
             entry = (key, window_start)
             if (
-                can_wait(value)
+                (type(value) in free_types or can_wait(value))
                 and type(key) in key_types
                 and (entry in pending or entry in clean)  # so the serde takes the key
                 and retention.kept_after < window_start <= retention.newest
@@ -209,8 +220,16 @@ class StampedBucketWindowStore(BucketWindowStore, TimestampedWindowStore[Any]):
 
 
 def _unnumbered(keys: BucketKeys) -> tuple[Callable[..., bytes], Callable[[bytes], Entry]]:
+    # Most rows are of few windows: what is around the key is made once for each.
+    around: dict[int, tuple[bytes, bytes]] = {}
+
     def row_key(key: bytes, start: int) -> bytes:
-        return keys.row_key(key, start, b"")
+        found = around.get(start)
+        if found is None:
+            if len(around) >= _KNOWN_WINDOWS:
+                around.clear()
+            found = around[start] = keys.around(start)
+        return found[0] + without_end(key) + found[1]
 
     return row_key, lambda row: keys.parts(row)[:2]
 
