@@ -96,7 +96,7 @@ def cache_window_store(store: BucketWindowStore, cache: RecordCache) -> BucketWi
 def cache_session_store(store: BucketSessionStore, cache: RecordCache) -> BucketSessionStore:
     """Let `cache` have the updates of a session store; return the store. Listeners get windowed keys."""
     put, fetch_session = store.put, store.fetch_session
-    notes = _Notes(cache, store.rows.user, store.rows.values)
+    notes = _Notes(cache, store.keys, store.values)
 
     def cached(session: Any, value: Any) -> None:
         if cache.listener is None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from struct import Struct
 from typing import Any
@@ -15,30 +14,43 @@ from penstock.store import BytesStore, Entries, StoreContext
 from penstock.store_kinds.session import SessionStore, SessionStoreSpec
 from penstock.store_kinds.windowed import Windowed
 
-from .composite import MAX_TIME, BucketKeys, Buckets
-from .key_form import MISSING
+from .composite import MAX_TIME, BucketKeys, Buckets, Row
+from .key_form import MISSING, KeyForm
 from .plain import CACHED_ENTRIES
 from .retention import Retention
-from .rows import Entry, RowKeyForm, Rows
 from .scan import ListScan, Scan
 from .value_form import ValueForm
 
 _LONG = Struct(">q")
 _TIMES = 16
 
-_windowed = partial(tuple.__new__, Windowed)
-"""What `Windowed._make` does, in C."""
 
-Times = list[tuple[int, int]]
-"""The sessions of a key, as (end, start), in order."""
+class _Encoded:
+    """The envelope of a value that its caller may change: such a value is not kept as an object."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+
+class _Sessions:
+    """The sessions of one key: `rows` has (end, start, value) in order, `stored` what the store below has of them."""
+
+    __slots__ = ("rows", "stored")
+
+    def __init__(self, rows: list[tuple[int, int, Any]]) -> None:
+        self.rows = rows
+        self.stored = {(end, start): value for end, start, value in rows}
 
 
 class BucketSessionStore(SessionStore[Any, Any]):
-    """A SessionStore over a BytesStore. An entry of its rows is (key, end, start).
+    """A SessionStore over a BytesStore. Its rows are entries (key, end, start).
 
-    `_times` has, for keys that were used recently, the times of all their sessions, so most calls need no scan. A key
-    that has an entry in the rows' `pending` is in `_times`. `_fresh` has entries that are in `pending` only: when such
-    a session is removed, because it was merged into another, nothing of it is written.
+    For keys that were used recently it has all their sessions as objects, in `_known`. `_changed` has those of these
+    keys whose sessions differ from what the store below has. So most calls need no scan, and of a session that grew
+    into another before the commit nothing is written. The sessions of a key that cannot be kept as an object (see
+    `KeyForm`) are written at once.
     """
 
     def __init__(
@@ -53,131 +65,154 @@ class BucketSessionStore(SessionStore[Any, Any]):
         self._below = below
         self._buckets = Buckets(below, context.fixed_options["bucket_ms"], _TIMES)
         self.retention = Retention(below, self._buckets, spec.retention_ms, context)
-        row_key, parts = self._buckets.row_key, self._buckets.parts
-        keys = RowKeyForm(
-            self.name,
-            key_serde,
-            lambda key, end, start: row_key(key, end, _LONG.pack(start)),
-            lambda row: _entry(*parts(row)),
-        )
-        self.rows = Rows(below, keys, ValueForm(self.name, value_serde))
-        self._times: dict[Any, Times] = {}
-        self._fresh: set[Entry] = set()
+        self.keys = KeyForm(self.name, key_serde)
+        self.values = ValueForm(self.name, value_serde)
+        self._can_wait = self.values.compile_test()
+        self._known: dict[Any, _Sessions] = {}
+        self._changed: dict[Any, _Sessions] = {}
+        setattr(self, "find_sessions", self._compile_find())  # noqa: B010
+        setattr(self, "put", self._compile_put())  # noqa: B010
 
-    # ------------------------------------------------------------------ single entries
+    # ------------------------------------------------------------------ the hot path
+
+    def put(self, session: Windowed, value: Any) -> None:
+        """Set the value of `session`; None removes it."""
+        self._put(session, value)
+
+    def find_sessions(self, key: Any, earliest_session_end: int, latest_session_start: int) -> Entries[Windowed, Any]:
+        """Iterate over the sessions of `key` that overlap a time, the earliest first."""
+        return self._find(key, earliest_session_end, latest_session_start)
+
+    def _compile_find(self) -> Callable[[Any, int, int], Entries[Windowed, Any]]:
+        known, key_types, retention, slow = self._known.get, self.keys.types, self.retention, self._find
+        windowed, to_object = tuple.__new__, self._to_object
+
+        def find_sessions(key: Any, earliest_session_end: int, latest_session_start: int) -> Entries[Windowed, Any]:
+            sessions = known(key) if type(key) in key_types else None
+            if sessions is None or type(earliest_session_end) is not int or type(latest_session_start) is not int:
+                return slow(key, earliest_session_end, latest_session_start)
+            kept_after = retention.kept_after
+            return ListScan(
+                [
+                    (
+                        windowed(Windowed, (key, start, end)),
+                        to_object(key, value) if type(value) is _Encoded else value,
+                    )
+                    for end, start, value in sessions.rows
+                    if end >= earliest_session_end and start <= latest_session_start and end > kept_after
+                ]
+            )
+
+        return find_sessions
+
+    def _compile_put(self) -> Callable[[Windowed, Any], None]:
+        known, key_types, retention, slow = self._known.get, self.keys.types, self.retention, self._put
+        changed, can_wait = self._changed, self._can_wait
+
+        def put(session: Windowed, value: Any) -> None:
+            if type(session) is not Windowed:
+                slow(session, value)
+                return
+            key, start, end = session
+            sessions = known(key) if type(key) in key_types else None
+            if (
+                sessions is None
+                or type(start) is not int
+                or type(end) is not int
+                or not 0 <= start <= end <= MAX_TIME
+                or end <= retention.kept_after
+                or not (value is None or can_wait(value))
+            ):
+                slow(session, value)
+                return
+            rows = sessions.rows
+            if value is not None and (not rows or rows[-1][:2] < (end, start)):
+                rows.append((end, start, value))
+                changed[key] = sessions
+            elif _set(rows, end, start, value):
+                changed[key] = sessions
+            if end > retention.newest:
+                retention.note(end)
+
+        return put
+
+    # ------------------------------------------------------------------ off the hot path
 
     def fetch_session(self, key: Any, start: int, end: int) -> Any:
         """Return the value of a session, or None."""
         self._check(key, start, end)
         self.retention.load()
-        value = self.rows.get((key, end, start))
-        return value if end > self.retention.kept_after else None
-
-    def put(self, session: Windowed, value: Any) -> None:
-        """Set the value of `session`; None removes it."""
-        key, start, end = self.parts(session)
-        retention = self.retention
-        if not retention.is_known:
-            retention.load()
-        if end <= retention.kept_after:
-            self.rows.user.to_bytes(key)  # raises for a wrong key
-            retention.drop(end)
-            return
-        self._put(key, start, end, value)
-        if end > retention.newest:
-            retention.note(end)
-
-    def _put(self, key: Any, start: int, end: int, value: Any) -> None:
-        times = self._times.get(key) if type(key) in self.rows.keys.types else None
-        if times is None:
-            raw, which = self.rows.user.locate(key)
-            if which is MISSING:
-                self.rows.put((key, end, start), value)
-                return
-            key, times = which, self._times_of(raw, which)
-        time, at, exists = (end, start), len(times), False
-        if at and times[-1] >= time:  # most are the last one, or later
-            exists = times[-1] == time
-            at = at - 1 if exists else bisect_left(times, time)
-            exists = exists or times[at] == time
-        entry = (key, end, start)
-        if value is None:
-            if exists:
-                del times[at]
-                if entry in self._fresh:
-                    self._fresh.remove(entry)
-                    del self.rows.pending[entry]
-                else:
-                    self.rows.put(entry, None)
-        elif self.rows.can_wait(value):
-            pending = self.rows.pending
-            if not exists:
-                times.insert(at, time)
-                if entry not in pending:
-                    self._fresh.add(entry)
-            pending[entry] = value
-            if len(pending) > CACHED_ENTRIES:
-                self._flush_rows()
-        else:
-            self.rows.put(entry, value)
-            self._fresh.discard(entry)
-            if not exists:
-                times.insert(at, time)
-
-    # ------------------------------------------------------------------ sessions of a key
-
-    def find_sessions(self, key: Any, earliest_session_end: int, latest_session_start: int) -> Entries[Windowed, Any]:
-        """Iterate over the sessions of `key` that overlap a time, the earliest first."""
-        return ListScan(self._find(key, earliest_session_end, latest_session_start))
+        raw, which = self.keys.locate(key)
+        if end <= self.retention.kept_after or end < 0 or start < 0:
+            return None
+        if which is MISSING:
+            data = self._below.get(self._row_key(raw, end, start))
+            return None if data is None else self.values.to_object(key, data)
+        rows = self._sessions(raw, which).rows
+        at = bisect_left(rows, (end, start))
+        if at == len(rows) or rows[at][:2] != (end, start):
+            return None
+        return self._to_object(key, rows[at][2])
 
     def backward_find_sessions(
         self, key: Any, earliest_session_end: int, latest_session_start: int
     ) -> Entries[Windowed, Any]:
         """Iterate as `find_sessions` does, the latest first."""
-        return ListScan(self._find(key, earliest_session_end, latest_session_start)[::-1])
+        return ListScan(reversed(list(self.find_sessions(key, earliest_session_end, latest_session_start))))
 
-    def _find(self, key: Any, earliest_end: int, latest_start: int) -> list[tuple[Windowed, Any]]:
-        retention = self.retention
-        if not retention.is_known:
-            retention.load()
-        if type(earliest_end) is not int or type(latest_start) is not int:
-            self._check(key, latest_start, earliest_end)
-        times = self._times.get(key) if type(key) in self.rows.keys.types else None
-        if earliest_end <= retention.kept_after:
-            earliest_end = retention.kept_after + 1
-        if times is None:
-            self._check(key, latest_start, earliest_end)
-            raw, which = self.rows.user.locate(key)
-            if which is MISSING:
-                rows = self._buckets.of_key(raw, earliest_end, retention.newest, reverse=False)
-                return list(_sessions(self.rows.decoded(rows), latest_start))
-            key, times = which, self._times_of(raw, which)
-        get, found, at = self.rows.get, [], len(times)
-        while at:  # from the last one back: only few overlap
-            at -= 1
-            end, start = times[at]
-            if end < earliest_end:
-                break
-            if start <= latest_start:
-                found.append((_windowed((key, start, end)), get((key, end, start))))
-        if len(found) > 1:
-            found.reverse()
-        return found
+    def _find(self, key: Any, earliest_end: int, latest_start: int) -> Entries[Windowed, Any]:
+        self._check(key, latest_start, earliest_end)
+        self.retention.load()
+        raw, which = self.keys.locate(key)
+        if which is not MISSING:
+            self._sessions(raw, which)
+            return self.find_sessions(which, earliest_end, latest_start)
+        first = max(earliest_end, self.retention.kept_after + 1)
+        rows = self._buckets.of_key(raw, first, self.retention.newest, reverse=False)
+        return Scan(self._windowed(rows, latest_start))
 
-    def _times_of(self, raw: bytes, key: Any) -> Times:
-        """Return the times of a key's sessions; read them if they are not known."""
-        times = self._times.get(key)
-        if times is None:
-            if len(self._times) >= CACHED_ENTRIES:
-                self._flush_rows()
-                for old in list(islice(self._times, CACHED_ENTRIES // 2)):
-                    del self._times[old]
-            found = self._buckets.of_key(raw, self.retention.kept_after + 1, self.retention.newest, reverse=False)
-            parts = (self._buckets.parts(row) for row, _ in found)
-            times = self._times[key] = [(end, _LONG.unpack(start)[0]) for _, end, start in parts]
-        elif times and times[0][0] <= self.retention.kept_after:
-            del times[: bisect_left(times, (self.retention.kept_after + 1,))]
-        return times
+    def _put(self, session: Windowed, value: Any) -> None:
+        key, start, end = self.parts(session)
+        self.retention.load()
+        raw, which = self.keys.locate(key)
+        if end <= self.retention.kept_after:
+            self.retention.drop(end)
+            return
+        if which is MISSING:
+            data = None if value is None else self.values.to_bytes(key, value)
+            self._below.put(self._row_key(raw, end, start), data)
+        else:
+            if value is not None and not self._can_wait(value):
+                value = _Encoded(self.values.to_bytes(key, value))
+            sessions = self._sessions(raw, which)
+            if _set(sessions.rows, end, start, value):
+                self._changed[which] = sessions
+                if len(self._changed) > CACHED_ENTRIES:
+                    self._flush_known()
+        self.retention.note(end)
+
+    def _sessions(self, raw: bytes, key: Any) -> _Sessions:
+        """Return a key's sessions; read them if they are not known."""
+        sessions = self._known.get(key)
+        kept_after = self.retention.kept_after
+        if sessions is None:
+            if len(self._known) >= CACHED_ENTRIES:
+                self._flush_known()
+                for old in list(islice(self._known, CACHED_ENTRIES // 2)):
+                    del self._known[old]
+            rows = []
+            for row_key, data in self._buckets.of_key(raw, kept_after + 1, self.retention.newest, reverse=False):
+                _, end, start = self._buckets.parts(row_key)
+                value = self.values.to_object(key, data)
+                rows.append((end, _LONG.unpack(start)[0], value if self._can_wait(value) else _Encoded(data)))
+            sessions = self._known[key] = _Sessions(rows)
+        return sessions
+
+    def _to_object(self, key: Any, value: Any) -> Any:
+        return self.values.to_object(key, value.data) if type(value) is _Encoded else value
+
+    def _row_key(self, raw: bytes, end: int, start: int) -> bytes:
+        return self._buckets.row_key(raw, end, _LONG.pack(start))
 
     # ------------------------------------------------------------------ sessions of several keys
 
@@ -198,36 +233,61 @@ class BucketSessionStore(SessionStore[Any, Any]):
     ) -> Entries[Windowed, Any]:
         self._check(key_from, latest_start, earliest_end)
         self.retention.load()
-        self._flush_rows()
-        low = None if key_from is None else self.rows.user.locate(key_from)[0]
-        high = None if key_to is None else self.rows.user.locate(key_to)[0]
+        self._flush_known()
+        low = None if key_from is None else self.keys.to_bytes(key_from)
+        high = None if key_to is None else self.keys.to_bytes(key_to)
         first = max(earliest_end, self.retention.kept_after + 1)
         rows = self._buckets.of_keys(low, high, first, self.retention.newest, reverse=reverse)
-        return Scan(_sessions(self.rows.decoded(rows), latest_start))
+        return Scan(self._windowed(rows, latest_start))
+
+    def _windowed(self, rows: Iterable[Row], latest_start: int) -> Iterator[tuple[Windowed, Any]]:
+        for row_key, data in rows:
+            raw, end, rest = self._buckets.parts(row_key)
+            (start,) = _LONG.unpack(rest)
+            if start <= latest_start:
+                key = self.keys.to_object(raw)
+                yield Windowed(key, start, end), self.values.to_object(key, data)
 
     def approximate_count(self) -> int:
         """Return about how many sessions there are."""
-        self._flush_rows()
+        self._flush_known()
         return self._below.approximate_count() - self.retention.rows()
 
     # ------------------------------------------------------------------ the commit
 
     def flush(self) -> None:
         """Serialize what is kept as objects, and free what has expired."""
-        changes = len(self.rows.pending)
-        self._flush_rows()
+        changes = len(self._changed)
+        self._flush_known()
         self.retention.flush(changes)
 
-    def _flush_rows(self) -> None:
-        self.rows.flush_cache()
-        self._fresh.clear()
+    def _flush_known(self) -> None:
+        """Write what changed of the sessions that are known, as far as it has not expired."""
+        key_bytes, kept_after = self.keys.to_bytes, self.retention.kept_after
+        written: dict[bytes, bytes | None] = {}
+        for key, sessions in self._changed.items():
+            raw, stored = key_bytes(key), sessions.stored
+            while sessions.rows and sessions.rows[0][0] <= kept_after:
+                end, start, _ = sessions.rows.pop(0)
+                stored.pop((end, start), None)
+            current = {}
+            for end, start, value in sessions.rows:
+                current[end, start] = value
+                if stored.pop((end, start), None) is not value:
+                    data = value.data if type(value) is _Encoded else self.values.to_bytes(key, value)
+                    written[self._row_key(raw, end, start)] = data
+            for end, start in stored:
+                written[self._row_key(raw, end, start)] = None
+            sessions.stored = current
+        self._changed.clear()
+        if written:
+            self._below.put_all(written)
 
     def discard(self) -> None:
         """Drop what is kept as objects."""
-        self.rows.discard()
+        self._known.clear()
+        self._changed.clear()
         self.retention.discard()
-        self._times.clear()
-        self._fresh.clear()
 
     def close(self) -> None:
         """Drop what is kept as objects."""
@@ -239,18 +299,18 @@ class BucketSessionStore(SessionStore[Any, Any]):
         """Return key, start and end of a session. Raises StoreError for anything else."""
         try:
             key, start, end = session
-            if type(start) is int and type(end) is int and 0 <= start <= end <= MAX_TIME:
-                return key, start, end
         except (TypeError, ValueError):
             raise StoreError(
                 f"store {self.name!r} is a session store: expected Windowed(key, start, end), found "
                 f"{str(session)[:60]!r}"
             ) from None
         self._check(key, start, end)
-        raise StoreError(
-            f"store {self.name!r}: a session starts at 0 ms or later and does not end before that, found start "
-            f"{start}, end {end} of key {str(key)[:40]!r}"
-        )
+        if not 0 <= start <= end:
+            raise StoreError(
+                f"store {self.name!r}: a session starts at 0 ms or later and does not end before that, found start "
+                f"{start}, end {end} of key {str(key)[:40]!r}"
+            )
+        return key, start, end
 
     def _check(self, key: Any, start: Any, end: Any) -> None:
         if type(start) is not int or type(end) is not int or max(start, end) > MAX_TIME:
@@ -260,14 +320,19 @@ class BucketSessionStore(SessionStore[Any, Any]):
             )
 
 
-def _entry(key: bytes, end: int, start: bytes) -> Entry:
-    return key, end, _LONG.unpack(start)[0]
-
-
-def _sessions(entries: Iterator[tuple[Entry, Any]], latest_start: int) -> Iterator[tuple[Windowed, Any]]:
-    for (key, end, start), value in entries:
-        if start <= latest_start:
-            yield Windowed(key, start, end), value
+def _set(rows: list[tuple[int, int, Any]], end: int, start: int, value: Any) -> bool:
+    """Set the value of a session in `rows`, or remove it if that is None; return whether anything changed."""
+    at = bisect_left(rows, (end, start))
+    exists = at < len(rows) and rows[at][:2] == (end, start)
+    if value is None:
+        if exists:
+            del rows[at]
+        return exists
+    if exists:
+        rows[at] = (end, start, value)
+    else:
+        rows.insert(at, (end, start, value))
+    return True
 
 
 class SessionTopicRows:
