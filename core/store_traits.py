@@ -13,6 +13,7 @@ class StoreTraits:
     `timestamped`: values are envelopes with timestamps. `expires`: entries may carry an expiry. `is_indexed`: the store
     has an index beside it, `StoreContext.index`, also if its entries do not expire. `fixed_options`: numbers that the
     form of its keys depends on; those of the program that declared the store first hold for as long as it has content.
+    `form`: what else a program must not change while there is content, in words; it is part of the store's kind.
     `topic_config`: settings of its changelog topic beside the usual ones, as Kafka names them.
     """
 
@@ -20,6 +21,7 @@ class StoreTraits:
     expires: bool = False
     is_indexed: bool = False
     fixed_options: Mapping[str, int] = field(default_factory=dict)
+    form: str = ""
     topic_config: Mapping[str, str] = field(default_factory=dict)
 
     @property

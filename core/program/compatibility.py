@@ -66,7 +66,7 @@ def _store(store: StoreBuilder, settings: NodeDefaults) -> dict[str, Any]:
         if hasattr(store, name)
     }
     return {
-        "kind": type(store).__name__,
+        "kind": type(store).__name__ + (f" {store.traits.form}" if store.traits.form else ""),
         "key_serde": serdes.get("key_serde"),
         "value_serde": serdes.get("value_serde"),
         "backend": store.backend or settings.store_backend,

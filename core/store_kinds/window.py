@@ -111,6 +111,7 @@ class WindowStoreSpec(StoreSpec):
         return StoreTraits(
             timestamped=self.timestamped,
             fixed_options={"bucket_ms": bucket_ms(self.retention_ms), "duplicates": int(self.retain_duplicates)},
+            form="with duplicates" if self.retain_duplicates else "",
         )
 
 

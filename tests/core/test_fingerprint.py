@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from penstock import StrSerde, Topology, check_compatible, key_value_store
+from penstock import StrSerde, Topology, check_compatible, key_value_store, window_store
 from penstock.program.serdes import serde_name
 
 from .programs import Pass, law, topologies
@@ -89,12 +89,22 @@ FITS: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[], dict[str, Any]]
     "a default of format 1": (lambda: in_format_1(with_store()), lambda: saved(with_store(value_serde=StrSerde()))),
     "a name of format 1": (lambda: in_format_1(with_store(value_serde="str")), lambda: saved(with_store(value_serde=StrSerde()))),
     "a class of format 1": (lambda: in_format_1(with_store(value_serde=StrSerde())), lambda: saved(with_store(value_serde="str"))),
+    "another retention": (
+        lambda: saved(with_windows(retention="1h")),
+        lambda: saved(with_windows(retention="2h", window_size="5m", cached=True)),
+    ),
     "a global store less": (
         lambda: saved(stateless("a").add_global_store(key_value_store("gs"), "s", "g", "p", Pass)),
         lambda: saved(stateless("a")),
     ),
     "without an assignment": (lambda: base().build().fingerprint(), lambda: saved(base())),
 }  # fmt: skip
+
+
+def with_windows(retention: str = "1h", window_size: str = "1m", **options: Any) -> Topology:
+    store = window_store("counts", retention=retention, window_size=window_size, **options)
+    topology = Topology().add_source("src", "in").add_processor("p", Pass, "src").add_repartition("r", "p")
+    return topology.add_processor("count", Pass, "r", stores=[store]).add_sink("out", "out", "count")
 
 
 def moved_into_one() -> Topology:
@@ -132,6 +142,16 @@ UNFIT: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[], dict[str, Any]
         lambda: saved(with_store(value_serde=StrSerde())),
         lambda: saved(with_store(value_serde=NewSerde())),
         ["store 'counts' was written with value_serde penstock.serde.StrSerde and now has " "tests.core.test_fingerprint.NewSerde"],
+    ),
+    "another kind": (
+        lambda: saved(with_store()),
+        lambda: saved(with_windows()),
+        ["store 'counts' was written with kind KeyValueStoreSpec and now has WindowStoreSpec: its content cannot"],
+    ),
+    "windows with duplicates": (
+        lambda: saved(with_windows()),
+        lambda: saved(with_windows(retain_duplicates=True)),
+        ["store 'counts' was written with kind WindowStoreSpec and now has WindowStoreSpec with duplicates"],
     ),
     "another topic": (
         lambda: saved(stateless("a")),
