@@ -77,6 +77,11 @@ class Stored(RuleBasedStateMachine):
         self.fail()
 
     @rule()
+    def commit_and_fail(self) -> None:
+        self.commit()
+        self.fail()
+
+    @rule()
     def reopen(self) -> None:
         self.store.close()
         self.backend.close()
@@ -93,7 +98,7 @@ class Stored(RuleBasedStateMachine):
         self.fail()
 
 
-def check(machine: type[Stored], spec: StoreSpec, backend: str, max_examples: int = 25) -> None:
+def check(machine: type[Stored], spec: StoreSpec, backend: str, max_examples: int = 50) -> None:
     """Run a machine with a store on a backend."""
     chosen = type(machine.__name__, (machine,), {"spec": spec, "backend_name": backend})
     run_state_machine_as_test(

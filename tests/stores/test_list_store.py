@@ -23,8 +23,9 @@ VALUES = st.sampled_from([1, "", "text", "long" * 100, [1, 2]])
 class Lists(Stored):
     """`seen` is what was added, by key."""
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(few_keys=st.lists(KEYS, min_size=1, max_size=3))
+    def begin(self, few_keys: list[bytes]) -> None:
+        self.few_keys = few_keys
         self.seen: dict[bytes, list[Any]] = {}
         self.commit_model()
 
@@ -38,14 +39,16 @@ class Lists(Stored):
         keys = (key for key in sorted(self.seen) if (low or b"") <= key and (high is None or key <= high))
         return [(key, value) for key in keys for value in self.seen[key]]
 
-    @rule(key=KEYS, values=st.lists(VALUES, min_size=1, max_size=3))
-    def add(self, key: bytes, values: list[Any]) -> None:
+    @rule(data=st.data(), values=st.lists(VALUES, min_size=1, max_size=3))
+    def add(self, data: st.DataObject, values: list[Any]) -> None:
+        key = data.draw(st.sampled_from(self.few_keys))
         for value in values:
             self.store.add(key, value)
             self.seen.setdefault(key, []).append(value)
 
-    @rule(key=KEYS)
-    def get(self, key: bytes) -> None:
+    @rule(data=st.data())
+    def get(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(self.few_keys))
         assert self.store.get(key) == self.seen.get(key, [])
 
     @rule(key=KEYS)

@@ -93,6 +93,7 @@ class Lru(Stored):
     @rule()
     def count(self) -> None:
         assert self.store.approximate_count() == len(self.seen)
+        assert [raw.decode() for raw in self.store._known()] == list(self.seen), "the order of uses"
 
 
 @pytest.mark.parametrize("backend", ["memory", "lmdb"])
