@@ -80,9 +80,11 @@ from .store import (
     StoreBuilder,
     StoreContext,
     ValueAndTimestamp,
+    ValueTimestampHeaders,
 )
 from .store_kinds.key_value import (
     ExpiringKeyValueStore,
+    HeadersKeyValueStore,
     KeyValueStore,
     KeyValueStoreSpec,
     ReadOnlyKeyValueStore,
@@ -142,6 +144,7 @@ __all__ = [
     "Handler",
     "Header",
     "Headers",
+    "HeadersKeyValueStore",
     "IncompatibleStateError",
     "IntSerde",
     "InternalTopic",
@@ -221,6 +224,7 @@ __all__ = [
     "TopologyError",
     "UnknownTopicError",
     "ValueAndTimestamp",
+    "ValueTimestampHeaders",
     "ValueTransformer",
     "ValueTransformerContext",
     "VersionedKeyValueStore",

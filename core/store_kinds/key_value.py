@@ -12,7 +12,7 @@ from ..errors import ConfigError, StoreError
 from ..names import is_topic_name
 from ..punctuation import PunctuationType
 from ..serde import Serde
-from ..store import BAD_NAME, Entries, StateStore, ValueAndTimestamp
+from ..store import BAD_NAME, Entries, StateStore, ValueAndTimestamp, ValueTimestampHeaders
 from ..store_specs import StoreSpec
 from ..store_traits import StoreTraits
 
@@ -96,13 +96,21 @@ class TimestampedKeyValueStore(KeyValueStore[K, ValueAndTimestamp]):
     """A key-value store whose values are `ValueAndTimestamp`."""
 
 
+class HeadersKeyValueStore(KeyValueStore[K, ValueTimestampHeaders]):
+    """A key-value store whose values are `ValueTimestampHeaders`.
+
+    Semantics: Kafka Streams' TimestampedKeyValueStoreWithHeaders (KIP-1271).
+    """
+
+
 @dataclass(frozen=True)
 class KeyValueStoreSpec(StoreSpec):
     """Declares a key-value store.
 
     `key_serde` and `value_serde` are serdes or names of installed ones (None: the default state serde,
-    msgpack). `timestamped` stores hold `ValueAndTimestamp`. `ttl_ms` (written as a duration in `key_value_store`) hides
-    and removes entries that old on `ttl_clock`. `expires`: entries may have a TTL of their own.
+    msgpack). `timestamped` stores hold `ValueAndTimestamp`, those with `headers` `ValueTimestampHeaders`.
+    `ttl_ms` (written as a duration in `key_value_store`) hides and removes entries that old on `ttl_clock`. `expires`:
+    entries may have a TTL of their own.
     """
 
     kind = "key_value"
@@ -114,11 +122,14 @@ class KeyValueStoreSpec(StoreSpec):
     ttl_clock: PunctuationType = PunctuationType.STREAM_TIME
     expires: bool = False
     cached: bool = field(default=False, kw_only=True)
+    headers: bool = field(default=False, kw_only=True)
 
     @property
     def traits(self) -> StoreTraits:
         """Whether values have timestamps, and whether entries expire."""
-        return StoreTraits(timestamped=self.timestamped, expires=self.expires or self.ttl_ms is not None)
+        return StoreTraits(
+            timestamped=self.timestamped or self.headers, expires=self.expires or self.ttl_ms is not None
+        )
 
 
 def key_value_store(
@@ -127,6 +138,7 @@ def key_value_store(
     key_serde: str | Serde[Any] | None = None,
     value_serde: str | Serde[Any] | None = None,
     timestamped: bool = False,
+    headers: bool = False,
     ttl: Duration | None = None,
     ttl_clock: PunctuationType = PunctuationType.STREAM_TIME,
     expires: bool = False,
@@ -137,7 +149,8 @@ def key_value_store(
     """Declare a key-value store, for `Topology.add_processor(..., stores=[...])` or `Topology.add_store`.
 
     Serdes are those of the state (None: the application's `state_serde`). A `timestamped` store holds
-    `ValueAndTimestamp`. A `cached` store has a record cache: of several updates of a key, a flush listener gets the
+    `ValueAndTimestamp`, and one with `headers` holds `ValueTimestampHeaders`: either may be switched on or off later.
+    A `cached` store has a record cache: of several updates of a key, a flush listener gets the
     last one (`ProcessorContext.set_flush_listener`). `ttl` is a duration of `ttl_clock` (STREAM_TIME or
     WALL_CLOCK_TIME) after which an entry is gone, counted from when it was put. With it, or with `expires=True` alone,
     the store is an `ExpiringKeyValueStore`.
@@ -166,6 +179,7 @@ def key_value_store(
         ttl_clock,
         expires,
         cached=cached,
+        headers=headers,
         backend=backend,
         logged=logged,
     )

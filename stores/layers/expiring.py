@@ -15,6 +15,7 @@ from penstock.store_kinds.key_value import ExpiringKeyValueStore, KeyValueStoreS
 
 from .envelope import EXPIRING, EXPIRING_BY_WALL_CLOCK, PLAIN, Expiry, expiry_of, with_expiry
 from .expiry_index import ExpiryIndex
+from .headers_form import HeadersForm
 from .key_form import MISSING, KeyForm
 from .plain import PlainStore
 from .value_form import TimestampedForm, ValueForm
@@ -42,7 +43,8 @@ class ExpiringStore(PlainStore, ExpiringKeyValueStore[Any, Any]):
         self._ttl = _NEVER if spec.ttl_ms is None else spec.ttl_ms
         self._durations: dict[Duration, int] = {}
         serde = context.serde(spec.value_serde, spec.name)
-        inner = TimestampedForm(spec.name, serde) if spec.timestamped else ValueForm(spec.name, serde)
+        form = HeadersForm if spec.headers else TimestampedForm if spec.timestamped else ValueForm
+        inner = form(spec.name, serde)
         self._form = ExpiringForm(inner, by_wall_clock, other)
         self._user_values = inner
         self._expiries = ExpiryIndex(below, spec.ttl_ms, context)

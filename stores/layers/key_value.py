@@ -1,4 +1,4 @@
-"""What a declared key-value store becomes: a PlainStore, StampedStore or ExpiringStore over the layers below."""
+"""What a declared key-value store becomes: one of the stores of its kind, over the layers below."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.store_kinds.key_value import KeyValueStoreSpec
 from .caching import cache_key_value_store
 from .expiring import ExpiringStore
 from .plain import PlainStore
-from .stamped import StampedStore
+from .stamped import HeadersStore, StampedStore
 
 _HINT = "entries have no TTL; declare it as key_value_store(NAME, expires=True) or with ttl=... for the whole store"
 
@@ -23,7 +23,7 @@ def _build(spec: KeyValueStoreSpec, bytes_store: BytesStore, context: StoreConte
     key_serde = context.serde(spec.key_serde, spec.name)
     if spec.traits.expires or context.expires:
         return ExpiringStore(bytes_store, key_serde, spec, context)
-    kind = StampedStore if spec.timestamped else PlainStore
+    kind = HeadersStore if spec.headers else StampedStore if spec.timestamped else PlainStore
     store = kind(bytes_store, key_serde, context.serde(spec.value_serde, spec.name))
     # For `put(key, value, ttl=...)` Python itself makes the error, of the function's name: no check slows down a put.
     setattr(store.put, "__qualname__", f"store {spec.name!r}: {_HINT}: put")  # noqa: B010

@@ -1,4 +1,4 @@
-"""StampedStore: a key-value store whose values have timestamps."""
+"""StampedStore and HeadersStore: key-value stores whose values have timestamps, or timestamps and headers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.store import ValueAndTimestamp
-from penstock.store_kinds.key_value import TimestampedKeyValueStore
+from penstock.store_kinds.key_value import HeadersKeyValueStore, TimestampedKeyValueStore
 
+from .headers_form import HeadersForm
 from .plain import PlainStore
 from .value_form import INT64_MAX, TimestampedForm
 
@@ -32,5 +33,23 @@ class StampedStore(PlainStore, TimestampedKeyValueStore[Any]):
                     pending[key] = value
                     return
             slow(key, value)
+
+        return put
+
+
+class HeadersStore(PlainStore, HeadersKeyValueStore[Any]):
+    """A HeadersKeyValueStore: values are ValueTimestampHeaders."""
+
+    form_of_values = HeadersForm
+
+    def _compile_put(self) -> Callable[[Any, Any], None]:
+        pending, clean, slow = self.pending, self.clean, self._put
+        key_types, can_wait = self.keys.types, self.values.compile_test()
+
+        def put(key: Any, value: Any) -> None:
+            if type(key) in key_types and (key in pending or key in clean) and can_wait(value):
+                pending[key] = value
+            else:
+                slow(key, value)
 
         return put

@@ -21,8 +21,8 @@ from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.testing.contracts.log_tests import read
 from penstock.program.nodes import TaskId
-from penstock.record import OutputBatch, TopicPartition
-from penstock.store import ValueAndTimestamp
+from penstock.record import Headers, OutputBatch, TopicPartition
+from penstock.store import ValueAndTimestamp, ValueTimestampHeaders
 
 INPUT = TopicPartition("in", 0)
 
@@ -124,6 +124,37 @@ def test_an_ordinary_reader_sees_keys_and_values(log: Log, tmp_path: Path) -> No
     assert [each.timestamp for each in stamped[:2]] == [10, 20]
     assert all(not each.headers for each in stamped)
     assert log.topics()[changelog_topic("app", "plain")].config["cleanup.policy"] == "compact"
+
+
+class KeepHeaders(Processor):
+    """Keeps the last record of each key."""
+
+    def process(self, record: Record) -> None:
+        self.context.get_store("s").put(record.key, ValueTimestampHeaders(*record[1:]))
+
+
+def test_headers_are_those_of_the_records(log: Log, tmp_path: Path) -> None:
+    def make(directory: Path, **options: Any) -> Application:
+        store = key_value_store("s", key_serde="str", value_serde="str", **options)
+        topology = Topology().add_source("in", "in").add_processor("keep", KeepHeaders, "in", stores=[store])
+        return Application("app", topology, log="memory:x", changelog="topic:", data_dir=str(directory))
+
+    log.create_topic("in", 1)
+    application = make(tmp_path / "one", headers=True)
+    prepare(application, log)
+    headers: list[Headers] = [(("h", b"x"), ("h", None)), ()]
+    log.append(OutputBatch("in", [b"a", b"b"], [b"1", b"2"], [5, 0], headers))
+    task = worker(application, log)
+    run_to_end(task, log)
+    task.close()
+    [first, second] = read(log, TopicPartition(changelog_topic("app", "s"), 0))
+    assert (first.key, first.value, first.timestamp, first.headers) == (b"a", b"1", 5, headers[0])
+    assert (second.key, second.value) == (b"b", b"2")
+    expected = {"a": ValueTimestampHeaders("1", 5, headers[0]), "b": ValueTimestampHeaders("2", 0)}
+    other = worker(make(tmp_path / "two", headers=True), log)
+    other.run_batch({}, 0)
+    assert contents(other) == {"s": expected}
+    other.close()
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from penstock.errors import SerdeError, StoreError
 from penstock.plugins.serdes.msgpack import MsgpackSerde
 from penstock.serde import Serde
-from penstock.store import StoreBackend, StoreBackendFactory, ValueAndTimestamp
+from penstock.store import StoreBackend, StoreBackendFactory, ValueAndTimestamp, ValueTimestampHeaders
 from penstock.store_kinds.key_value import KeyValueStore, KeyValueStoreSpec
 from penstock.stores.layers import plain
 from penstock.stores.layers.commit_buffer import CommitBuffer
@@ -94,12 +94,17 @@ VALUES: dict[str | None, st.SearchStrategy[Any]] = {
 BACKENDS: dict[str, StoreBackendFactory] = {"memory": MemoryBackend, "lmdb": LmdbBackend}
 
 
+HEADER = st.tuples(st.sampled_from(["", "a", "ä"]), st.sampled_from([None, b"", b"x"]))
+HEADERS = st.lists(HEADER, max_size=2).map(tuple)
+
+
 class Typed(RuleBasedStateMachine):
     """A typed store over all layers, beside {serialized key: value}: what is committed, and what is seen."""
 
     key_serde: ClassVar[str | None]
     value_serde: ClassVar[str | None]
-    timestamped: ClassVar[bool]
+    timestamped: ClassVar[bool | str]
+    """"headers": values have headers as well."""
     backend_name: ClassVar[str]
     ttl_ms: ClassVar[int | None]
 
@@ -122,7 +127,12 @@ class Typed(RuleBasedStateMachine):
         self.backend: StoreBackend = BACKENDS[self.backend_name](Path(self.temporary.name), ["s", "i"])
         self.buffer, self.context.given_index = CommitBuffer(self.backend, "s"), CommitBuffer(self.backend, "i")
         spec = KeyValueStoreSpec(
-            "s", self.key_serde, self.value_serde, timestamped=self.timestamped, ttl_ms=self.ttl_ms
+            "s",
+            self.key_serde,
+            self.value_serde,
+            timestamped=self.timestamped is True,
+            headers=self.timestamped == "headers",
+            ttl_ms=self.ttl_ms,
         )
         store = spec.build(self.buffer, self.context)
         assert isinstance(store, KeyValueStore)
@@ -132,6 +142,8 @@ class Typed(RuleBasedStateMachine):
 
     def stored(self, value: Any) -> Any:
         """Return what a value is after a trip through its serde."""
+        if self.timestamped == "headers":
+            return ValueTimestampHeaders(self.values.deserialize(self.values.serialize(value[0])), *value[1:])
         if self.timestamped:
             return ValueAndTimestamp(self.values.deserialize(self.values.serialize(value[0])), value[1])
         return self.values.deserialize(self.values.serialize(value))
@@ -143,7 +155,11 @@ class Typed(RuleBasedStateMachine):
     def value(self, data: st.DataObject, *, none: bool = True) -> Any:
         values = VALUES[self.value_serde]
         if self.timestamped:
-            values = st.builds(ValueAndTimestamp, values, st.sampled_from([0, 5, -1, 2**63 - 1, -(2**63)]))
+            timestamps = st.sampled_from([0, 5, -1, 2**63 - 1, -(2**63)])
+            if self.timestamped == "headers":
+                values = st.builds(ValueTimestampHeaders, values, timestamps, HEADERS)
+            else:
+                values = st.builds(ValueAndTimestamp, values, timestamps)
         return copy.deepcopy(data.draw(values | st.none() if none else values, "value"))
 
     def note(self, raw: bytes, value: Any) -> None:
@@ -161,7 +177,7 @@ class Typed(RuleBasedStateMachine):
     @staticmethod
     def spoil(value: Any) -> None:
         """Change a value in place: nothing in the store may notice."""
-        if isinstance(value, ValueAndTimestamp):
+        if isinstance(value, ValueAndTimestamp | ValueTimestampHeaders):
             value = value.value
         if isinstance(value, list):
             value.append("spoiled")
@@ -302,6 +318,9 @@ class Typed(RuleBasedStateMachine):
     [
         (None, None, False, None),
         (None, None, True, None),
+        (None, None, "headers", None),
+        ("str", "int", "headers", None),
+        ("str", None, "headers", 10**9),
         ("str", "int", False, None),
         ("str", None, True, None),
         ("int", "str", False, None),
@@ -315,7 +334,7 @@ def test_any_history(
     monkeypatch: pytest.MonkeyPatch,
     key_serde: str | None,
     value_serde: str | None,
-    timestamped: bool,
+    timestamped: bool | str,
     ttl_ms: int | None,
     backend: str,
 ) -> None:
@@ -402,6 +421,37 @@ def test_a_timestamped_store_takes_nothing_else(tmp_path: Path) -> None:
     assert store.get("a") == ValueAndTimestamp(1, 5)
     store.put("a", ValueAndTimestamp(None, 6))
     assert store.get("a") is None
+
+
+def test_a_store_with_headers_takes_nothing_else(tmp_path: Path) -> None:
+    store, _, _ = build(tmp_path, headers=True)
+    store.put("a", ValueTimestampHeaders(1, 5))
+    names = ("\ud800", "__penstock.expiry", 1)
+    refused: list[Any] = [[("a", b"")], [["a", b""]], ("a", b""), (("a",),), (("a", "b"),)]
+    for wrong in [*refused, *(((name, b""),) for name in names)]:
+        with pytest.raises(StoreError, match="'words'.*headers"):
+            store.put("a", ValueTimestampHeaders(1, 5, wrong))
+    for value in (1, (1, 2, ()), ValueAndTimestamp(1, 2)):
+        with pytest.raises(StoreError, match="'words'.*ValueTimestampHeaders"):
+            store.put("a", value)
+    with pytest.raises(StoreError, match="'words'.*timestamp"):
+        store.put("a", ValueTimestampHeaders(1, 2**63))
+    assert store.get("a") == ValueTimestampHeaders(1, 5, ())
+    store.put("a", ValueTimestampHeaders(None, 6))
+    assert store.get("a") is None
+
+
+def test_headers_may_be_switched_on_and_off(tmp_path: Path) -> None:
+    stamped, buffer, context = build(tmp_path, timestamped=True)
+    stamped.put("a", ValueAndTimestamp("old", 7))
+    stamped.flush()
+    headers = KeyValueStoreSpec("words", headers=True).build(buffer, context)
+    assert isinstance(headers, KeyValueStore)
+    assert headers.get("a") == ValueTimestampHeaders("old", 7)
+    headers.put("a", ValueTimestampHeaders("new", 8, (("h", b"x"),)))
+    headers.flush()
+    stamped.discard()
+    assert stamped.get("a") == ValueAndTimestamp("new", 8)
 
 
 def test_timestamps_may_be_switched_on_and_off(tmp_path: Path) -> None:
