@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from .record import Headers
 from .record_cache import RecordCache
@@ -136,10 +136,7 @@ class BytesStore(Protocol):
         ...
 
     def free(self, keys: Iterable[bytes], *, locally: bool = False) -> None:
-        """Free entries that have expired, wherever they are; what `sweep` says of them holds here too.
-
-        With `locally`, on this host only: compaction of a changelog topic removes them by itself.
-        """
+        """Free expired entries anywhere, as `sweep` does; with `locally`, on this host only: topics are compacted."""
         ...
 
     def sweep(self, start: bytes | None, end: bytes, limit: int) -> bool:
@@ -160,9 +157,19 @@ class BytesStore(Protocol):
 
 
 class StateStore(ABC):
-    """A store that a processor can be connected to."""
+    """A store that a processor can be connected to.
+
+    A global store can be read by tasks through the methods of a base class `class ReadX(StateStore, reads_only=True)`.
+    """
 
     name: str
+    reading_half: ClassVar[type[StateStore] | None] = None
+
+    def __init_subclass__(cls, *, reads_only: bool = False, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if reads_only:
+            cls.reading_half = cls
+
     record_cache: RecordCache | None = None
     """The cache of updates that a store has if it was declared with one."""
 

@@ -20,7 +20,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class ReadOnlyKeyValueStore(StateStore, Generic[K, V]):
+class ReadOnlyKeyValueStore(StateStore, Generic[K, V], reads_only=True):
     """The reading half of a key-value store. Order is that of the serialized keys."""
 
     @abstractmethod

@@ -15,7 +15,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class ReadOnlyListStore(StateStore, Generic[K, V]):
+class ReadOnlyListStore(StateStore, Generic[K, V], reads_only=True):
     """The reading half of a list store. Order is that of the serialized keys, and of arrival within a key."""
 
     @abstractmethod

@@ -17,7 +17,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class ReadOnlySessionStore(StateStore, Generic[K, V]):
+class ReadOnlySessionStore(StateStore, Generic[K, V], reads_only=True):
     """The reading half of a session store.
 
     Times are in ms since the epoch. Sessions that end at or before the newest end ever put minus the retention have

@@ -32,7 +32,7 @@ class VersionedRecord(NamedTuple):
     valid_to: int = VALID_TO_UNDEFINED
 
 
-class ReadOnlyVersionedKeyValueStore(StateStore, Generic[K, V]):
+class ReadOnlyVersionedKeyValueStore(StateStore, Generic[K, V], reads_only=True):
     """The reading half of a versioned store."""
 
     @overload

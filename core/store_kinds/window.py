@@ -18,7 +18,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class ReadOnlyWindowStore(StateStore, Generic[K, V]):
+class ReadOnlyWindowStore(StateStore, Generic[K, V], reads_only=True):
     """The reading half of a window store.
 
     All times are window starts in ms since the epoch, and ranges of them include both ends. Windows that start at or

@@ -137,16 +137,30 @@ class NodeContext(TransformerContext):
         cache.listen(self.node, listener)
 
 
-_WRITES = frozenset({"put", "put_if_absent", "put_all", "delete", "remove", "flush", "discard", "close"})
+_ENGINE_ONLY = frozenset({"flush", "discard", "close", "reading_half"})
+"""What only the engine uses."""
 
 
 class ReadOnlyView:
-    """A store that can be read but not written: what a task sees of a global store."""
+    """A store that can be read but not written, by the reading half of its kind: what a task sees of a global store."""
 
     def __init__(self, store: StateStore) -> None:
         self._store = store
+        self.name = store.name
 
     def __getattr__(self, name: str) -> Any:
-        if name in _WRITES:
-            raise StoreError(f"store {self._store.name!r} is a global store: only its own processor may write it")
-        return getattr(self._store, name)
+        store = self._store
+        found, half = getattr(store, name), store.reading_half
+        if half is not None and hasattr(half, name) and name not in _ENGINE_ONLY:
+            return found
+        reads = [
+            each for each in dir(half) if each[0] != "_" and each not in _ENGINE_ONLY and callable(getattr(half, each))
+        ]
+        raise StoreError(
+            f"store {store.name!r} is a global store: only its own processor may write it, so {name!r} cannot be used "
+            f"here. To read it, there is {', '.join(reads)}"
+            if half is not None
+            else f"store {store.name!r} is a global store: only its own processor may write it, and its class "
+            f"{type(store).__name__} does not say which methods read: give it a base class of these methods, declared "
+            "with `(StateStore, reads_only=True)`"
+        )
