@@ -34,7 +34,19 @@ BENCHMARKS = {
     "trickle": "bench.long_runs:trickle",
     "quiet": "bench.quiet:quiet",
 }
-OPTIONS = ("tasks", "batches", "limit", "seconds", "minutes", "log", "changelog", "entries", "windows", "value_bytes")
+OPTIONS = (
+    "tasks",
+    "batches",
+    "limit",
+    "seconds",
+    "minutes",
+    "log",
+    "changelog",
+    "entries",
+    "windows",
+    "value_bytes",
+    "commit_records",
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -52,6 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--entries", type=int, metavar="N", help="how many entries the store has")
     parser.add_argument("--windows", type=int, metavar="N", help="in how many windows they are")
     parser.add_argument("--value-bytes", type=int, metavar="N", help="how long their values are")
+    parser.add_argument("--commit-records", type=int, metavar="N", help="how many records a commit has")
     given = parser.parse_args(arguments)
     if not given.names:
         print("\n".join(BENCHMARKS))

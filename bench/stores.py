@@ -31,7 +31,7 @@ COMMITS = 60
 TABLES = (10_000, 100_000, 1_000_000, 10_000_000)
 LONGEST_WAIT_MS = 20.0
 PRIVATE_MB = 300.0
-A_BATCH, A_COMMIT = 5_000, 250_000
+A_BATCH = 5_000
 SLOWEST = 0.5
 FEW = 500_000
 
@@ -146,7 +146,9 @@ def drawn_ranks(records: int, entries: int, file: Path) -> None:
     np.save(file, np.minimum(ranks, entries - 1).astype(np.int32))
 
 
-def store_size(entries: int = 20_000_000, value_bytes: int = 200, records: int = 2_000_000) -> Table:
+def store_size(
+    entries: int = 20_000_000, value_bytes: int = 200, records: int = 2_000_000, commit_records: int = 250_000
+) -> Table:
     """The stateful count over a store with `entries`, beside the same with `FEW`: throughput and private memory.
 
     Each runs in a process of its own. Keys are drawn by Zipf's law from all that are in the store.
@@ -158,7 +160,7 @@ def store_size(entries: int = 20_000_000, value_bytes: int = 200, records: int =
             version, seconds = _in_a_process(_load, place, each, value_bytes)
             ranks = Path(directory) / f"ranks-{each}.npy"
             _in_a_process(drawn_ranks, records, each, ranks)
-            found = _in_a_process(_count, place, version, each, ranks)
+            found = _in_a_process(_count, place, version, each, ranks, commit_records)
             size = sum(file.stat().st_blocks * 512 for file in place.rglob("*") if file.is_file())
             rows.append(
                 {"name": "store-size", "entries": each, "GB on disk": round(size / 2**30, 2)}
@@ -211,7 +213,7 @@ def _load(directory: Path, entries: int, value_bytes: int) -> tuple[str, float]:
     return version, time.perf_counter() - began
 
 
-def _count(directory: Path, version: str, entries: int, ranks_file: Path) -> dict[str, Any]:
+def _count(directory: Path, version: str, entries: int, ranks_file: Path, a_commit: int) -> dict[str, Any]:
     """Count records; return what that took after the first quarter of them. This process has no more than a worker."""
     tune_garbage_collector()
     ranks = np.load(ranks_file)
@@ -230,7 +232,7 @@ def _count(directory: Path, version: str, entries: int, ranks_file: Path) -> dic
         {},
     )
     running.state.connect(task)
-    me, private, done, settled = psutil.Process(), 0.0, 0, records // 4 // A_COMMIT * A_COMMIT
+    me, private, done, settled = psutil.Process(), 0.0, 0, records // 4 // a_commit * a_commit
     commits_ms: list[float] = []
     began = time.perf_counter()
     for first in range(0, records, A_BATCH):
@@ -239,7 +241,7 @@ def _count(directory: Path, version: str, entries: int, ranks_file: Path) -> dic
         size, after = len(some), first + len(some)
         task.feed(RecordBatch("bench-in", 0, range(first, after), some, [value] * size, [0] * size, None, after))
         done += task.process(size)
-        if done % A_COMMIT == 0 or done >= records:
+        if done % a_commit == 0 or done >= records:
             task.take_commit()
             commits_ms.append(running.commit())
             private = max(private, _private_mb(me))
@@ -251,7 +253,7 @@ def _count(directory: Path, version: str, entries: int, ranks_file: Path) -> dic
     return {
         "records_per_s": round((records - settled) / seconds),
         "private MB": round(private),
-        f"commit of {A_COMMIT:,} records (ms)": round(statistics.median(commits_ms)),
+        f"commit of {a_commit:,} records (ms)": round(statistics.median(commits_ms)),
     }
 
 

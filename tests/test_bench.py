@@ -58,7 +58,7 @@ def test_stores_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         ("_in_a_process", lambda function, *args: function(*args)),
     ):
         monkeypatch.setattr(stores, name, small)
-    rows = stores.store_size(entries=3_000, records=20_000).rows
+    rows = stores.store_size(entries=3_000, records=20_000, commit_records=5_000).rows
     assert [row["entries"] for row in rows] == [1_000, 3_000]
     assert all(row["records_per_s"] > 0 and row["private MB"] > 10 for row in rows)
 
