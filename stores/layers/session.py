@@ -23,6 +23,10 @@ from .value_form import ValueForm
 
 _LONG = Struct(">q")
 _TIMES = 16
+_MOST_OF_A_KEY = 16
+"""Of a key with more sessions, the latest half of so many are kept as objects."""
+
+_Session = tuple[int, int, Any]
 
 
 class _Encoded:
@@ -35,19 +39,50 @@ class _Encoded:
 
 
 class _Sessions:
-    """The sessions of one key: `rows` has (end, start, value) in order, `stored` what the store below has of them."""
+    """The sessions of one key that end after `known_after`: `rows` has (end, start, value) in order.
 
-    __slots__ = ("rows", "stored")
+    `stored` is what the store below has of them.
+    """
 
-    def __init__(self, rows: list[tuple[int, int, Any]]) -> None:
-        self.rows = rows
-        self.stored = {(end, start): value for end, start, value in rows}
+    __slots__ = ("known_after", "rows", "stored")
+
+    def __init__(self, known_after: int) -> None:
+        self.rows: list[_Session] = []
+        self.stored: dict[tuple[int, int], Any] = {}
+        self.known_after = known_after
+
+    def add_earlier(self, rows: list[_Session], known_after: int) -> None:
+        """Add sessions that the store below has: those that end after `known_after`, up to the present one."""
+        self.rows[:0] = rows
+        self.stored.update(((end, start), value) for end, start, value in rows)
+        self.known_after = known_after
+
+    def drop_earlier(self, known_after: int) -> list[_Session]:
+        """Take sessions that end at `known_after` or earlier out of `rows`, and return them."""
+        at = bisect_left(self.rows, (known_after + 1,))
+        dropped = self.rows[:at]
+        del self.rows[:at]
+        self.known_after = known_after
+        return dropped
+
+    def overlapping(self, earliest_end: int, latest_start: int) -> list[_Session]:
+        """Return those that end at the first time or later and start at the second or earlier, the latest first."""
+        found, rows = [], self.rows
+        at = len(rows)
+        while at:  # from the last one back: of many sessions, few overlap
+            at -= 1
+            row = rows[at]
+            if row[0] < earliest_end:
+                break
+            if row[1] <= latest_start:
+                found.append(row)
+        return found
 
 
 class BucketSessionStore(SessionStore[Any, Any]):
     """A SessionStore over a BytesStore. Its rows are entries (key, end, start).
 
-    For keys that were used recently it has all their sessions as objects, in `_known`. `_changed` has those of these
+    For keys that were used recently it has their latest sessions as objects, in `_known`. `_changed` has those of these
     keys whose sessions differ from what the store below has. So most calls need no scan, and of a session that grew
     into another before the commit nothing is written. The sessions of a key that cannot be kept as an object (see
     `KeyForm`) are written at once.
@@ -91,15 +126,20 @@ class BucketSessionStore(SessionStore[Any, Any]):
             sessions = known(key) if type(key) in key_types else None
             if sessions is None or type(earliest_session_end) is not int or type(latest_session_start) is not int:
                 return slow(key, earliest_session_end, latest_session_start)
-            kept_after = retention.kept_after
+            if earliest_session_end <= retention.kept_after:
+                earliest_session_end = retention.kept_after + 1
+            if earliest_session_end <= sessions.known_after:
+                return slow(key, earliest_session_end, latest_session_start)
+            found = sessions.overlapping(earliest_session_end, latest_session_start)
+            if len(found) > 1:
+                found.reverse()
             return ListScan(
                 [
                     (
                         windowed(Windowed, (key, start, end)),
                         to_object(key, value) if type(value) is _Encoded else value,
                     )
-                    for end, start, value in sessions.rows
-                    if end >= earliest_session_end and start <= latest_session_start and end > kept_after
+                    for end, start, value in found
                 ]
             )
 
@@ -121,6 +161,7 @@ class BucketSessionStore(SessionStore[Any, Any]):
                 or type(end) is not int
                 or not 0 <= start <= end <= MAX_TIME
                 or end <= retention.kept_after
+                or end <= sessions.known_after
                 or not (value is None or can_wait(value))
             ):
                 slow(session, value)
@@ -148,7 +189,7 @@ class BucketSessionStore(SessionStore[Any, Any]):
         if which is MISSING:
             data = self._below.get(self._row_key(raw, end, start))
             return None if data is None else self.values.to_object(key, data)
-        rows = self._sessions(raw, which).rows
+        rows = self._sessions(raw, which, end).rows
         at = bisect_left(rows, (end, start))
         if at == len(rows) or rows[at][:2] != (end, start):
             return None
@@ -164,10 +205,10 @@ class BucketSessionStore(SessionStore[Any, Any]):
         self._check(key, latest_start, earliest_end)
         self.retention.load()
         raw, which = self.keys.locate(key)
-        if which is not MISSING:
-            self._sessions(raw, which)
-            return self.find_sessions(which, earliest_end, latest_start)
         first = max(earliest_end, self.retention.kept_after + 1)
+        if which is not MISSING:
+            self._sessions(raw, which, first)
+            return self.find_sessions(which, first, latest_start)
         rows = self._buckets.of_key(raw, first, self.retention.newest, reverse=False)
         return Scan(self._windowed(rows, latest_start))
 
@@ -184,28 +225,30 @@ class BucketSessionStore(SessionStore[Any, Any]):
         else:
             if value is not None and not self._can_wait(value):
                 value = _Encoded(self.values.to_bytes(key, value))
-            sessions = self._sessions(raw, which)
+            sessions = self._sessions(raw, which, end)
             if _set(sessions.rows, end, start, value):
                 self._changed[which] = sessions
                 if len(self._changed) > CACHED_ENTRIES:
                     self._flush_known()
         self.retention.note(end)
 
-    def _sessions(self, raw: bytes, key: Any) -> _Sessions:
-        """Return a key's sessions; read them if they are not known."""
+    def _sessions(self, raw: bytes, key: Any, first_end: int) -> _Sessions:
+        """Return a key's sessions, those that end at `first_end` or later at least; read what is not known of them."""
         sessions = self._known.get(key)
-        kept_after = self.retention.kept_after
         if sessions is None:
             if len(self._known) >= CACHED_ENTRIES:
                 self._flush_known()
                 for old in list(islice(self._known, CACHED_ENTRIES // 2)):
                     del self._known[old]
+            sessions = self._known[key] = _Sessions(self.retention.newest)
+        known_after = max(first_end - 1, self.retention.kept_after)
+        if known_after < sessions.known_after:
             rows = []
-            for row_key, data in self._buckets.of_key(raw, kept_after + 1, self.retention.newest, reverse=False):
+            for row_key, data in self._buckets.of_key(raw, known_after + 1, sessions.known_after, reverse=False):
                 _, end, start = self._buckets.parts(row_key)
                 value = self.values.to_object(key, data)
                 rows.append((end, _LONG.unpack(start)[0], value if self._can_wait(value) else _Encoded(data)))
-            sessions = self._known[key] = _Sessions(rows)
+            sessions.add_earlier(rows, known_after)
         return sessions
 
     def _to_object(self, key: Any, value: Any) -> Any:
@@ -267,9 +310,9 @@ class BucketSessionStore(SessionStore[Any, Any]):
         written: dict[bytes, bytes | None] = {}
         for key, sessions in self._changed.items():
             raw, stored = key_bytes(key), sessions.stored
-            while sessions.rows and sessions.rows[0][0] <= kept_after:
-                end, start, _ = sessions.rows.pop(0)
-                stored.pop((end, start), None)
+            if sessions.rows and sessions.rows[0][0] <= kept_after:
+                for end, start, _ in sessions.drop_earlier(kept_after):
+                    stored.pop((end, start), None)  # they are freed as all that has expired
             current = {}
             for end, start, value in sessions.rows:
                 current[end, start] = value
@@ -279,6 +322,9 @@ class BucketSessionStore(SessionStore[Any, Any]):
             for end, start in stored:
                 written[self._row_key(raw, end, start)] = None
             sessions.stored = current
+            if len(sessions.rows) > _MOST_OF_A_KEY:
+                sessions.drop_earlier(sessions.rows[-1 - _MOST_OF_A_KEY // 2][0])
+                sessions.stored = {(end, start): value for end, start, value in sessions.rows}
         self._changed.clear()
         if written:
             self._below.put_all(written)

@@ -14,6 +14,7 @@ from hypothesis.stateful import rule
 from penstock.errors import ConfigError, SerdeError, StoreError
 from penstock.store_kinds.session import session_store
 from penstock.store_kinds.windowed import Windowed
+from penstock.stores.layers import session as layer
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
 
@@ -187,7 +188,11 @@ class SessionMachine(CommittedStore):
     ("key_serde", "value_serde", "retention"),
     [(None, None, 20), ("str", "int", 7), ("bytes", "bytes", 100), ("int", None, 20), ("str", "str", 5)],
 )
-def test_any_history(key_serde: str | None, value_serde: str | None, retention: int, backend: str) -> None:
+def test_any_history(
+    monkeypatch: pytest.MonkeyPatch, key_serde: str | None, value_serde: str | None, retention: int, backend: str
+) -> None:
+    monkeypatch.setattr(layer, "CACHED_ENTRIES", 4)  # keys are dropped and read again all the time
+    monkeypatch.setattr(layer, "_MOST_OF_A_KEY", 2)
     run(
         SessionMachine,
         "Session",
@@ -267,3 +272,44 @@ def test_a_session_that_grew_leaves_no_rows_behind() -> None:
     store.flush()
     assert len(buffer) == 2  # the session, and the store's own row
     assert list(store.fetch("a")) == [(Windowed("a", 0, 990), 100)]
+
+
+def test_what_is_held_of_a_key_is_bounded_and_earlier_sessions_are_found() -> None:
+    store, _, _ = build(key_serde="str")
+    for now in range(0, 100_000, 100):
+        store.put(Windowed("a", now, now), now)
+        if now % 1000 == 0:
+            store.flush()
+            assert len(store._known["a"].rows) <= layer._MOST_OF_A_KEY
+    found = [value for _, value in store.find_sessions("a", 500, 2_000)]
+    assert found == list(range(500, 2_001, 100))
+    assert [value for _, value in store.fetch("a")] == list(range(0, 100_000, 100))
+    assert store.fetch_session("a", 100, 100) == 100
+    store.remove(Windowed("a", 100, 100))
+    assert store.fetch_session("a", 100, 100) is None
+    store.flush()
+    assert len(store._known["a"].rows) <= layer._MOST_OF_A_KEY
+    assert len(list(store.fetch("a"))) == 999
+
+
+def test_the_last_sessions_of_a_key_are_found_without_its_others() -> None:
+    """However many there are: a key may have sessions of days."""
+    reads = []
+
+    class Counting(CommitBuffer):
+        def range(self, *args: Any, **options: Any) -> Any:
+            for row in super().range(*args, **options):
+                reads.append(row)
+                yield row
+
+    spec: Any = session_store("visits", retention="1h", key_serde="str")
+    context = CountingContext()
+    context.fixed_options = spec.traits.fixed_options
+    buffer = Counting(MemoryBackend.ephemeral(["visits"]), "visits")
+    store = spec.build(buffer, context)
+    for now in range(0, 100_000, 100):
+        store.put(Windowed("a", now, now), now)
+    store.flush()
+    reopened = spec.build(buffer, context)
+    assert [value for _, value in reopened.find_sessions("a", 99_800, 99_900)] == [99_800, 99_900]
+    assert len(reads) == 2

@@ -15,6 +15,7 @@ from penstock.errors import ConfigError, SerdeError, StoreError
 from penstock.store import ValueAndTimestamp
 from penstock.store_kinds.window import window_store
 from penstock.store_kinds.windowed import Windowed
+from penstock.stores.layers import plain
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
 
@@ -177,8 +178,15 @@ class WindowMachine(CommittedStore):
     ],
 )
 def test_any_history(
-    key_serde: str | None, value_serde: str | None, timestamped: bool, duplicates: bool, retention: int, backend: str
+    monkeypatch: pytest.MonkeyPatch,
+    key_serde: str | None,
+    value_serde: str | None,
+    timestamped: bool,
+    duplicates: bool,
+    retention: int,
+    backend: str,
 ) -> None:
+    monkeypatch.setattr(plain, "CACHED_ENTRIES", 4)  # entries are evicted all the time
     run(
         WindowMachine,
         "Window",
