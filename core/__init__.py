@@ -104,6 +104,7 @@ from .store_kinds.versioned import (
     versioned_store,
 )
 from .store_kinds.window import (
+    HeadersWindowStore,
     ReadOnlyWindowStore,
     TimestampedWindowStore,
     WindowStore,
@@ -145,6 +146,7 @@ __all__ = [
     "Header",
     "Headers",
     "HeadersKeyValueStore",
+    "HeadersWindowStore",
     "IncompatibleStateError",
     "IntSerde",
     "InternalTopic",

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, overload
 from ..clock import Duration
 from ..errors import ConfigError
 from ..serde import Serde
-from ..store import Entries, StateStore, ValueAndTimestamp
+from ..store import Entries, StateStore, ValueAndTimestamp, ValueTimestampHeaders
 from ..store_specs import StoreSpec
 from ..store_traits import StoreTraits
 from .windowed import Windowed, bucket_ms, checked_name, positive_ms
@@ -91,6 +91,13 @@ class TimestampedWindowStore(WindowStore[K, ValueAndTimestamp]):
     """A window store whose values are `ValueAndTimestamp`."""
 
 
+class HeadersWindowStore(WindowStore[K, ValueTimestampHeaders]):
+    """A window store whose values are `ValueTimestampHeaders`.
+
+    Semantics: Kafka Streams' TimestampedWindowStoreWithHeaders (KIP-1271).
+    """
+
+
 @dataclass(frozen=True)
 class WindowStoreSpec(StoreSpec):
     """Declares a window store; `window_store` makes one. Times are in ms."""
@@ -104,12 +111,13 @@ class WindowStoreSpec(StoreSpec):
     timestamped: bool = False
     retain_duplicates: bool = False
     cached: bool = field(default=False, kw_only=True)
+    headers: bool = field(default=False, kw_only=True)
 
     @property
     def traits(self) -> StoreTraits:
         """How the store's content is kept."""
         return StoreTraits(
-            timestamped=self.timestamped,
+            timestamped=self.timestamped or self.headers,
             fixed_options={"bucket_ms": bucket_ms(self.retention_ms), "duplicates": int(self.retain_duplicates)},
             form="with duplicates" if self.retain_duplicates else "",
         )
@@ -123,6 +131,7 @@ def window_store(
     key_serde: str | Serde[Any] | None = None,
     value_serde: str | Serde[Any] | None = None,
     timestamped: bool = False,
+    headers: bool = False,
     retain_duplicates: bool = False,
     cached: bool = False,
     backend: str | None = None,
@@ -155,6 +164,7 @@ def window_store(
         timestamped,
         retain_duplicates,
         cached=cached,
+        headers=headers,
         backend=backend,
         logged=logged,
     )

@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 from penstock.errors import StoreError
 from penstock.serde import Serde
 from penstock.store import BytesStore, Entries, StoreContext
-from penstock.store_kinds.window import TimestampedWindowStore, WindowStore, WindowStoreSpec
+from penstock.store_kinds.window import HeadersWindowStore, TimestampedWindowStore, WindowStore, WindowStoreSpec
 from penstock.store_kinds.windowed import Windowed
 
 from .composite import MAX_TIME, BucketKeys, Buckets
 from .escaping import without_end
+from .headers_form import HeadersForm
 from .key_form import MISSING
 from .retention import Retention
 from .rows import Entry, RowKeyForm, Rows
@@ -217,6 +218,12 @@ class StampedBucketWindowStore(BucketWindowStore, TimestampedWindowStore[Any]):
     """A TimestampedWindowStore: values are ValueAndTimestamp."""
 
     form_of_values = TimestampedForm
+
+
+class HeadersBucketWindowStore(BucketWindowStore, HeadersWindowStore[Any]):
+    """A HeadersWindowStore: values are ValueTimestampHeaders."""
+
+    form_of_values = HeadersForm
 
 
 def _unnumbered(keys: BucketKeys) -> tuple[Callable[..., bytes], Callable[[bytes], Entry]]:

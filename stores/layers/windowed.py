@@ -8,12 +8,13 @@ from penstock.store_kinds.window import WindowStoreSpec
 
 from .caching import cache_session_store, cache_window_store
 from .session import BucketSessionStore, SessionTopicRows
-from .window import BucketWindowStore, StampedBucketWindowStore, WindowTopicRows
+from .window import BucketWindowStore, HeadersBucketWindowStore, StampedBucketWindowStore, WindowTopicRows
 
 
 def build_window_store(spec: WindowStoreSpec, below: BytesStore, context: StoreContext) -> StateStore:
     """Return the store that `spec` declares, on top of `below`."""
-    kind = StampedBucketWindowStore if spec.timestamped else BucketWindowStore
+    stamped = StampedBucketWindowStore if spec.timestamped else BucketWindowStore
+    kind = HeadersBucketWindowStore if spec.headers else stamped
     key_serde = context.serde(spec.key_serde, spec.name)
     value_serde = context.serde(spec.value_serde, spec.name)
     store = kind(spec, below, key_serde, value_serde, context)

@@ -75,7 +75,8 @@ class WindowMachine(CommittedStore):
             window_size=f"{SIZE}ms",
             key_serde=self.key_serde,
             value_serde=self.value_serde,
-            timestamped=self.timestamped,
+            timestamped=self.timestamped is True,
+            headers=self.timestamped == "headers",
             retain_duplicates=self.duplicates,
         )
 
@@ -174,6 +175,8 @@ class WindowMachine(CommittedStore):
         ("bytes", "bytes", False, False, 100),
         ("int", "int", True, False, 20),
         ("str", None, True, False, 5),
+        ("str", None, "headers", False, 20),
+        ("int", "int", "headers", True, 20),
         ("bytes", "str", False, True, 20),
     ],
 )
@@ -181,7 +184,7 @@ def test_any_history(
     monkeypatch: pytest.MonkeyPatch,
     key_serde: str | None,
     value_serde: str | None,
-    timestamped: bool,
+    timestamped: bool | str,
     duplicates: bool,
     retention: int,
     backend: str,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from penstock.serde import Serde
-from penstock.store import StateStore, StoreBackend, StoreBackendFactory, ValueAndTimestamp
+from penstock.store import StateStore, StoreBackend, StoreBackendFactory, ValueAndTimestamp, ValueTimestampHeaders
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.stores.lmdb import LmdbBackend
 from penstock.stores.memory import MemoryBackend
@@ -59,7 +59,8 @@ class CommittedStore(RuleBasedStateMachine):
     key_serde: ClassVar[str | None]
     value_serde: ClassVar[str | None]
     backend_name: ClassVar[str]
-    timestamped: ClassVar[bool] = False
+    timestamped: ClassVar[bool | str] = False
+    """"headers": values have headers as well."""
     model: Any
 
     def spec(self) -> Any:
@@ -111,7 +112,10 @@ class CommittedStore(RuleBasedStateMachine):
 
     def drawn_value(self, data: st.DataObject) -> Any:
         values = VALUES[self.value_serde]
-        if self.timestamped:
+        if self.timestamped == "headers":
+            headers = st.sampled_from([(), (("a", b"x"), ("a", None))])
+            values = st.builds(ValueTimestampHeaders, values, st.sampled_from([0, 5, 2**63 - 1]), headers)
+        elif self.timestamped:
             values = st.builds(ValueAndTimestamp, values, st.sampled_from([0, 5, 2**63 - 1]))
         return copy.deepcopy(data.draw(values | st.none(), "value"))
 
@@ -128,7 +132,7 @@ class CommittedStore(RuleBasedStateMachine):
     @staticmethod
     def spoil(value: Any) -> None:
         """Change a value in place: nothing in the store may notice."""
-        if isinstance(value, ValueAndTimestamp):
+        if isinstance(value, ValueAndTimestamp | ValueTimestampHeaders):
             value = value.value
         if isinstance(value, list):
             value.append("spoiled")
