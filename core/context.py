@@ -10,6 +10,7 @@ from .metrics import NodeMetrics
 from .punctuation import Cancellable, PunctuationType, Punctuator
 from .record import Record, RecordMetadata
 from .record_cache import FlushListener
+from .store import Entries
 
 
 class ValueTransformerContext(Protocol):
@@ -103,6 +104,27 @@ class ProcessorContext(ValueTransformerContext, Protocol):
 
         Depth first: returns when everything below has processed it. Raises TopologyError when there is no such child.
         """
+        ...
+
+    def timer(self, key: Any, at: int, clock: PunctuationType) -> None:
+        """Have the processor's `on_timer(key, at)` called once, when `clock` has reached `at` (ms since the epoch).
+
+        A key has one timer on each clock: setting it again replaces it. Timers are kept in a store, so they survive
+        whatever a store does, and there may be millions. They fire where punctuators do, after those: on stream time
+        after the record that moved it, in the order of time and then of the keys' bytes. A timer for the present time
+        fires at the next such moment. Inside `on_timer`, the time must be later than the `at` that it was called with;
+        a timer that is already due fires in the same round.
+
+        Raises ConfigError for a time in the past, and TopologyError if the node has no timers.
+        """
+        ...
+
+    def cancel_timer(self, key: Any, clock: PunctuationType) -> None:
+        """Remove the timer of `key` on `clock`, if there is one."""
+        ...
+
+    def timers(self, clock: PunctuationType) -> Entries[Any, int]:
+        """Iterate over (key, at) of this node's timers on `clock` in this task, the earliest first."""
         ...
 
     def set_flush_listener(self, store: str, listener: FlushListener) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _LONGEST = 249
-_INDEX = ".penstock-index"
+_INDEX, _TIMERS = ".penstock-index", ".timers"
 
 
 def is_topic_name(name: object) -> bool:
@@ -28,6 +28,18 @@ def index_name(store: str) -> str:
     # Two long names may have the same beginning.
     digest = sha256(store.encode()).hexdigest()[:32]
     return f"{store[: _LONGEST - len(digest) - len(_INDEX) - 1]}-{digest}{_INDEX}"
+
+
+def timer_store_name(node: str) -> str:
+    """Return the name of the store that keeps the timers of a node; a node may have any name.
+
+    >>> timer_store_name("sessions"), timer_store_name("a node")
+    ('sessions.timers', 'a-node-2ab26f3b.timers')
+    """
+    if is_topic_name(node) and len(node) + len(_TIMERS) <= _LONGEST:
+        return node + _TIMERS
+    digest = sha256(node.encode()).hexdigest()[:8]
+    return f"{re.sub('[^A-Za-z0-9._-]', '-', node)[:200]}-{digest}{_TIMERS}"
 
 
 def function_name(function: Any) -> str:

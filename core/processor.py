@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .context import ProcessorContext, ValueTransformerContext
+from .errors import TopologyError
 from .record import Record
 
 
@@ -28,6 +29,13 @@ class Processor(ABC):
     @abstractmethod
     def process(self, record: Record) -> None:
         """Handle one record."""
+
+    def on_timer(self, key: Any, at: int) -> None:
+        """Handle a timer that `context.timer` set for `key`; `at` is the time (ms) that it was set for.
+
+        The timer is gone when this is called. An exception meets the processing exception handler.
+        """
+        raise TopologyError(f"{type(self).__name__} sets a timer, and does not override on_timer, which it would call")
 
     def close(self) -> None:
         """Release what `init` took; called once, also after a failure. Forwarding here is an error."""

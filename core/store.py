@@ -153,6 +153,14 @@ class BytesStore(Protocol):
         ...
 
 
+class IndexStore(BytesStore, Protocol):
+    """The index of a store: what is in it follows from the store's rows."""
+
+    def save(self) -> None:
+        """Write what was put so far at once, and not with the next commit; only while the store is being opened."""
+        ...
+
+
 # ---------------------------------------------------------------- what a Processor sees
 
 
@@ -234,7 +242,7 @@ class StoreContext(Protocol):
         ...
 
     @property
-    def index(self) -> BytesStore:
+    def index(self) -> IndexStore:
         """The index of a store whose traits ask for one (`StoreTraits.has_index`): ordered bytes on this host only.
 
         It is written in the same step as the store, and never to the changelog: a store must be able to build it from

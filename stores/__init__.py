@@ -20,5 +20,6 @@ def penstock_store_kinds() -> Components:
         "session": "penstock.stores.layers.windowed:build_session_store",
         "lru_map": "penstock.stores.layers.lru_map:build_lru_map",
         "list": "penstock.stores.layers.list_store:build_list_store",
+        "timers": "penstock.stores.layers.timers:build_timer_store",
         "versioned": "penstock.stores.layers.versioned:build_versioned_store",
     }

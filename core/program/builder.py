@@ -28,6 +28,7 @@ from .draft import Draft
 from .nodes import GlobalStore, InternalTopic, Partitioner, ProcessorNode, SinkNode, SourceNode, TopicChooser
 from .program import Program
 from .serdes import SerdeLike
+from .timers import timer_store
 
 Supplier = Callable[..., Processor | ValueTransformer]
 """Makes a new processor at each call; called with the options given to `add_processor`."""
@@ -96,28 +97,25 @@ class Topology:
         parents: str | Sequence[str],
         *,
         stores: Sequence[str | StoreBuilder] = (),
+        timers: bool | None = None,
+        timer_key_serde: SerdeLike = None,
         **options: Any,
     ) -> Topology:
         """Add a node that runs the processor `supplier` makes: a class, a factory, or the name of an installed one.
 
         `stores` connects it to stores by name, or declares and connects them; global stores need no connection.
         `options` are the arguments of the supplier. Each task calls the supplier anew; a factory is also called twice
-        here, to see what it makes, a class is only looked at.
+        here, to see what it makes, a class is only looked at. A class that overrides `on_timer` has timers; for what a
+        factory makes, say `timers=True`. `timer_key_serde` is for the timers' keys (None: `state_serde`).
         """
         where = f"processor {name!r}"
         check_name("processor", name)
         self._draft.check_new(name)
         parents_given = self._draft.parents(where, name, parents)
-        check_supplier(where, supplier, options)
-        if isinstance(stores, (str, StoreBuilder)):
-            raise TopologyError(f"{where}: stores is a list of stores or names of stores; write stores=[{stores!r}]")
-        declared = [store for store in stores if not isinstance(store, str)]
-        for store in declared:
-            self._draft.check_declared(store)
-        names = (store if isinstance(store, str) else store.name for store in stores)
-        connected = dict.fromkeys(self._draft.connectable(where, store) for store in names)
-        self._draft.stores |= {store.name: store for store in declared}
-        self._draft.add(ProcessorNode(name, supplier, parents_given, tuple(connected), options))
+        found = check_supplier(where, supplier, options)
+        own = timer_store(where, name, found, timers, timer_key_serde)
+        connected = self._draft.connect(where, stores, own)
+        self._draft.add(ProcessorNode(name, supplier, parents_given, connected, options))
         return self
 
     def add_sink(

@@ -98,8 +98,11 @@ def check_installed(where: str, kind: str, name: str) -> None:
         raise PluginError(f"{where}: {error}") from error
 
 
-def check_supplier(where: str, supplier: object, options: Mapping[str, Any]) -> None:
-    """Refuse what cannot make processors, without making any where looking is enough."""
+def check_supplier(where: str, supplier: object, options: Mapping[str, Any]) -> object:
+    """Refuse what cannot make processors, without making any where looking is enough.
+
+    Return the supplier; for the name of an installed one, what it names.
+    """
     if isinstance(supplier, str):
         check_installed(where, "processor", supplier)
         supplier = registry().load("processor", supplier)
@@ -127,6 +130,7 @@ def check_supplier(where: str, supplier: object, options: Mapping[str, Any]) -> 
     # makes shows only when it is called.
     if not isinstance(made, type) or _has_own_way_of_making(made):
         _try(where, supplier, options)
+    return supplier
 
 
 def _check_class(where: str, kind: type) -> None:

@@ -129,6 +129,18 @@ class Draft:
                 "connect the one there is by its name"
             )
 
+    def connect(self, where: str, stores: Sequence[str | StoreBuilder], own: Sequence[StoreBuilder]) -> tuple[str, ...]:
+        """Declare stores for a node; return the names of those it is connected to. `own` are the engine's."""
+        if isinstance(stores, (str, StoreBuilder)):
+            raise TopologyError(f"{where}: stores is a list of stores or names of stores; write stores=[{stores!r}]")
+        declared = [store for store in (*stores, *own) if not isinstance(store, str)]
+        for store in declared:
+            self.check_declared(store)
+        names = (store if isinstance(store, str) else store.name for store in (*stores, *own))
+        connected = dict.fromkeys(self.connectable(where, store) for store in names)
+        self.stores |= {store.name: store for store in declared}
+        return tuple(connected)
+
     def connectable(self, where: str, store: str) -> str:
         """Return the name of a store that can be connected; a global store cannot."""
         if store in self.global_stores:

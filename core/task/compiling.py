@@ -117,6 +117,7 @@ class Nodes:
 
             return run
         self._contexts[node.name] = NodeContext(self._shared, node, metrics, values, forward)
+        self._shared.timers.add(node.name, self._shared.stores, processor.on_timer)
         if any(self._shared.stores[store].record_cache is not None for store in node.stores):
             return self._noting_record(processor)
         return processor.process

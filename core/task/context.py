@@ -14,8 +14,9 @@ from ..punctuation import Cancellable, PunctuationType, Punctuator
 from ..record import RecordMetadata
 from ..record_cache import FlushListener
 from ..settings.settings import Settings
-from ..store import StateStore
+from ..store import Entries, StateStore
 from .progress import Progress
+from .timers import Timers
 
 Schedule = Callable[[str, Duration, Punctuator, PunctuationType, int | None, str | None], Cancellable]
 """(node, interval, punctuator, clock, start, name) -> the schedule that a node asked for."""
@@ -33,6 +34,7 @@ class Shared:
     progress: Progress
     schedule: Schedule
     takes_commit_requests: bool
+    timers: Timers
 
 
 class TransformerContext:
@@ -120,6 +122,18 @@ class NodeContext(TransformerContext):
     ) -> None:
         super().__init__(shared, node, metrics, engine_values)
         self.forward = forward
+
+    def timer(self, key: Any, at: int, clock: PunctuationType) -> None:
+        """Have `on_timer` called for `key` when `clock` reaches `at`."""
+        self._shared.timers.set(self.node, key, at, clock)
+
+    def cancel_timer(self, key: Any, clock: PunctuationType) -> None:
+        """Remove the timer of `key` on `clock`."""
+        self._shared.timers.cancel(self.node, key, clock)
+
+    def timers(self, clock: PunctuationType) -> Entries[Any, int]:
+        """Iterate over (key, at) of this node's timers."""
+        return self._shared.timers.entries(self.node, clock)
 
     def set_flush_listener(self, store: str, listener: FlushListener) -> None:
         """Have `listener` called with the updates of a cached store."""

@@ -11,6 +11,7 @@ from .failures import RECORD_ERRORS, Failures
 from .progress import Progress
 from .schedule import Schedule
 from .schedules import NEVER, Schedules
+from .timers import Timers
 
 _NO_RECORD = Record(None, None, -1)
 """In place of a record, for what fails in a punctuator."""
@@ -25,11 +26,15 @@ class Punctuators:
         self._failures = failures
         self._room = room
         self._firing: Schedule | None = None
+        self.timers = Timers(progress, lambda node, error: failures.processing(node, _NO_RECORD, error), self._attend)
         self.stream_due = NEVER
         """The stream time (ms) at which the loop over records has to call `fire`."""
 
     def fire(self, kind: PunctuationType, now: int) -> bool:
-        """Call every punctuator of a clock that is due at `now` (ms), the earliest first; return whether any was."""
+        """Call every punctuator of a clock that is due at `now` (ms), the earliest first, and then the timers.
+
+        Return whether any was due.
+        """
         fired = False
         while (schedule := self._schedules.take_due(kind, now)) is not None:
             fired = self._progress.has_changed = True
@@ -40,12 +45,24 @@ class Punctuators:
                 self._failures.processing(schedule.node, _NO_RECORD, error)
             finally:
                 self._firing = None
+        fired |= self.timers.fire(kind, now)
         self.look_ahead()
         return fired
 
     def look_ahead(self) -> None:
         """Set `stream_due`, after schedules have changed."""
-        self.stream_due = self._schedules.next_due(PunctuationType.STREAM_TIME)
+        self.stream_due = min(self._schedules.next_due(PunctuationType.STREAM_TIME), self.timers.stream_due)
+
+    def _attend(self) -> None:
+        self._progress.needs_attention = True
+
+    def next_due(self, kind: PunctuationType) -> int:
+        """Return when the next punctuator or timer of a clock is due (ms), `NEVER` when there is none."""
+        return min(self._schedules.next_due(kind), self.timers.next_due(kind))
+
+    def nodes(self, kind: PunctuationType) -> list[str]:
+        """Return the nodes that have a punctuator or a timer of a clock."""
+        return list(dict.fromkeys([*self._schedules.nodes(kind), *self.timers.nodes(kind)]))
 
     def schedule(
         self,

@@ -106,8 +106,9 @@ class Task:
         schedule = self._punctuators.schedule
         self._caches = Caches(name, stores, progress, self._failures)
         shared = Shared(
-            application_id, name, settings, stores, self.global_stores, progress, schedule, not takes_whole_batches
-        )
+            application_id, name, settings, stores, self.global_stores, progress, schedule, not takes_whole_batches,
+            self._punctuators.timers,
+        )  # fmt: skip
         self._nodes = Nodes(subtopology, shared, self._outputs, self._failures, self._metrics, state.get("nodes", {}))
         try:
             self._nodes.compile(queues)
@@ -160,17 +161,17 @@ class Task:
         return self.progress.wall_clock
 
     def punctuate_wall_clock(self) -> bool:
-        """Fire the wall-clock punctuators that are due; return whether any was."""
+        """Fire the punctuators and timers of the wall clock that are due; return whether any was."""
         return self._punctuators.fire(PunctuationType.WALL_CLOCK_TIME, self.progress.wall_clock)
 
     def next_wall_clock_punctuation(self) -> int | None:
-        """Return when the next wall-clock punctuator is due (ms), or None."""
-        due = self._schedules.next_due(PunctuationType.WALL_CLOCK_TIME)
+        """Return when the next punctuator or timer of the wall clock is due (ms), or None."""
+        due = self._punctuators.next_due(PunctuationType.WALL_CLOCK_TIME)
         return None if due == NEVER else due
 
     def wall_clock_nodes(self) -> list[str]:
         """Return the nodes that schedule by the wall clock."""
-        return self._schedules.nodes(PunctuationType.WALL_CLOCK_TIME)
+        return self._punctuators.nodes(PunctuationType.WALL_CLOCK_TIME)
 
     def _room_for_schedules(self) -> int:
         """Return how many bytes of the engine's state schedules may take."""

@@ -10,7 +10,7 @@ from penstock.errors import StoreError
 from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.record_cache import RecordCache
 from penstock.serde import Serde
-from penstock.store import BytesStore
+from penstock.store import IndexStore
 
 
 @dataclass
@@ -29,12 +29,12 @@ class TaskStoreContext:
     stream_time: Callable[[], int]
     wall_clock: Callable[[], int]
     count_dropped: Callable[[str, int], None]
-    given_index: BytesStore | None
+    given_index: IndexStore | None
     expires: bool
     record_cache: RecordCache
 
     @property
-    def index(self) -> BytesStore:
+    def index(self) -> IndexStore:
         """The index of the store."""
         if self.given_index is None:
             raise StoreError("this store has no index: its traits say neither is_indexed=True nor expires=True")

@@ -12,18 +12,20 @@ from penstock.clock import Duration
 from penstock.errors import ConfigError, TopologyError
 from penstock.log import ENGINE_STATE_BYTES
 from penstock.metrics import NodeMetrics
-from penstock.names import index_name
+from penstock.names import index_name, timer_store_name
 from penstock.plugins.runtime.store_context import TaskStoreContext
 from penstock.processor import Processor, ValueTransformer
 from penstock.program.serdes import DEFAULTS
 from penstock.punctuation import PunctuationType, Punctuator
 from penstock.record import Record, RecordMetadata
 from penstock.record_cache import CacheBudget, FlushListener, RecordCache, RecordContext
-from penstock.store import StateStore, StoreBuilder
+from penstock.store import Entries, StateStore, StoreBuilder
+from penstock.store_kinds.timers import TimerStoreSpec
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
 from penstock.task.schedule import Schedule
 from penstock.task.schedules import Schedules
+from penstock.task.timers import Timers
 
 __all__ = ["CapturedForward", "CapturedPunctuator", "MockProcessorContext"]
 
@@ -128,6 +130,10 @@ class MockProcessorContext:
     def _begin(self, processor: object) -> None:
         self._schedules = Schedules({}, lambda: None)
         self._schedules.begin(self.node, processor)
+        self._timers = Timers(self, _raise)
+        if isinstance(processor, Processor) and type(processor).on_timer is not Processor.on_timer:
+            name = timer_store_name(self.node)
+            self._timers.add(self.node, {name: self._build(TimerStoreSpec(name))}, processor.on_timer)
 
     # -- what the processor calls
 
@@ -168,6 +174,18 @@ class MockProcessorContext:
         self.punctuators.append(captured)
         return captured
 
+    def timer(self, key: Any, at: int, clock: PunctuationType) -> None:
+        """Set a timer; `fire_timers` calls `on_timer`. Raises the same as a task."""
+        self._timers.set(self.node, key, at, clock)
+
+    def cancel_timer(self, key: Any, clock: PunctuationType) -> None:
+        """Remove a timer."""
+        self._timers.cancel(self.node, key, clock)
+
+    def timers(self, clock: PunctuationType) -> Entries[Any, int]:
+        """Iterate over (key, at) of the timers that are set."""
+        return self._timers.entries(self.node, clock)
+
     def current_stream_time_ms(self) -> int:
         """Return `stream_time`."""
         return self.stream_time
@@ -182,6 +200,11 @@ class MockProcessorContext:
 
     # -- what the test does and reads
 
+    def fire_timers(self) -> None:
+        """Call `on_timer` for the timers that are due at `stream_time` and at `wall_clock`, in a task's order."""
+        self._timers.fire(PunctuationType.STREAM_TIME, self.stream_time)
+        self._timers.fire(PunctuationType.WALL_CLOCK_TIME, self.wall_clock)
+
     def flush(self) -> None:
         """Call the flush listeners, as a commit does."""
         for store in self._stores.values():
@@ -195,3 +218,7 @@ class MockProcessorContext:
     def values(self) -> list[Any]:
         """Return the values of what was forwarded."""
         return [each.record.value for each in self.forwarded]
+
+
+def _raise(node: str, error: Exception | SystemExit) -> None:
+    raise error

@@ -150,6 +150,13 @@ class CommitBuffer:
         self._freed_here.clear()
         self._size_bytes = 0
 
+    def save(self) -> None:
+        """Write the pending changes now. Only for what no commit has to know of, and before the store is used."""
+        version = self._backend.version()
+        if version is not None:
+            self._backend.write({self.name: self.changes()}, version, version)
+            self.clear()
+
     def _sort(self) -> None:
         new = len(self._changes) - len(self._order)
         if new:

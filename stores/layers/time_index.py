@@ -29,16 +29,19 @@ class TimeIndex:
 
     def put(self, time: int, key: bytes) -> None:
         """Note `key` for `time` (ms); again is no difference."""
-        self._index.put(self._row(time, key), b"")
+        self._index.put(self.row(time, key), b"")
 
     def remove(self, time: int, key: bytes) -> None:
         """Forget `key` for `time`, if it is noted."""
-        self._index.put(self._row(time, key), None)
+        self._index.put(self.row(time, key), None)
 
-    def rows(self, up_to: int | None = None) -> Iterator[tuple[int, bytes]]:
-        """Yield (time, key) of time <= `up_to` (None: all), the earliest first, and by key within a time."""
-        end = bytes((self._clock[0] + 1,)) if up_to is None or up_to >= _SIGN - 1 else self._row(up_to + 1, b"")
-        for row, _ in self._index.range(self._clock, end):
+    def rows(self, up_to: int | None = None, start: bytes | None = None) -> Iterator[tuple[int, bytes]]:
+        """Yield (time, key) of time <= `up_to` (None: all), the earliest first, and by key within a time.
+
+        `start` is where to begin: the `row` of the first one, or bytes above or below it.
+        """
+        end = bytes((self._clock[0] + 1,)) if up_to is None or up_to >= _SIGN - 1 else self.row(up_to + 1, b"")
+        for row, _ in self._index.range(start or self._clock, end):
             yield _TIME.unpack_from(row, 1)[0] - _SIGN, row[_HEAD:]
 
     def first(self) -> int | None:
@@ -52,7 +55,8 @@ class TimeIndex:
             self.remove(time, key)
         return found
 
-    def _row(self, time: int, key: bytes) -> bytes:
+    def row(self, time: int, key: bytes) -> bytes:
+        """Return the key of a row; rows are in the order of these."""
         return self._clock + _TIME.pack(time + _SIGN) + key
 
 

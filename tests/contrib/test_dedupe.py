@@ -14,7 +14,7 @@ from penstock import Record, Topology, key_value_store
 from penstock.plugins.testing import TopologyTestDriver
 
 
-def topology(**options: object) -> Topology:
+def topology(**options: Any) -> Topology:
     built = Topology().add_source("in", "in").add_sink("all", "all", "in")
     built.add_processor("once", "contrib.dedupe", "in", stores=[key_value_store("seen")], **options)
     return built.add_sink("out", "out", "once")

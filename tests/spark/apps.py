@@ -122,6 +122,23 @@ def ticks() -> Topology:
     return Topology().add_source("in", "in").add_processor("ticks", Ticks, "in").add_sink("out", "out", "ticks")
 
 
+class Later(Processor):
+    """Sends on each key when stream time is 5 ms later, and again 300 ms later by the wall clock."""
+
+    def process(self, record: Record) -> None:
+        self.context.timer(record.key, record.timestamp + 5, STREAM_TIME)
+
+    def on_timer(self, key: Any, at: int) -> None:
+        now = self.context.current_system_time_ms()
+        if at < 10**9:  # the time of the records is long ago
+            self.context.timer(key, now + 300, WALL_CLOCK_TIME)
+        self.context.forward(Record(key, "stream" if at < 10**9 else "wall", at))
+
+
+def later() -> Topology:
+    return Topology().add_source("in", "in").add_processor("later", Later, "in").add_sink("out", "out", "later")
+
+
 class SecondTicks(Processor):
     def init(self, context: Any) -> None:
         super().init(context)

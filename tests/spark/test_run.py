@@ -166,6 +166,19 @@ def test_the_wall_clock_ticks_without_data_until_it_is_stopped(surroundings: Sur
     assert times == sorted(set(times))
 
 
+def test_timers_of_both_clocks_fire(surroundings: Surroundings, spark: Any) -> None:
+    surroundings.create(**{"in": 1, "out": 1})
+    surroundings.put("in", records(100, keys=20))
+    application = surroundings.application("app", apps.later(), punctuation_interval="300ms")
+
+    def said(clock: str) -> list[tuple[str | None, int]]:
+        return [(key, timestamp) for key, value, timestamp in surroundings.read("out")[0] if value == clock]
+
+    run_until(application, spark, lambda: len(said("wall")) == 20)
+    assert said("stream") == [(f"k{at % 20}", at + 5) for at in range(95)]
+    assert sorted(key for key, _ in said("wall") if key) == sorted(f"k{key}" for key in range(20))
+
+
 def test_without_ticks_and_data_no_batch_runs_and_new_partitions_are_taken_up(
     surroundings: Surroundings, spark: Any
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from penstock.plugins.serdes.msgpack import MsgpackSerde
 from penstock.record_cache import RecordCache
 from penstock.serde import BytesSerde, FloatSerde, IntSerde, Serde, StrSerde
-from penstock.store import BytesStore
+from penstock.store import IndexStore
 
 SERDES: dict[str | None, type[Serde[Any]]] = {
     None: MsgpackSerde,
@@ -30,14 +30,14 @@ class TestContext:
         self.now = -1
         self.wall = 0
         self.fixed_options: Mapping[str, int] = {}
-        self.given_index: BytesStore | None = None
+        self.given_index: IndexStore | None = None
         self.expires = False
 
     def serde(self, given: str | Serde[Any] | None, store: str) -> Serde[Any]:
         return given if isinstance(given, Serde) else SERDES[given]()
 
     @property
-    def index(self) -> BytesStore:
+    def index(self) -> IndexStore:
         assert self.given_index is not None, "the test gives no index"
         return self.given_index
 

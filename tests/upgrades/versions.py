@@ -108,7 +108,7 @@ def _add(topology: Topology, flow: Flow) -> None:
         last = name
     counter = flow.counter or f"{flow.name}-count"
     names = tuple(each.name for each in flow.stores)
-    topology.add_processor(counter, Count, last, stores=flow.stores, names=names, timers=flow.timers)
+    topology.add_processor(counter, Count, last, stores=flow.stores, names=names, ticks=flow.timers)
     last = counter
     for each in flow.after:
         topology.add_processor(each, Pass, last)
@@ -125,12 +125,12 @@ class Pass(Processor):
 class Count(Processor):
     """Counts each key in every store that it has, and sends on the counts."""
 
-    def __init__(self, names: tuple[str, ...], timers: tuple[str, ...]) -> None:
-        self.names, self.timers = names, timers
+    def __init__(self, names: tuple[str, ...], ticks: tuple[str, ...]) -> None:
+        self.names, self.ticks = names, ticks
 
     def init(self, context: Any) -> None:
         super().init(context)
-        for name in self.timers:
+        for name in self.ticks:
             context.schedule(
                 "10s", lambda now, name=name: self.count(self.names[0], f"tick {name}", now), WALL_CLOCK_TIME, name=name
             )

@@ -1,0 +1,139 @@
+"""Timers: sets the timers that processors ask for, and calls `on_timer` when their time has come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from ..errors import ConfigError, TopologyError
+from ..names import timer_store_name
+from ..punctuation import PunctuationType
+from ..store import Entries, StateStore
+from ..store_kinds.timers import TimerStore
+
+NO_TIMER = 1 << 62
+"""A time that no clock reaches."""
+
+
+class Clocks(Protocol):
+    """The clocks of a task (ms)."""
+
+    stream_time: int
+    wall_clock: int
+
+
+class _Node(NamedTuple):
+    store: TimerStore
+    on_timer: Callable[[Any, int], None]
+
+
+class Timers:
+    """The timers of one task's nodes.
+
+    `failed` is called with the node and the error when `on_timer` raises. `stream_due` is the stream time (ms) at which
+    `fire` has to be called; `sooner` is called when it has become an earlier one.
+    """
+
+    def __init__(
+        self,
+        clocks: Clocks,
+        failed: Callable[[str, Exception | SystemExit], None],
+        sooner: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._clocks = clocks
+        self._failed = failed
+        self._sooner = sooner
+        self._nodes: dict[str, _Node] = {}
+        self._firing: tuple[PunctuationType, int] | None = None
+        self.stream_due = NO_TIMER
+
+    def add(self, node: str, stores: Mapping[str, StateStore], on_timer: Callable[[Any, int], None]) -> None:
+        """Add the timers of a node, if `stores` has a store for them."""
+        store = stores.get(timer_store_name(node))
+        if isinstance(store, TimerStore):
+            self._nodes[node] = _Node(store, on_timer)
+            self.stream_due = self.next_due(PunctuationType.STREAM_TIME)
+
+    # ------------------------------------------------------------------ what processors ask for
+
+    def set(self, node: str, key: Any, at: int, clock: PunctuationType) -> None:
+        """Set a timer of a node. Raises ConfigError for a wrong or past time, TopologyError if it has no timers."""
+        store = self._of(node, clock).store
+        if type(at) is not int or not 0 <= at < NO_TIMER:
+            raise ConfigError(f"node {node!r}: a timer's time is in ms since the epoch, found {at!r}")
+        now = self._now(clock)
+        if self._firing is not None and self._firing[0] is clock:
+            if at <= self._firing[1]:
+                raise ConfigError(
+                    f"node {node!r}: on_timer was called for {self._firing[1]} and sets a timer of key {key!r} for "
+                    f"{at}, which could go on for ever: set it for a later time"
+                )
+        elif at < now:
+            name = "stream time" if clock is PunctuationType.STREAM_TIME else "the wall clock"
+            asked = "stream" if clock is PunctuationType.STREAM_TIME else "system"
+            raise ConfigError(
+                f"node {node!r}: the timer of key {key!r} is set for {at}, and {name} is {now} already: set it for "
+                f"max(at, context.current_{asked}_time_ms()), and it fires as soon as it can"
+            )
+        store.set(key, at, clock)
+        if clock is PunctuationType.STREAM_TIME and at < self.stream_due:
+            self.stream_due = at
+            self._sooner()
+
+    def cancel(self, node: str, key: Any, clock: PunctuationType) -> None:
+        """Remove a timer of a node."""
+        self._of(node, clock).store.cancel(key, clock)
+
+    def entries(self, node: str, clock: PunctuationType) -> Entries[Any, int]:
+        """Iterate over (key, time) of a node's timers."""
+        return self._of(node, clock).store.entries(clock)
+
+    def _of(self, node: str, clock: PunctuationType) -> _Node:
+        if not isinstance(clock, PunctuationType):
+            raise ConfigError(f"node {node!r}: clock must be STREAM_TIME or WALL_CLOCK_TIME, found {clock!r}")
+        try:
+            return self._nodes[node]
+        except KeyError:
+            raise TopologyError(
+                f"node {node!r} has no timers: override on_timer in its processor's class, and where a function makes "
+                f"the processor write add_processor({node!r}, ..., timers=True)"
+            ) from None
+
+    # ------------------------------------------------------------------ what is due
+
+    def next_due(self, clock: PunctuationType) -> int:
+        """Return when the next timer of a clock is due (ms), or a little earlier; NO_TIMER if there is none."""
+        due = (node.store.next_due(clock) for node in self._nodes.values())
+        return min((each for each in due if each is not None), default=NO_TIMER)
+
+    def nodes(self, clock: PunctuationType) -> list[str]:
+        """Return the nodes that have a timer of a clock."""
+        return [name for name, node in self._nodes.items() if node.store.next_due(clock) is not None]
+
+    def fire(self, clock: PunctuationType, now: int) -> bool:
+        """Call `on_timer` for every timer that is due at `now` (ms); return whether any was.
+
+        In the order of time, then of the keys' bytes, then of the nodes; timers that a call sets take part.
+        """
+        fired = False
+        while True:
+            due = [(*first, name) for name, node in self._nodes.items() if (first := node.store.first_due(clock, now))]
+            if not due:
+                break
+            fired = True
+            name = due[0][2] if len(due) == 1 else min(due, key=lambda each: each[:2])[2]
+            node = self._nodes[name]
+            key, at = node.store.take(clock)
+            self._firing = clock, at
+            try:
+                node.on_timer(key, at)
+            except (Exception, SystemExit) as error:
+                self._failed(name, error)
+            finally:
+                self._firing = None
+        if clock is PunctuationType.STREAM_TIME:
+            self.stream_due = self.next_due(clock)
+        return fired
+
+    def _now(self, clock: PunctuationType) -> int:
+        return self._clocks.stream_time if clock is PunctuationType.STREAM_TIME else self._clocks.wall_clock
