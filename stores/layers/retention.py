@@ -13,7 +13,7 @@ from .late import LateDrops
 _NUMBERS = Struct(">qqq")
 _META = b""
 _SWEPT_ENTRIES = 4_096
-"""How many expired entries a commit frees at least; a larger one frees as many as it writes."""
+"""How many expired entries a commit frees beside as many as it writes."""
 
 
 class Retention:
@@ -63,14 +63,15 @@ class Retention:
         return 0 if self._below.get(_META) is None else 1
 
     def flush(self, changes: int) -> None:
-        """Write the numbers, and free what has expired; the commit has about so many `changes`."""
+        """Write the numbers, and free what has expired; the commit has about so many `changes`.
+
+        It frees more than it writes, so expired entries do not pile up, and no more, because the next record waits.
+        """
         if self._has_changed:
             self._below.put(_META, PLAIN + _NUMBERS.pack(self.newest, self.kept_after, self.number))
             self._has_changed = False
         first_kept = self._buckets.first_kept(self.kept_after) if self.is_known else 0
-        if first_kept > self._freed_below and not self._buckets.sweep(
-            self.kept_after, max(_SWEPT_ENTRIES, 2 * changes)
-        ):
+        if first_kept > self._freed_below and not self._buckets.sweep(self.kept_after, _SWEPT_ENTRIES + changes):
             self._freed_below = first_kept
 
     def discard(self) -> None:

@@ -102,6 +102,8 @@ class BucketSessionStore(SessionStore[Any, Any]):
         self.retention = Retention(below, self._buckets, spec.retention_ms, context)
         self.keys = KeyForm(self.name, key_serde)
         self.values = ValueForm(self.name, value_serde)
+        self._slack_ms = spec.retention_ms // 64
+        self._written = 0
         self._can_wait = self.values.compile_test()
         self._known: dict[Any, _Sessions] = {}
         self._changed: dict[Any, _Sessions] = {}
@@ -241,8 +243,9 @@ class BucketSessionStore(SessionStore[Any, Any]):
                 for old in list(islice(self._known, CACHED_ENTRIES // 2)):
                     del self._known[old]
             sessions = self._known[key] = _Sessions(self.retention.newest)
-        known_after = max(first_end - 1, self.retention.kept_after)
-        if known_after < sessions.known_after:
+        if max(first_end - 1, self.retention.kept_after) < sessions.known_after:
+            # Somewhat earlier, so that records that are a little late need not read again.
+            known_after = max(first_end - 1 - self._slack_ms, self.retention.kept_after)
             rows = []
             for row_key, data in self._buckets.of_key(raw, known_after + 1, sessions.known_after, reverse=False):
                 _, end, start = self._buckets.parts(row_key)
@@ -300,9 +303,9 @@ class BucketSessionStore(SessionStore[Any, Any]):
 
     def flush(self) -> None:
         """Serialize what is kept as objects, and free what has expired."""
-        changes = len(self._changed)
         self._flush_known()
-        self.retention.flush(changes)
+        self.retention.flush(self._written)
+        self._written = 0
 
     def _flush_known(self) -> None:
         """Write what changed of the sessions that are known, as far as it has not expired."""
@@ -328,6 +331,7 @@ class BucketSessionStore(SessionStore[Any, Any]):
         self._changed.clear()
         if written:
             self._below.put_all(written)
+            self._written += len(written)
 
     def discard(self) -> None:
         """Drop what is kept as objects."""
