@@ -34,7 +34,7 @@ def timer_store_name(node: str) -> str:
     """Return the name of the store that keeps the timers of a node; a node may have any name.
 
     >>> timer_store_name("sessions"), timer_store_name("a node")
-    ('sessions.timers', 'a-node-2ab26f3b.timers')
+    ('sessions.timers', 'a-node-068486d0.timers')
     """
     if is_topic_name(node) and len(node) + len(_TIMERS) <= _LONGEST:
         return node + _TIMERS
