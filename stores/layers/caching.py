@@ -110,6 +110,7 @@ def cache_session_store(store: BucketSessionStore, cache: RecordCache) -> Bucket
             new = notes.frozen(key, value)
             cache.note(which, Windowed(key, start, end), new, old, _size(key) + _size(new) + _SMALL)
 
+    setattr(store, "remove", lambda session: cached(session, None))  # noqa: B010
     _replace(store, cache, cached)
     return store
 

@@ -16,6 +16,7 @@ from penstock.store_kinds.windowed import Windowed
 
 from .composite import MAX_TIME, BucketKeys, Buckets, Row
 from .key_form import MISSING, KeyForm
+from .known_sessions import Encoded, KnownSessions
 from .plain import CACHED_ENTRIES
 from .retention import Retention
 from .scan import ListScan, Scan
@@ -25,58 +26,6 @@ _LONG = Struct(">q")
 _TIMES = 16
 _MOST_OF_A_KEY = 16
 """Of a key with more sessions, the latest half of so many are kept as objects."""
-
-_Session = tuple[int, int, Any]
-
-
-class _Encoded:
-    """The envelope of a value that its caller may change: such a value is not kept as an object."""
-
-    __slots__ = ("data",)
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-
-
-class _Sessions:
-    """The sessions of one key that end after `known_after`: `rows` has (end, start, value) in order.
-
-    `stored` is what the store below has of them.
-    """
-
-    __slots__ = ("known_after", "rows", "stored")
-
-    def __init__(self, known_after: int) -> None:
-        self.rows: list[_Session] = []
-        self.stored: dict[tuple[int, int], Any] = {}
-        self.known_after = known_after
-
-    def add_earlier(self, rows: list[_Session], known_after: int) -> None:
-        """Add sessions that the store below has: those that end after `known_after`, up to the present one."""
-        self.rows[:0] = rows
-        self.stored.update(((end, start), value) for end, start, value in rows)
-        self.known_after = known_after
-
-    def drop_earlier(self, known_after: int) -> list[_Session]:
-        """Take sessions that end at `known_after` or earlier out of `rows`, and return them."""
-        at = bisect_left(self.rows, (known_after + 1,))
-        dropped = self.rows[:at]
-        del self.rows[:at]
-        self.known_after = known_after
-        return dropped
-
-    def overlapping(self, earliest_end: int, latest_start: int) -> list[_Session]:
-        """Return those that end at the first time or later and start at the second or earlier, the latest first."""
-        found, rows = [], self.rows
-        at = len(rows)
-        while at:  # from the last one back: of many sessions, few overlap
-            at -= 1
-            row = rows[at]
-            if row[0] < earliest_end:
-                break
-            if row[1] <= latest_start:
-                found.append(row)
-        return found
 
 
 class BucketSessionStore(SessionStore[Any, Any]):
@@ -105,10 +54,11 @@ class BucketSessionStore(SessionStore[Any, Any]):
         self._slack_ms = spec.retention_ms // 64
         self._written = 0
         self._can_wait = self.values.compile_test()
-        self._known: dict[Any, _Sessions] = {}
-        self._changed: dict[Any, _Sessions] = {}
+        self._known: dict[Any, KnownSessions] = {}
+        self._changed: dict[Any, KnownSessions] = {}
         setattr(self, "find_sessions", self._compile_find())  # noqa: B010
         setattr(self, "put", self._compile_put())  # noqa: B010
+        setattr(self, "remove", self._compile_remove())  # noqa: B010
 
     # ------------------------------------------------------------------ the hot path
 
@@ -132,18 +82,20 @@ class BucketSessionStore(SessionStore[Any, Any]):
                 earliest_session_end = retention.kept_after + 1
             if earliest_session_end <= sessions.known_after:
                 return slow(key, earliest_session_end, latest_session_start)
-            found = sessions.overlapping(earliest_session_end, latest_session_start)
+            rows = sessions.rows
+            at, found = len(rows), []
+            while at:  # from the last one back: of many sessions, few overlap
+                at -= 1
+                end, start, value = rows[at]
+                if end < earliest_session_end:
+                    break
+                if start <= latest_session_start:
+                    if type(value) is Encoded:
+                        value = to_object(key, value)
+                    found.append((windowed(Windowed, (key, start, end)), value))
             if len(found) > 1:
                 found.reverse()
-            return ListScan(
-                [
-                    (
-                        windowed(Windowed, (key, start, end)),
-                        to_object(key, value) if type(value) is _Encoded else value,
-                    )
-                    for end, start, value in found
-                ]
-            )
+            return ListScan(found)
 
         return find_sessions
 
@@ -169,15 +121,34 @@ class BucketSessionStore(SessionStore[Any, Any]):
                 slow(session, value)
                 return
             rows = sessions.rows
-            if value is not None and (not rows or rows[-1][:2] < (end, start)):
-                rows.append((end, start, value))
-                changed[key] = sessions
-            elif _set(rows, end, start, value):
+            if not rows or rows[-1][0] < end:
+                if value is not None:
+                    rows.append((end, start, value))
+                    changed[key] = sessions
+            elif sessions.put(end, start, value):
                 changed[key] = sessions
             if end > retention.newest:
                 retention.note(end)
 
         return put
+
+    def _compile_remove(self) -> Callable[[Windowed], None]:
+        known, key_types, retention, slow = self._known.get, self.keys.types, self.retention, self._put
+        changed = self._changed
+
+        def remove(session: Windowed) -> None:
+            if type(session) is Windowed:
+                key, start, end = session
+                sessions = known(key) if type(key) in key_types else None
+                if sessions is not None and sessions.rows:
+                    last = sessions.rows[-1]  # most grow into a later one
+                    if last[0] == end and last[1] == start and end > retention.kept_after:
+                        sessions.rows.pop()
+                        changed[key] = sessions
+                        return
+            slow(session, None)
+
+        return remove
 
     # ------------------------------------------------------------------ off the hot path
 
@@ -226,15 +197,15 @@ class BucketSessionStore(SessionStore[Any, Any]):
             self._below.put(self._row_key(raw, end, start), data)
         else:
             if value is not None and not self._can_wait(value):
-                value = _Encoded(self.values.to_bytes(key, value))
+                value = Encoded(self.values.to_bytes(key, value))
             sessions = self._sessions(raw, which, end)
-            if _set(sessions.rows, end, start, value):
+            if sessions.put(end, start, value):
                 self._changed[which] = sessions
                 if len(self._changed) > CACHED_ENTRIES:
                     self._flush_known()
         self.retention.note(end)
 
-    def _sessions(self, raw: bytes, key: Any, first_end: int) -> _Sessions:
+    def _sessions(self, raw: bytes, key: Any, first_end: int) -> KnownSessions:
         """Return a key's sessions, those that end at `first_end` or later at least; read what is not known of them."""
         sessions = self._known.get(key)
         if sessions is None:
@@ -242,7 +213,7 @@ class BucketSessionStore(SessionStore[Any, Any]):
                 self._flush_known()
                 for old in list(islice(self._known, CACHED_ENTRIES // 2)):
                     del self._known[old]
-            sessions = self._known[key] = _Sessions(self.retention.newest)
+            sessions = self._known[key] = KnownSessions(self.retention.newest)
         if max(first_end - 1, self.retention.kept_after) < sessions.known_after:
             # Somewhat earlier, so that records that are a little late need not read again.
             known_after = max(first_end - 1 - self._slack_ms, self.retention.kept_after)
@@ -250,12 +221,12 @@ class BucketSessionStore(SessionStore[Any, Any]):
             for row_key, data in self._buckets.of_key(raw, known_after + 1, sessions.known_after, reverse=False):
                 _, end, start = self._buckets.parts(row_key)
                 value = self.values.to_object(key, data)
-                rows.append((end, _LONG.unpack(start)[0], value if self._can_wait(value) else _Encoded(data)))
+                rows.append((end, _LONG.unpack(start)[0], value if self._can_wait(value) else Encoded(data)))
             sessions.add_earlier(rows, known_after)
         return sessions
 
     def _to_object(self, key: Any, value: Any) -> Any:
-        return self.values.to_object(key, value.data) if type(value) is _Encoded else value
+        return self.values.to_object(key, value.data) if type(value) is Encoded else value
 
     def _row_key(self, raw: bytes, end: int, start: int) -> bytes:
         return self._buckets.row_key(raw, end, _LONG.pack(start))
@@ -320,7 +291,7 @@ class BucketSessionStore(SessionStore[Any, Any]):
             for end, start, value in sessions.rows:
                 current[end, start] = value
                 if stored.pop((end, start), None) is not value:
-                    data = value.data if type(value) is _Encoded else self.values.to_bytes(key, value)
+                    data = value.data if type(value) is Encoded else self.values.to_bytes(key, value)
                     written[self._row_key(raw, end, start)] = data
             for end, start in stored:
                 written[self._row_key(raw, end, start)] = None
@@ -368,21 +339,6 @@ class BucketSessionStore(SessionStore[Any, Any]):
                 f"store {self.name!r} is a session store: with key {str(key)[:40]!r} it takes times in ms (ints of 64 "
                 f"bits), found {str(start)[:40]!r} and {str(end)[:40]!r}"
             )
-
-
-def _set(rows: list[tuple[int, int, Any]], end: int, start: int, value: Any) -> bool:
-    """Set the value of a session in `rows`, or remove it if that is None; return whether anything changed."""
-    at = bisect_left(rows, (end, start))
-    exists = at < len(rows) and rows[at][:2] == (end, start)
-    if value is None:
-        if exists:
-            del rows[at]
-        return exists
-    if exists:
-        rows[at] = (end, start, value)
-    else:
-        rows.insert(at, (end, start, value))
-    return True
 
 
 class SessionTopicRows:
