@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.plugins.testing.contracts.store_backend import StoreBackendContract
+from penstock.plugins.testing.contracts.store_kinds import StoreKindsContract
 from penstock.stores.lmdb import LmdbBackend
 from penstock.stores.memory import MemoryBackend
 
@@ -15,3 +16,8 @@ class TestMemory(StoreBackendContract):
 class TestLmdb(StoreBackendContract):
     open = staticmethod(LmdbBackend)
     examples = 12  # each opens, forks and syncs many times
+
+
+class TestKindsOverLmdb(StoreKindsContract):
+    open = staticmethod(LmdbBackend)
+    examples = 10

@@ -1,0 +1,190 @@
+"""The tests that every store backend must pass with each kind of store; subclass `StoreKindsContract` to run them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from penstock.names import index_name
+from penstock.plugins.runtime.store_context import TaskStoreContext
+from penstock.record_cache import CacheBudget, RecordCache
+from penstock.store import StoreBackend, StoreBackendFactory
+from penstock.store_kinds.key_value import key_value_store
+from penstock.store_kinds.list_store import list_store
+from penstock.store_kinds.lru_map import lru_map
+from penstock.store_kinds.session import session_store
+from penstock.store_kinds.versioned import versioned_store
+from penstock.store_kinds.window import window_store
+from penstock.store_kinds.windowed import Windowed
+from penstock.stores.layers.commit_buffer import CommitBuffer
+from penstock.stores.memory import MemoryBackend
+
+_SERDES: dict[str, Any] = {"key_serde": "str", "value_serde": "int"}
+
+SPECS: dict[str, Any] = {
+    "key_value": key_value_store("s", **_SERDES),
+    "key_value with a TTL": key_value_store("s", ttl="20ms", **_SERDES),
+    "window": window_store("s", retention="40ms", window_size="10ms", **_SERDES),
+    "window with duplicates": window_store(
+        "s", retention="40ms", window_size="10ms", retain_duplicates=True, **_SERDES
+    ),
+    "session": session_store("s", retention="40ms", **_SERDES),
+    "versioned": versioned_store("s", history_retention="30ms", **_SERDES),
+    "list": list_store("s", **_SERDES),
+    "lru_map": lru_map("s", max_entries=3, **_SERDES),
+}
+"""By a name: a store of each kind that comes with penstock."""
+
+_KEYS = st.sampled_from(["", "a", "a\0", "ab", "b", "long" * 100])
+_VALUES = st.integers(0, 9)
+_TIMES = st.integers(0, 120)
+_PUT_OR_DELETE = st.tuples(st.just("put"), _KEYS, _VALUES | st.none())
+_KEY_VALUE = st.one_of(
+    _PUT_OR_DELETE,
+    st.tuples(st.just("get"), _KEYS),
+    st.tuples(st.sampled_from(["range", "reverse_range"]), _KEYS, _KEYS),
+    st.tuples(st.just("all")),
+)
+
+CALLS: dict[str, st.SearchStrategy[tuple[Any, ...]]] = {
+    "key_value": _KEY_VALUE,
+    "key_value with a TTL": _KEY_VALUE,
+    "lru_map": _KEY_VALUE,
+    "window": st.one_of(
+        st.tuples(st.just("put"), _KEYS, _VALUES | st.none(), _TIMES),
+        st.tuples(st.just("fetch"), _KEYS, _TIMES),
+        st.tuples(st.sampled_from(["fetch", "backward_fetch"]), _KEYS, _TIMES, _TIMES),
+        st.tuples(st.sampled_from(["fetch_range", "backward_fetch_range"]), _KEYS, _KEYS, _TIMES, _TIMES),
+        st.tuples(st.sampled_from(["all", "backward_all"])),
+    ),
+    "session": st.one_of(
+        st.tuples(
+            st.just("put"),
+            st.builds(
+                lambda key, start, length: Windowed(key, start, start + length), _KEYS, _TIMES, st.integers(0, 20)
+            ),
+            _VALUES | st.none(),
+        ),
+        st.tuples(st.sampled_from(["fetch", "backward_fetch"]), _KEYS),
+        st.tuples(st.just("find_sessions"), _KEYS, _TIMES, _TIMES),
+        st.tuples(st.sampled_from(["fetch_range", "backward_fetch_range"]), _KEYS, _KEYS),
+    ),
+    "versioned": st.one_of(
+        st.tuples(st.just("put"), _KEYS, _VALUES | st.none(), _TIMES),
+        st.tuples(st.just("delete"), _KEYS, _TIMES),
+        st.tuples(st.just("get"), _KEYS),
+        st.tuples(st.just("get"), _KEYS, _TIMES),
+        st.tuples(st.just("get"), _KEYS, _TIMES, _TIMES),
+    ),
+    "list": st.one_of(
+        st.tuples(st.just("add"), _KEYS, _VALUES),
+        st.tuples(st.just("delete"), _KEYS),
+        st.tuples(st.just("get"), _KEYS),
+        st.tuples(st.just("all")),
+    ),
+}
+"""By the name of a store: what is called."""
+CALLS["window with duplicates"] = CALLS["window"]
+
+_STEPS = ("commit", "fail", "open again")
+
+
+class StoreKindsContract:
+    """What each kind of store asks of a backend, as tests; run them in a test class of yours.
+
+    A store over the backend answers as one over the backend `memory`, through commits, failed commits and re-openings.
+
+    >>> from penstock.stores.lmdb import LmdbBackend
+    >>> class TestKindsOverLmdb(StoreKindsContract):
+    ...     open = staticmethod(LmdbBackend)
+
+    Needs pytest and hypothesis (`pip install 'penstock[testing]'`).
+    """
+
+    open: StoreBackendFactory
+    """The backend: its class or function, as a `staticmethod`."""
+    examples: ClassVar[int] = 40
+    """How many random histories are tried for each kind of store."""
+
+    @pytest.mark.parametrize("name", SPECS)
+    def test_any_history_of_a_kind(self, name: str) -> None:
+        """Every call answers as over the backend `memory`."""
+        steps = st.lists(st.one_of(CALLS[name], CALLS[name], st.sampled_from(_STEPS)), min_size=40, max_size=80)
+
+        # Without shrinking, which would take minutes on a slow backend: the message names the call that went wrong.
+        @settings(
+            max_examples=self.examples,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.explicit, Phase.generate],
+        )
+        @given(steps)
+        def check(history: Sequence[Any]) -> None:
+            with tempfile.TemporaryDirectory() as own, tempfile.TemporaryDirectory() as memory:
+                store, model = _Kept(SPECS[name], type(self).open, own), _Kept(SPECS[name], MemoryBackend, memory)
+                try:
+                    for number, step in enumerate(history):
+                        store.now = model.now = number
+                        found, expected = store.do(step), model.do(step)
+                        assert found == expected, f"step {number}, {step}: {found}, expected {expected}"
+                finally:
+                    store.close()
+                    model.close()
+
+        check()
+
+
+class _Kept:
+    """A store over a backend in a directory, with the commits that a task would make."""
+
+    def __init__(self, spec: Any, factory: Callable[..., StoreBackend], directory: str) -> None:
+        self._spec = spec
+        self._factory = factory
+        self._directory = Path(directory)
+        self.now = 0
+        self._open()
+
+    def do(self, step: Any) -> Any:
+        """Call a method of the store, or end a commit; return the answer, with everything that it iterates over."""
+        if step == "commit":
+            return self._commit()
+        if step == "fail":
+            self._store.discard()
+            for buffer in self._buffers:
+                buffer.clear()
+            return None
+        if step == "open again":
+            self.close()
+            return self._open()
+        method, *given = step
+        answer = getattr(self._store, method)(*given)
+        return list(answer) if hasattr(answer, "__iter__") and not isinstance(answer, (tuple, str)) else answer
+
+    def close(self) -> None:
+        self._store.close()
+        self._backend.close()
+
+    def _open(self) -> None:
+        names = [self._spec.name, index_name(self._spec.name)]
+        self._backend = self._factory(self._directory, names)
+        self._buffers = [CommitBuffer(self._backend, name) for name in names]
+        traits = self._spec.traits
+        context = TaskStoreContext(
+            "contract", "0_0", "msgpack", traits.fixed_options, lambda: self.now, lambda: self.now,
+            lambda reason, count: None, self._buffers[1], traits.expires, RecordCache(self._spec.name, CacheBudget(0)),
+        )  # fmt: skip
+        self._store: Any = self._spec.build(self._buffers[0], context)
+
+    def _commit(self) -> None:
+        self._store.flush()
+        changes = {buffer.name: buffer.local_changes(buffer.changes()) for buffer in self._buffers}
+        version = self._backend.version()
+        self._backend.write({name: rows for name, rows in changes.items() if rows}, version, f"{version or ''}x")
+        for buffer in self._buffers:
+            buffer.clear()
