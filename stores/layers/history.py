@@ -56,12 +56,18 @@ class History:
         limit = max(_FREED_ROWS, 2 * self._notes)
         if not self._build.is_complete:
             self._build.step(self._below, self._add, limit)
+        done = set[bytes]()
         for due, key in islice(self._times.rows(bound), limit):
-            gone = self._gone(key, bound, limit)
-            self._below.free(gone, locally=True)
-            limit -= len(gone) + 1
             if limit <= 0:
-                break  # there may be more of this key
+                break
+            if key not in done:  # its rows are still there until the commit
+                gone = self._gone(key, bound, limit)
+                self._below.free(gone, locally=True)
+                limit -= len(gone)
+                if limit <= 0:
+                    break  # there may be more of this key
+                done.add(key)
+            limit -= 1
             self._times.remove(due, key)
         self._forget()
 
@@ -78,11 +84,10 @@ class History:
         """Return the rows of a key that are gone, the oldest `limit` ones."""
         start = escaped(key)
         end = start + TIME.pack(min(bound, LAST_TIME) + 1)
-        for newest, data in self._below.range(start, end, reverse=True):
-            if data != DELETED:
-                end = newest  # it is valid at the bound
-            break
-        return [row for row, _ in islice(self._below.range(start, end), limit)]
+        rows = list(islice(self._below.range(start, end), limit + 1))
+        if rows and (len(rows) > limit or rows[-1][1] != DELETED):
+            rows.pop()  # it is valid at the bound
+        return [row for row, _ in rows]
 
     def _add(self, row: bytes, data: bytes) -> None:
         if row == META_ROW:
