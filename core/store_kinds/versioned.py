@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
 
 from ..clock import Duration, duration_ms
+from ..errors import ConfigError
 from ..serde import Serde
 from ..store import Entries, StateStore
 from ..store_specs import StoreSpec
@@ -111,8 +112,15 @@ def versioned_store(
     3600000
     """
     checked_name("versioned_store", name)
-    history_ms = duration_ms(history_retention, f"history_retention of store {name!r}")
-    grace_ms = history_ms if grace is None else duration_ms(grace, f"grace of store {name!r}")
+    history_ms = _checked_ms(history_retention, "history_retention", name)
+    grace_ms = history_ms if grace is None else _checked_ms(grace, "grace", name)
     return VersionedStoreSpec(
         name, history_ms, min(grace_ms, history_ms), key_serde, value_serde, backend=backend, logged=logged
     )
+
+
+def _checked_ms(duration: Duration, option: str, name: str) -> int:
+    ms = duration_ms(duration, f"{option} of store {name!r}")
+    if ms < 0:
+        raise ConfigError(f"{option} of store {name!r}: expected a duration of 0ms or more, found {duration!r}")
+    return ms

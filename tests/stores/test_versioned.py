@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from penstock.errors import SerdeError, StoreError
+from penstock.errors import ConfigError, SerdeError, StoreError
 from penstock.plugins.changelogs.topic_records import decode, encode
 from penstock.record import RecordBatch, TopicPartition
 from penstock.store import Change, StoreBackend, StoreBackendFactory
@@ -22,6 +23,7 @@ from penstock.store_kinds.versioned import (
     VersionedKeyValueStore,
     VersionedRecord,
     VersionedStoreSpec,
+    versioned_store,
 )
 from penstock.stores.layers import history, plain
 from penstock.stores.layers.commit_buffer import CommitBuffer
@@ -352,6 +354,18 @@ def test_wrong_use_names_the_store_and_changes_nothing(tmp_path: Path) -> None:
         store.put(5, 1, 5)
     store.flush()
     assert [each for each in buffer.changes() if each[0]] == []
+
+
+def test_wrong_durations_name_the_store_and_the_option() -> None:
+    bare: Any = 1000
+    for wrong, message in ((timedelta(seconds=-1), "0ms or more"), (bare, "a timedelta or text")):
+        with pytest.raises(ConfigError, match=f"history_retention of store 'prices': .*{message}"):
+            versioned_store("prices", history_retention=wrong)
+        with pytest.raises(ConfigError, match=f"grace of store 'prices': .*{message}"):
+            versioned_store("prices", history_retention="1h", grace=wrong)
+    assert versioned_store("prices", history_retention="0ms", grace="1h").grace_ms == 0
+    with pytest.raises(StoreError, match="versioned_store: .*'a/b'"):
+        versioned_store("a/b", history_retention="1h")
 
 
 def test_an_out_of_order_version_puts_the_latest_one_last_in_the_changelog(tmp_path: Path) -> None:
