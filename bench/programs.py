@@ -18,7 +18,7 @@ WINDOW_MS = 60_000
 """The size of the tumbling windows that are counted."""
 RETENTION_MS = 600_000
 """How long window and session stores keep what they have."""
-GAP_MS = 10_000
+GAP_MS = 60_000
 """Records of a key with no more time between them are one session."""
 
 
