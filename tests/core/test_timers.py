@@ -24,6 +24,8 @@ from penstock.handlers import skip
 from penstock.names import is_topic_name, timer_store_name
 from penstock.plugins.testing import MockProcessorContext, TopologyTestDriver
 
+from .tasks import one_node, open_task
+
 CLOCKS = {"s": STREAM_TIME, "w": WALL_CLOCK_TIME}
 
 
@@ -180,6 +182,20 @@ def test_timers_of_one_processor_alone() -> None:
     context.fire_timers()
     assert context.values() == ["c@12", "b@20", "b@5"]
     assert list(context.timers(STREAM_TIME)) == []
+
+
+def test_the_task_says_when_the_next_one_is_due() -> None:
+    class Setting(Told):
+        def init(self, context: Any) -> None:
+            super().init(context)
+            context.timer("k", 700, WALL_CLOCK_TIME)
+
+    task = open_task(one_node(Setting, sink=False), wall_clock_ms=5)
+    assert task.next_wall_clock_punctuation() == 700
+    assert task.wall_clock_nodes() == ["p"]
+    task.plan({}, 700)
+    assert task.punctuate_wall_clock()
+    assert task.next_wall_clock_punctuation() is None
 
 
 STEP = st.one_of(

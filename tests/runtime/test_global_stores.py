@@ -237,7 +237,7 @@ def test_entries_expire_by_the_topics_stream_time_or_the_batchs_clock(
     def fill_at(timestamp: int, key: str) -> None:
         log.append(OutputBatch("table", [key.encode()], [b"1"], [timestamp]))
 
-    expiring = table(ttl="10ms", ttl_clock=clock)
+    expiring = table(ttl="80ms", ttl_clock=clock)
     one, other = (GlobalStores(expiring, tmp_path) for _ in range(2))
     fill_at(100, "a")
     one.update(log, {}, 100)
@@ -245,14 +245,14 @@ def test_entries_expire_by_the_topics_stream_time_or_the_batchs_clock(
     for each in (one, other):
         each.update(log, {}, 105)
         assert contents(each) == {"a": "1", "b": "1"}
-    fill_at(111, "c")
+    fill_at(181, "c")
     for each in (other, one):
-        each.update(log, {}, 111)
+        each.update(log, {}, 181)
         assert contents(each) == {"b": "1", "c": "1"}
     one.close()
     other.close()
     again = GlobalStores(expiring, tmp_path)
-    again.update(log, {}, 112)
+    again.update(log, {}, 182)
     assert contents(again) == {"b": "1", "c": "1"}
     again.close()
     without = GlobalStores(table(), tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,14 +10,29 @@ from typing import Any
 
 import pytest
 
-from penstock import Application, Processor, Record, StateStore, StoreBuilder, StoreContext, StoreTraits, Topology
+from penstock import (
+    WALL_CLOCK_TIME,
+    Application,
+    Processor,
+    Record,
+    StateStore,
+    StoreBuilder,
+    StoreContext,
+    StoreTraits,
+    Topology,
+    key_value_store,
+)
 from penstock.errors import IncompatibleStateError, TopologyError
 from penstock.names import index_name, is_topic_name
+from penstock.plugins.changelogs.topic_records import decode, encode
+from penstock.plugins.runtime import state
 from penstock.plugins.runtime.application.saved_stores import accept_stores, drop_stores
+from penstock.plugins.testing import TopologyTestDriver
 from penstock.plugins.testing.contracts.log_tests import read
-from penstock.record import TopicPartition
+from penstock.program.layouts import KeptStore
+from penstock.record import RecordBatch, TopicPartition
 from penstock.store import BytesStore
-from penstock.stores.layers.envelope import PLAIN
+from penstock.stores.layers.envelope import PLAIN, wrap
 from penstock.stores.layers.time_index import IndexBuild, TimeIndex
 
 from .test_changed_programs import World
@@ -110,6 +126,22 @@ def test_an_index_is_kept_with_its_store_and_built_again_after_a_restore(
         assert world.run_with("d", store) == [f"{name} built 0, has a b c d"]
 
 
+def test_an_earlier_copy_that_catches_up_builds_its_index_again(world: Indexes, tmp_path: Path) -> None:
+    store = Builder(backend="lmdb")
+    world.run_with("a", store)
+    shutil.copytree(tmp_path / "state", tmp_path / "copy")
+    world.run_with("b", store)
+    world.lose_host()
+    shutil.copytree(tmp_path / "copy", tmp_path / "state")
+    assert world.run_with("c", store) == ["s built 2, has a b c"]
+
+
+def test_an_index_stays_when_the_program_does_not_ask_for_it_any_more() -> None:
+    before, now = KeptStore.of(Builder(), "lmdb"), KeptStore.of(Builder(is_indexed=False), "lmdb")
+    assert before.tables("s") == before.followed_by(now).tables("s") == now.followed_by(before).tables("s")
+    assert len(before.tables("s")) == 2 > len(now.tables("s"))
+
+
 def test_the_changelog_has_nothing_of_it(tmp_path: Path) -> None:
     world = Indexes(tmp_path, "topic:")
     world.run_with("a", Builder())
@@ -145,3 +177,29 @@ def test_no_store_takes_the_name_of_an_index() -> None:
     names = [index_name(LONG), index_name(LONG[:-1] + "y"), index_name(LONG[:-1]), index_name(LONG[:235])]
     assert len(set(names)) == 4
     assert all(map(is_topic_name, names))
+
+
+class Remember(Processor):
+    def process(self, record: Record) -> None:
+        self.context.get_store("seen").put(record.key, True)
+
+
+def test_what_expires_is_a_reason_for_a_commit_once_it_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "_MOST_FREED", 5)
+    topology = Topology().add_source("in", "in", key_serde="str")
+    seen = key_value_store("seen", ttl="10ms", ttl_clock=WALL_CLOCK_TIME)
+    topology.add_processor("p", Remember, "in", stores=[seen])
+    with TopologyTestDriver(topology) as driver:
+        for key in "abcdefghij":
+            driver.pipe("in", key, "")
+        for _ in range(3):
+            driver.advance_wall_clock("1s")
+        assert driver.store("seen").approximate_count() == 0
+
+
+@pytest.mark.parametrize("by_wall_clock", [False, True])
+def test_an_expiry_keeps_its_clock_in_a_changelog_topic(by_wall_clock: bool) -> None:
+    row = b"key", wrap(b"value", None, (), 5, by_wall_clock)
+    made = encode([row], TopicPartition("topic", 0), False, 7, None)
+    batch = RecordBatch("topic", 0, [0], made.keys, made.values, made.timestamps, made.headers, 1)
+    assert list(decode(batch, False, None)) == [row]
