@@ -124,3 +124,28 @@ TestKept.settings = settings(max_examples=100, stateful_step_count=40, deadline=
 def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timers, "_READ", 2)
     monkeypatch.setattr(timers, "_BUILT", 3)
+
+
+def fired(machine: Kept, now: int) -> list[bytes]:
+    found = []
+    while machine.store.first_due(PunctuationType.STREAM_TIME, now) is not None:
+        found.append(machine.store.take(PunctuationType.STREAM_TIME)[0])
+    return found
+
+
+def test_a_timer_for_the_time_of_one_that_has_fired_fires_too() -> None:
+    machine = Kept()
+    machine.store.set(b"b", 5, PunctuationType.STREAM_TIME)
+    assert fired(machine, 5) == [b"b"]
+    machine.store.set(b"a", 5, PunctuationType.STREAM_TIME)
+    assert fired(machine, 5) == [b"a"]
+
+
+def test_a_timer_that_is_cancelled_while_others_fire_does_not() -> None:
+    machine = Kept()
+    for key in (b"a", b"b", b"c"):
+        machine.store.set(key, 5, PunctuationType.STREAM_TIME)
+    assert machine.store.first_due(PunctuationType.STREAM_TIME, 5) == (5, b"a")
+    machine.store.take(PunctuationType.STREAM_TIME)
+    machine.store.cancel(b"b", PunctuationType.STREAM_TIME)
+    assert fired(machine, 5) == [b"c"]

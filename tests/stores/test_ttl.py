@@ -384,3 +384,23 @@ class Expiring(RuleBasedStateMachine):
 
 TestExpiring = Expiring.TestCase
 TestExpiring.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_rows_of_an_earlier_copy_free_nothing_that_is_alive() -> None:
+    stored = Stored()
+    stored.context.now = 0
+    stored.store.put("longer", 1)
+    stored.store.put("other clock", 1)
+    stored.commit()
+    copied = stored.copied()
+    stored.context.now = 50
+    stored.store.put("longer", 2)
+    stored.commit()
+    stored.spec = KeyValueStoreSpec("s", "str", None, ttl_ms=100, ttl_clock=WALL_CLOCK_TIME)
+    stored.open()
+    stored.store.put("other clock", 2)
+    stored.commit()
+    stored.catch_up(copied)
+    stored.context.now = 120
+    stored.commit()
+    assert dict(stored.store.all()) == {"longer": 2, "other clock": 2}
