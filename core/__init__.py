@@ -80,8 +80,8 @@ from .store import (
     StoreBuilder,
     StoreContext,
     ValueAndTimestamp,
-    ValueTimestampHeaders,
 )
+from .store_kinds.headers import ValueTimestampHeaders
 from .store_kinds.key_value import (
     ExpiringKeyValueStore,
     HeadersKeyValueStore,

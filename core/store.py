@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from .record import Headers
 from .record_cache import RecordCache
 from .serde import Serde
 from .store_traits import StoreTraits
@@ -199,14 +198,6 @@ class ValueAndTimestamp(NamedTuple):
 
     value: Any
     timestamp: int
-
-
-class ValueTimestampHeaders(NamedTuple):
-    """A stored value, the timestamp (ms) it was put with, and headers: (name, bytes or None) pairs (KIP-1271)."""
-
-    value: Any
-    timestamp: int
-    headers: Headers = ()
 
 
 class Entries(Protocol[K_co, V_co]):

@@ -12,9 +12,10 @@ from ..errors import ConfigError, StoreError
 from ..names import is_topic_name
 from ..punctuation import PunctuationType
 from ..serde import Serde
-from ..store import BAD_NAME, Entries, StateStore, ValueAndTimestamp, ValueTimestampHeaders
+from ..store import BAD_NAME, Entries, StateStore, ValueAndTimestamp
 from ..store_specs import StoreSpec
 from ..store_traits import StoreTraits
+from .headers import ValueTimestampHeaders
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -9,9 +9,10 @@ from typing import Any, Generic, TypeVar, overload
 from ..clock import Duration
 from ..errors import ConfigError
 from ..serde import Serde
-from ..store import Entries, StateStore, ValueAndTimestamp, ValueTimestampHeaders
+from ..store import Entries, StateStore, ValueAndTimestamp
 from ..store_specs import StoreSpec
 from ..store_traits import StoreTraits
+from .headers import ValueTimestampHeaders
 from .windowed import Windowed, bucket_ms, checked_name, positive_ms
 
 K = TypeVar("K")

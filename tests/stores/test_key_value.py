@@ -17,7 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from penstock.errors import SerdeError, StoreError
 from penstock.plugins.serdes.msgpack import MsgpackSerde
 from penstock.serde import Serde
-from penstock.store import StoreBackend, StoreBackendFactory, ValueAndTimestamp, ValueTimestampHeaders
+from penstock.store import StoreBackend, StoreBackendFactory, ValueAndTimestamp
+from penstock.store_kinds.headers import ValueTimestampHeaders
 from penstock.store_kinds.key_value import KeyValueStore, KeyValueStoreSpec
 from penstock.stores.layers import plain
 from penstock.stores.layers.commit_buffer import CommitBuffer
