@@ -31,16 +31,16 @@ class BucketKeys:
     """
 
     def __init__(self, bucket_ms: int, tail: int) -> None:
-        self._bucket_ms = bucket_ms
+        self.bucket_ms = bucket_ms
         self._tail = tail
 
     def row_key(self, key: bytes, rank_ms: int, rest: bytes) -> bytes:
         """Return the key of a row: `rest` is what follows on the first of its times, as bytes."""
-        return _LONG.pack(rank_ms // self._bucket_ms) + escaped(key) + _LONG.pack(rank_ms) + rest
+        return _LONG.pack(rank_ms // self.bucket_ms) + escaped(key) + _LONG.pack(rank_ms) + rest
 
     def around(self, rank_ms: int) -> tuple[bytes, bytes]:
         """Return what is before and behind the key, without its end, in the key of a row with one time."""
-        return _LONG.pack(rank_ms // self._bucket_ms), END + _LONG.pack(rank_ms)
+        return _LONG.pack(rank_ms // self.bucket_ms), END + _LONG.pack(rank_ms)
 
     def parts(self, row_key: bytes) -> tuple[bytes, int, bytes]:
         """Return what `row_key` was given."""
@@ -60,7 +60,7 @@ class Buckets(BucketKeys):
         middle = escaped(key)
         for bucket in self._between(first_ms, last_ms, reverse=reverse):
             prefix = _LONG.pack(bucket) + middle
-            low = prefix + _LONG.pack(max(first_ms, bucket * self._bucket_ms))
+            low = prefix + _LONG.pack(max(first_ms, bucket * self.bucket_ms))
             high = _after_time(prefix, last_ms)
             yield from self._below.range(low, high, reverse=reverse)
 
@@ -75,24 +75,24 @@ class Buckets(BucketKeys):
             low = prefix if key_from is None else prefix + escaped(key_from)
             high = _LONG.pack(bucket + 1) if key_to is None else _after_key(prefix + escaped(key_to))
             rows = self._below.range(low, high, reverse=reverse)
-            if bucket * self._bucket_ms < first_ms or (bucket + 1) * self._bucket_ms - 1 > last_ms:
+            if bucket * self.bucket_ms < first_ms or (bucket + 1) * self.bucket_ms - 1 > last_ms:
                 rows = _ranked(rows, at, first_ms, last_ms)
             buckets.append(rows)
         return buckets[0] if len(buckets) == 1 else merge(*buckets, key=_behind_bucket, reverse=reverse)
 
     def sweep(self, up_to_ms: int, limit: int) -> bool:
         """Free up to `limit` rows of buckets with no rank above `up_to_ms`; return whether there may be more."""
-        return self._below.sweep(b"\x00", _LONG.pack((up_to_ms + 1) // self._bucket_ms), limit)
+        return self._below.sweep(b"\x00", _LONG.pack((up_to_ms + 1) // self.bucket_ms), limit)
 
     def first_kept(self, up_to_ms: int) -> int:
         """Return the first bucket that has a rank above `up_to_ms`."""
-        return (up_to_ms + 1) // self._bucket_ms
+        return (up_to_ms + 1) // self.bucket_ms
 
     def _between(self, first_ms: int, last_ms: int, *, reverse: bool) -> Iterator[int]:
         """Yield the buckets with ranks from `first_ms` to `last_ms`."""
         if last_ms < first_ms:
             return iter(())
-        first, last = first_ms // self._bucket_ms, last_ms // self._bucket_ms
+        first, last = first_ms // self.bucket_ms, last_ms // self.bucket_ms
         if last - first >= _MOST_BUCKETS:
             return self._existing(first, last, reverse=reverse)
         return iter(range(last, first - 1, -1) if reverse else range(first, last + 1))

@@ -15,6 +15,7 @@ from penstock.store_kinds.session import SessionStore, SessionStoreSpec
 from penstock.store_kinds.windowed import Windowed
 
 from .composite import MAX_TIME, BucketKeys, Buckets, Row
+from .escaping import escaped
 from .key_form import MISSING, KeyForm
 from .known_sessions import Encoded, KnownSessions
 from .plain import CACHED_ENTRIES
@@ -22,7 +23,7 @@ from .retention import Retention
 from .scan import ListScan, Scan
 from .value_form import ValueForm
 
-_LONG = Struct(">q")
+_LONG, _PAIR = Struct(">q"), Struct(">qq")
 _TIMES = 16
 _MOST_OF_A_KEY = 16
 """Of a key with more sessions, the latest half of so many are kept as objects."""
@@ -280,10 +281,11 @@ class BucketSessionStore(SessionStore[Any, Any]):
 
     def _flush_known(self) -> None:
         """Write what changed of the sessions that are known, as far as it has not expired."""
-        key_bytes, kept_after = self.keys.to_bytes, self.retention.kept_after
+        key_bytes, encode, kept_after = self.keys.to_bytes, self.values.encode, self.retention.kept_after
+        bucket_ms, pack_bucket, pack_times = self._buckets.bucket_ms, _LONG.pack, _PAIR.pack
         written: dict[bytes, bytes | None] = {}
         for key, sessions in self._changed.items():
-            raw, stored = key_bytes(key), sessions.stored
+            middle, stored = escaped(key_bytes(key)), sessions.stored
             if sessions.rows and sessions.rows[0][0] <= kept_after:
                 for end, start, _ in sessions.drop_earlier(kept_after):
                     stored.pop((end, start), None)  # they are freed as all that has expired
@@ -291,10 +293,10 @@ class BucketSessionStore(SessionStore[Any, Any]):
             for end, start, value in sessions.rows:
                 current[end, start] = value
                 if stored.pop((end, start), None) is not value:
-                    data = value.data if type(value) is Encoded else self.values.to_bytes(key, value)
-                    written[self._row_key(raw, end, start)] = data
+                    data = value.data if type(value) is Encoded else encode(value)
+                    written[pack_bucket(end // bucket_ms) + middle + pack_times(end, start)] = data
             for end, start in stored:
-                written[self._row_key(raw, end, start)] = None
+                written[pack_bucket(end // bucket_ms) + middle + pack_times(end, start)] = None
             sessions.stored = current
             if len(sessions.rows) > _MOST_OF_A_KEY:
                 sessions.drop_earlier(sessions.rows[-1 - _MOST_OF_A_KEY // 2][0])
