@@ -100,13 +100,12 @@ class SessionStoreSpec(StoreSpec):
     key_serde: str | Serde[Any] | None = None
     value_serde: str | Serde[Any] | None = None
     cached: bool = field(default=False, kw_only=True)
+    headers: bool = field(default=False, kw_only=True)
 
     @property
     def traits(self) -> StoreTraits:
         """How the store's content is kept."""
-        return StoreTraits(
-            fixed_options={"bucket_ms": bucket_ms(self.retention_ms)},
-        )
+        return StoreTraits(timestamped=self.headers, fixed_options={"bucket_ms": bucket_ms(self.retention_ms)})
 
 
 def session_store(
@@ -116,13 +115,15 @@ def session_store(
     key_serde: str | Serde[Any] | None = None,
     value_serde: str | Serde[Any] | None = None,
     cached: bool = False,
+    headers: bool = False,
     backend: str | None = None,
     logged: bool = True,
 ) -> SessionStoreSpec:
     """Declare a session store, for `Topology.add_processor(..., stores=[...])` or `Topology.add_store`.
 
-    `retention` is how long sessions are kept, counted back from the newest end of a session. The other options are
-    those of `key_value_store`. Raises StoreError for a wrong name, and ConfigError for a wrong duration.
+    `retention` is how long sessions are kept, counted back from the newest end of a session. With `headers`, values are
+    `ValueTimestampHeaders`. The other options are those of `key_value_store`. Raises StoreError for a wrong name, and
+    ConfigError for a wrong duration.
     Semantics: Kafka Streams' `Stores.persistentSessionStore`.
 
     >>> session_store("visits", retention="1h").retention_ms
@@ -130,4 +131,6 @@ def session_store(
     """
     checked_name("session_store", name)
     retention_ms = positive_ms(retention, "retention", name)
-    return SessionStoreSpec(name, retention_ms, key_serde, value_serde, cached=cached, backend=backend, logged=logged)
+    return SessionStoreSpec(
+        name, retention_ms, key_serde, value_serde, cached=cached, headers=headers, backend=backend, logged=logged
+    )

@@ -16,6 +16,7 @@ from penstock.store_kinds.windowed import Windowed
 
 from .composite import MAX_TIME, BucketKeys, Buckets, Row
 from .escaping import escaped
+from .headers_form import HeadersForm
 from .key_form import MISSING, KeyForm
 from .known_sessions import Encoded, KnownSessions
 from .plain import CACHED_ENTRIES
@@ -51,7 +52,8 @@ class BucketSessionStore(SessionStore[Any, Any]):
         self._buckets = Buckets(below, context.fixed_options["bucket_ms"], _TIMES)
         self.retention = Retention(below, self._buckets, spec.retention_ms, context)
         self.keys = KeyForm(self.name, key_serde)
-        self.values = ValueForm(self.name, value_serde)
+        form = HeadersForm if spec.headers else ValueForm
+        self.values = form(self.name, value_serde)
         self._slack_ms = spec.retention_ms // 64
         self._written = 0
         self._can_wait = self.values.compile_test()
@@ -188,6 +190,8 @@ class BucketSessionStore(SessionStore[Any, Any]):
 
     def _put(self, session: Windowed, value: Any) -> None:
         key, start, end = self.parts(session)
+        if value is not None:
+            value = self.values.checked(value)
         self.retention.load()
         raw, which = self.keys.locate(key)
         if end <= self.retention.kept_after:

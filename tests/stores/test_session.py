@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from penstock.errors import ConfigError, SerdeError, StoreError
+from penstock.store_kinds.headers import ValueTimestampHeaders
 from penstock.store_kinds.session import session_store
 from penstock.store_kinds.windowed import Windowed
 from penstock.stores.layers import session as layer
@@ -313,3 +314,21 @@ def test_the_last_sessions_of_a_key_are_found_without_its_others() -> None:
     reopened = spec.build(buffer, context)
     assert [value for _, value in reopened.find_sessions("a", 998_000, 999_000)] == [998_000, 999_000]
     assert len(reads) <= 60
+
+
+def test_a_store_with_headers_keeps_them() -> None:
+    spec = session_store("s", retention="1s", key_serde="str", value_serde="int", headers=True)
+    backend, context = MemoryBackend.ephemeral(["s"]), CountingContext()
+    context.fixed_options = spec.traits.fixed_options
+    buffer = CommitBuffer(backend, "s")
+    store: Any = spec.build(buffer, context)
+    value = ValueTimestampHeaders(1, 7, (("h", b"x"), ("h", None)))
+    session = Windowed("a", 5, 9)
+    store.put(session, value)
+    store.put(Windowed("a", 20, 20), value._replace(headers=()))
+    store.put(Windowed("a", 20, 20), ValueTimestampHeaders(None, 8, ()))
+    store.flush()
+    store.discard()
+    assert list(store.fetch("a")) == [(session, value)]
+    with pytest.raises(StoreError, match="store 's' keeps headers: expected ValueTimestampHeaders"):
+        store.put(session, 1)
