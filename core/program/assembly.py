@@ -20,8 +20,8 @@ def assemble(draft: Draft) -> Program:
         raise TopologyError("the topology is empty: add_source is the first step")
     _check_stores(draft.nodes, draft.stores, draft.global_stores)
     _check_patterns(draft.nodes, draft.internal_topics, draft.readers)
-    _check_internal_topics(draft.nodes, draft.global_stores, draft.internal_topics, draft.readers)
-    subtopologies, global_stores = _divide(draft.nodes, draft.stores, draft.global_stores)
+    _check_internal_topics(draft)
+    subtopologies, global_stores = _divide(draft)
     return Program(
         dict(draft.nodes),
         subtopologies,
@@ -88,30 +88,27 @@ def _check_patterns(
                 )
 
 
-def _check_internal_topics(
-    nodes: Mapping[str, Node],
-    global_stores: Mapping[str, GlobalStore],
-    internal_topics: Mapping[str, InternalTopic],
-    readers: Mapping[str, str],
-) -> None:
+def _check_internal_topics(draft: Draft) -> None:
+    nodes, internal_topics, readers = draft.nodes, draft.internal_topics, draft.readers
     written = [node.topic for node in nodes.values() if isinstance(node, SinkNode) and isinstance(node.topic, str)]
     for topic in internal_topics:
         if topic not in written:
             raise TopologyError(f"internal topic {topic!r} is written by no sink{nearest(topic, written)}")
         if topic not in readers:
             raise TopologyError(f"internal topic {topic!r} is read by no source{nearest(topic, readers)}")
-    for store, each in global_stores.items():
-        if each.source.topics[0] in internal_topics:
+    filled = [("global", name, each.source) for name, each in draft.global_stores.items()]
+    filled += [("read-only", name, each.source) for name, each in draft.read_only_stores.items()]
+    for kind, store, source in filled:
+        if source.topics[0] in internal_topics:
             raise TopologyError(
-                f"global store {store!r} reads the internal topic {each.source.topics[0]!r}, which is emptied as it is "
+                f"{kind} store {store!r} reads the internal topic {source.topics[0]!r}, which is emptied as it is "
                 "processed; write to a topic of your own with add_sink, and let the store read that"
             )
 
 
-def _divide(
-    nodes: Mapping[str, Node], stores: Mapping[str, StoreBuilder], global_stores: Mapping[str, GlobalStore]
-) -> tuple[tuple[Subtopology, ...], tuple[GlobalStore, ...]]:
+def _divide(draft: Draft) -> tuple[tuple[Subtopology, ...], tuple[GlobalStore, ...]]:
     """Group nodes that edges or stores connect; number the groups by their first node, as Kafka Streams does."""
+    nodes = draft.nodes
     groups = Groups(nodes)
     user: dict[str, str] = {}
     for node in nodes.values():
@@ -120,18 +117,18 @@ def _divide(
         if isinstance(node, ProcessorNode):
             for store in node.stores:
                 groups.unite(node.name, user.setdefault(store, node.name))
-    filled_by = {each.source.name: each for each in global_stores.values()}
+    filled_by = {each.source.name: each for each in draft.global_stores.values()}
     subtopologies: list[Subtopology] = []
     numbered: list[GlobalStore] = []
     for number, names in enumerate(groups.members()):
         if names[0] in filled_by:
             numbered.append(replace(filled_by[names[0]], id=number))
         else:
-            subtopologies.append(_subtopology(number, [nodes[name] for name in names], stores))
+            subtopologies.append(_subtopology(number, [nodes[name] for name in names], draft))
     return tuple(subtopologies), tuple(numbered)
 
 
-def _subtopology(number: int, nodes: Sequence[Node], stores: Mapping[str, StoreBuilder]) -> Subtopology:
+def _subtopology(number: int, nodes: Sequence[Node], draft: Draft) -> Subtopology:
     children: dict[str, list[str]] = {node.name: [] for node in nodes}
     for node in nodes:
         for parent in node.parents:
@@ -141,7 +138,8 @@ def _subtopology(number: int, nodes: Sequence[Node], stores: Mapping[str, StoreB
         number,
         tuple(nodes),
         {name: tuple(each) for name, each in children.items()},
-        tuple(builder for store, builder in stores.items() if store in used),
+        tuple(builder for store, builder in draft.stores.items() if store in used),
+        read_only_stores=tuple(each for store, each in draft.read_only_stores.items() if store in used),
     )
 
 

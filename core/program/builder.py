@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ..errors import TopologyError
 from ..extractors import TimestampExtractor
 from ..processor import Processor, ValueTransformer
-from ..record import Record
 from ..store import StoreBuilder
 from .assembly import assemble
 from .checks import (
-    check_builder,
     check_function,
     check_name,
     check_partitions,
     check_serdes,
     check_supplier,
     check_topic,
-    kind_of,
     nearest,
+    unlogged_store,
 )
 from .draft import Draft
-from .nodes import GlobalStore, InternalTopic, Partitioner, ProcessorNode, SinkNode, SourceNode, TopicChooser
+from .key_filter import DropNullKeys
+from .nodes import (
+    GlobalStore,
+    InternalTopic,
+    Partitioner,
+    ProcessorNode,
+    ReadOnlyStore,
+    SinkNode,
+    SourceNode,
+    TopicChooser,
+)
 from .program import Program
 from .serdes import SerdeLike
 from .timers import timer_store
@@ -192,25 +199,7 @@ class Topology:
 
     def connect(self, processor: str, *stores: str) -> Topology:
         """Connect a processor to stores by name."""
-        if not stores:
-            raise TopologyError(f"connect({processor!r}): name at least one store")
-        node = self._draft.nodes.get(processor)
-        if node is None:
-            raise TopologyError(
-                f"store {stores[0]!r} cannot be connected to {processor!r}: there is no such processor yet"
-                + nearest(
-                    processor, (each.name for each in self._draft.nodes.values() if isinstance(each, ProcessorNode))
-                )
-            )
-        if not isinstance(node, ProcessorNode):
-            raise TopologyError(
-                f"store {stores[0]!r} cannot be connected to {processor!r}, which is a {kind_of(node)}: only "
-                "processors use stores"
-            )
-        if processor in self._draft.global_nodes():
-            raise TopologyError(f"processor {processor!r} fills a global store and can have no other store")
-        names = [self._draft.connectable(f"processor {processor!r}", store) for store in stores]
-        self._draft.nodes[processor] = replace(node, stores=tuple(dict.fromkeys([*node.stores, *names])))
+        self._draft.connect_processor(processor, stores)
         return self
 
     def add_global_store(
@@ -233,19 +222,37 @@ class Topology:
         """
         where = f"global store {getattr(builder, 'name', builder)!r}"
         node = self._draft.source(source, (topic,), None, key_serde, value_serde, timestamp_extractor, None)
-        check_name("processor", processor)
-        self._draft.check_new(processor)
-        if source == processor:
-            raise TopologyError(f"{where}: its source and its processor need different names, both are {source!r}")
-        check_supplier(f"processor {processor!r}", supplier, options)
-        check_builder(builder)
-        if builder.name in self._draft.stores or builder.name in self._draft.global_stores:
-            raise TopologyError(f"{where}: there is already a store of that name; choose another")
-        filler = ProcessorNode(processor, supplier, (source,), (builder.name,), options)
-        self._draft.add(node)
-        self._draft.add(filler)
-        self._draft.readers[topic] = source
+        filler = self._draft.add_filled(where, builder, node, processor, supplier, options)
         self._draft.global_stores[builder.name] = GlobalStore(-1, builder, node, filler)
+        return self
+
+    def add_read_only_store(
+        self,
+        builder: StoreBuilder,
+        source: str,
+        topic: str,
+        processor: str,
+        supplier: Supplier | str,
+        *,
+        key_serde: SerdeLike = None,
+        value_serde: SerdeLike = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        **options: Any,
+    ) -> Topology:
+        """Declare a store that one processor fills from `topic`; processors that are connected to it only read it.
+
+        Each task has the content of its own partition. `source` and `processor` name the two nodes, which have no other
+        parents and children. The topic is the store's changelog: where this host does not have its content, the
+        processor gets the topic's records again, up to the last commit. So the topic must keep them (compacted, or
+        without a retention), and what the processor puts must follow from them alone. `builder.logged` is ignored.
+        Semantics: KIP-813.
+        """
+        where = f"read-only store {getattr(builder, 'name', builder)!r}"
+        node = self._draft.source(source, (topic,), None, key_serde, value_serde, timestamp_extractor, "earliest")
+        filler = self._draft.add_filled(where, builder, node, processor, supplier, options)
+        unlogged = unlogged_store(where, builder)
+        self._draft.stores[builder.name] = unlogged
+        self._draft.read_only_stores[builder.name] = ReadOnlyStore(unlogged, node, filler)
         return self
 
     # ---------------------------------------------------------------- topics
@@ -287,12 +294,3 @@ class Topology:
         Raises TopologyError for what only the whole shows.
         """
         return assemble(self._draft)
-
-
-class DropNullKeys(Processor):
-    """Forwards records that have a key; the others would not meet their like in any partition."""
-
-    def process(self, record: Record) -> None:
-        """Handle one record."""
-        if record.key is not None:
-            self.context.forward(record)

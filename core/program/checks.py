@@ -5,6 +5,7 @@ Each raises TopologyError, or PluginError for a name that is not installed.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -161,3 +162,12 @@ def _try(where: str, supplier: Callable[..., object], options: Mapping[str, Any]
         raise TopologyError(
             f"{where}: its supplier returned the same object twice; each task needs an instance of its own"
         )
+
+
+def unlogged_store(where: str, builder: StoreBuilder) -> StoreBuilder:
+    """Return a declared store as one that is not in the changelog."""
+    if not builder.logged:
+        return builder
+    if not dataclasses.is_dataclass(builder) or isinstance(builder, type):
+        raise TopologyError(f"{where}: its topic is its changelog; declare the store with logged=False")
+    return dataclasses.replace(builder, logged=False)

@@ -47,12 +47,14 @@ def fingerprint(program: Graph, assignment: Assignment | None, settings: NodeDef
 def _subtopology(
     program: Graph, subtopology: Subtopology, assignment: Assignment | None, settings: NodeDefaults
 ) -> dict[str, Any]:
+    topics = {each.store.name: {"topic": each.source.topics[0]} for each in subtopology.read_only_stores}
     return {
         "topics": sorted(topic for source in subtopology.sources for topic in source.topics),
         "patterns": sorted(source.pattern.pattern for source in subtopology.sources if source.pattern is not None),
         "writes": sorted({node.topic for node in subtopology.sinks if node.topic in program.internal_topics}),
         "stores": {
-            store.name: _store(store, settings) for store in sorted(subtopology.stores, key=lambda store: store.name)
+            store.name: _store(store, settings) | topics.get(store.name, {})
+            for store in sorted(subtopology.stores, key=lambda store: store.name)
         },
         "tasks": None if assignment is None else sum(task.subtopology == subtopology.id for task in assignment.tasks),
     }
@@ -132,6 +134,12 @@ def _changed_stores(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[
                     "lost: put it back"
                 )
                 continue
+            if store.get("topic") != now[name].get("topic"):
+                was, becomes = (
+                    f"filled from topic {each['topic']!r}" if "topic" in each else "written by the program"
+                    for each in (store, now[name])
+                )
+                yield f"store {name!r} was {was} and now is {becomes}: give it another name, so that it starts empty"
             for field in ("kind", "key_serde", "value_serde"):
                 before, after = store[field], now[name][field]
                 if not _same_form(old["format"], before, after):

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ..errors import TopologyError
 from ..extractors import TimestampExtractor
 from ..store import StoreBuilder
-from .checks import check_builder, check_function, check_name, check_serdes, check_topic, kind_of, nearest
-from .nodes import GlobalStore, InternalTopic, Node, SinkNode, SourceNode
+from .checks import (
+    check_builder,
+    check_function,
+    check_name,
+    check_serdes,
+    check_supplier,
+    check_topic,
+    kind_of,
+    nearest,
+)
+from .nodes import GlobalStore, InternalTopic, Node, ProcessorNode, ReadOnlyStore, SinkNode, SourceNode
 from .serdes import SerdeLike
 
 
@@ -24,6 +34,7 @@ class Draft:
     internal_topics: dict[str, InternalTopic] = field(default_factory=dict)
     copartitioned: list[tuple[str, ...]] = field(default_factory=list)
     readers: dict[str, str] = field(default_factory=dict)
+    read_only_stores: dict[str, ReadOnlyStore] = field(default_factory=dict)
 
     def add(self, node: Node) -> None:
         """Add a node. Raises TopologyError for a name that is none, or that is taken."""
@@ -41,6 +52,29 @@ class Draft:
     def global_nodes(self) -> set[str]:
         """Return the names of the nodes that fill global stores."""
         return {name for each in self.global_stores.values() for name in (each.source.name, each.processor.name)}
+
+    def read_only_nodes(self) -> set[str]:
+        """Return the names of the nodes that fill read-only stores."""
+        stores = self.read_only_stores.values()
+        return {name for each in stores for name in (each.source.name, each.processor.name)}
+
+    def add_filled(
+        self, where: str, builder: StoreBuilder, source: SourceNode, processor: str, supplier: Any, options: Any
+    ) -> ProcessorNode:
+        """Add the source and the processor that fill a store; return the processor."""
+        check_name("processor", processor)
+        self.check_new(processor)
+        if source.name == processor:
+            raise TopologyError(f"{where}: its source and its processor need different names, both are {processor!r}")
+        check_supplier(f"processor {processor!r}", supplier, options)
+        check_builder(builder)
+        if builder.name in self.stores or builder.name in self.global_stores:
+            raise TopologyError(f"{where}: there is already a store of that name; choose another")
+        filler = ProcessorNode(processor, supplier, (source.name,), (builder.name,), options)
+        self.add(source)
+        self.add(filler)
+        self.readers[source.topics[0]] = source.name
+        return filler
 
     def parents(self, where: str, name: str, parents: str | Sequence[str]) -> tuple[str, ...]:
         """Return the names of a node's parents. Raises TopologyError for one that cannot be its parent."""
@@ -66,9 +100,10 @@ class Draft:
                     f"{where}: its parent {parent!r} is a sink, and sinks have no children; name the sink's own "
                     f"parents ({', '.join(node.parents)}), or read the sink's topic with add_source"
                 )
-            if parent in self.global_nodes():
+            if parent in self.global_nodes() | self.read_only_nodes():
+                kind = "global" if parent in self.global_nodes() else "read-only"
                 raise TopologyError(
-                    f"{where}: its parent {parent!r} belongs to a global store and has no other children; read the "
+                    f"{where}: its parent {parent!r} belongs to a {kind} store and has no other children; read the "
                     "store with context.get_store"
                 )
         if len(set(given)) < len(given):
@@ -149,3 +184,23 @@ class Draft:
                 "every processor"
             )
         return store
+
+    def connect_processor(self, processor: str, stores: Sequence[str]) -> None:
+        """Connect a processor of the topology to further stores."""
+        if not stores:
+            raise TopologyError(f"connect({processor!r}): name at least one store")
+        node = self.nodes.get(processor)
+        if node is None:
+            raise TopologyError(
+                f"store {stores[0]!r} cannot be connected to {processor!r}: there is no such processor yet"
+                + nearest(processor, (each.name for each in self.nodes.values() if isinstance(each, ProcessorNode)))
+            )
+        if not isinstance(node, ProcessorNode):
+            raise TopologyError(
+                f"store {stores[0]!r} cannot be connected to {processor!r}, which is a {kind_of(node)}: only "
+                "processors use stores"
+            )
+        if processor in self.global_nodes():
+            raise TopologyError(f"processor {processor!r} fills a global store and can have no other store")
+        names = [self.connectable(f"processor {processor!r}", store) for store in stores]
+        self.nodes[processor] = replace(node, stores=tuple(dict.fromkeys([*node.stores, *names])))

@@ -106,6 +106,18 @@ class GlobalStore:
 
 
 @dataclass(frozen=True)
+class ReadOnlyStore:
+    """A store of a sub-topology that one processor fills from one topic; the others only read it.
+
+    It is not logged: the topic is its changelog.
+    """
+
+    store: StoreBuilder
+    source: SourceNode
+    processor: ProcessorNode
+
+
+@dataclass(frozen=True)
 class Subtopology:
     """Nodes that are connected by edges or stores: a task runs one of these for one partition number.
 
@@ -119,6 +131,7 @@ class Subtopology:
     children: Mapping[str, tuple[str, ...]]
     stores: tuple[StoreBuilder, ...]
     layouts: Layouts | None = None
+    read_only_stores: tuple[ReadOnlyStore, ...] = ()
 
     @property
     def sources(self) -> tuple[SourceNode, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 from ..clock import Duration
 from ..errors import StoreError, TopologyError
 from ..metrics import NodeMetrics
-from ..program.nodes import ProcessorNode
+from ..program.nodes import ProcessorNode, Subtopology
 from ..punctuation import Cancellable, PunctuationType, Punctuator
 from ..record import RecordMetadata
 from ..record_cache import FlushListener
@@ -31,6 +31,7 @@ class Shared:
     settings: Settings
     stores: Mapping[str, StateStore]
     global_stores: Mapping[str, ReadOnlyView]
+    read_only_stores: Mapping[str, ReadOnlyView]
     progress: Progress
     schedule: Schedule
     takes_commit_requests: bool
@@ -68,7 +69,8 @@ class TransformerContext:
         """Return a connected store, or a global one to read."""
         stores, global_stores = self._shared.stores, self._shared.global_stores
         if name in self._node.stores:
-            return stores[name]
+            view = self._shared.read_only_stores.get(name)
+            return stores[name] if view is None or view.filler == self.node else view
         if name in global_stores:
             return global_stores[name]
         if name in stores:
@@ -156,11 +158,15 @@ _ENGINE_ONLY = frozenset({"flush", "discard", "close", "reading_half"})
 
 
 class ReadOnlyView:
-    """A store that can be read but not written, by the reading half of its kind: what a task sees of a global store."""
+    """A store that can be read but not written, by the reading half of its kind.
 
-    def __init__(self, store: StateStore) -> None:
+    It is what a task sees of a global store, and all processors but `filler` of a read-only store.
+    """
+
+    def __init__(self, store: StateStore, filler: str | None = None) -> None:
         self._store = store
         self.name = store.name
+        self.filler = filler
 
     def __getattr__(self, name: str) -> Any:
         store = self._store
@@ -171,10 +177,19 @@ class ReadOnlyView:
             each for each in dir(half) if each[0] != "_" and each not in _ENGINE_ONLY and callable(getattr(half, each))
         ]
         raise StoreError(
-            f"store {store.name!r} is a global store: only its own processor may write it, so {name!r} cannot be used "
+            f"store {store.name!r} is a {'global' if self.filler is None else 'read-only'} store: only its own "
+            f"processor may write it, so {name!r} cannot be used "
             f"here. To read it, there is {', '.join(reads)}"
             if half is not None
             else f"store {store.name!r} is a global store: only its own processor may write it, and its class "
             f"{type(store).__name__} does not say which methods read: give it a base class of these methods, declared "
             "with `(StateStore, reads_only=True)`"
         )
+
+
+def read_only_views(subtopology: Subtopology, stores: Mapping[str, StateStore]) -> dict[str, ReadOnlyView]:
+    """Return what processors see of the read-only stores of a task."""
+    return {
+        each.store.name: ReadOnlyView(stores[each.store.name], each.processor.name)
+        for each in subtopology.read_only_stores
+    }

@@ -21,7 +21,7 @@ from ..settings.settings import Settings
 from ..store import StateStore
 from .caches import Caches
 from .compiling import Nodes
-from .context import ReadOnlyView, Shared
+from .context import ReadOnlyView, Shared, read_only_views
 from .failures import FailureKey, Failures
 from .input_queue import InputQueue, TaskInput
 from .inputs import Inputs, Want
@@ -106,7 +106,8 @@ class Task:
         schedule = self._punctuators.schedule
         self._caches = Caches(name, stores, progress, self._failures)
         shared = Shared(
-            application_id, name, settings, stores, self.global_stores, progress, schedule, not takes_whole_batches,
+            application_id, name, settings, stores, self.global_stores, read_only_views(subtopology, stores), progress,
+            schedule, not takes_whole_batches,
             self._punctuators.timers,
         )  # fmt: skip
         self._nodes = Nodes(subtopology, shared, self._outputs, self._failures, self._metrics, state.get("nodes", {}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -43,6 +43,8 @@ class Backends:
         self._replaced: dict[str, StoreBackend] = {}
         self._use: DirectoryUse | None = None
         self.restored_changes = 0
+        self.refills: Mapping[str, Callable[[StoreBackend], Iterator[Changes]]] = {}
+        """By read-only store: makes what to write to its backend, where it is empty."""
 
     # ------------------------------------------------------------------ opening
 
@@ -123,11 +125,34 @@ class Backends:
             for changes, reached in plan.steps:
                 backend.write(self._restored(changes, stores), at, reached)
                 at = reached
+            if refilled := self._names_to_refill(name):
+                at = self._refill(backend, refilled, at, version)
             if at != version:
                 backend.write({}, at, version)
         if missing:
             self._fill(backend, missing, version, coverage)
+            if have == version and (lacking := sorted(missing.intersection(self._names_to_refill(name)))):
+                backend.write({}, self._refill(backend, lacking, version, version), version)
         return backend
+
+    def _names_to_refill(self, name: str) -> list[str]:
+        return [store for store in self._names[name] if store in self.refills]
+
+    def _refill(self, backend: StoreBackend, stores: list[str], at: str | None, version: str) -> str | None:
+        """Fill read-only stores from their topics; return the version that the copy then has.
+
+        That is a name that no chain contains: a copy that crashed before it got `version` is restored afresh.
+        """
+        part = f"{version}-refill"
+        for store in stores:
+            for table in self._layouts.now[store].tables(store):
+                if rows := [(key, None) for key, _ in backend.range(table)]:
+                    backend.write({table: rows}, at, part)
+                    at = part
+            for changes in self.refills[store](backend):
+                backend.write(changes, at, part)
+                at = part
+        return at
 
     def _plan(self, version: str, have: str | None) -> Restore:
         if self._changelog is None:
@@ -166,6 +191,8 @@ class Backends:
             if name not in self._names and directory.is_dir():
                 self._replaced[name] = registry().load("store backend", name)(directory, stores)
         for store, other in coverage.moved.items():
+            if store in self.refills:
+                continue
             source = self._opened.get(other) or self._replaced.get(other)
             if source is not None:
                 rows = self._with_indexes({store: list(source.range(store))})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from penstock.errors import OffsetOutOfRangeError, TopologyError, UnknownTopicError
 from penstock.log import Commit, Log
@@ -11,8 +11,11 @@ from penstock.program.nodes import SourceNode, Subtopology, TaskId, decorate
 from penstock.record import RecordBatch, TopicPartition
 from penstock.settings.application import Application
 from penstock.settings.settings import Settings
+from penstock.task.failures import FailureKey
 from penstock.task.inputs import Want
 from penstock.task.task import Task
+
+from .refill import Refill
 
 _log = logging.getLogger("penstock.worker")
 
@@ -31,6 +34,7 @@ class InputPartitions:
         self._application = application
         self._settings = application.settings
         self._log = log
+        self._task_id = task_id
         self._where = f"application {application.id!r}, task {task_id}"
         subtopology = application.program.subtopology(task_id.subtopology)
         self.sources = [(each, self._source_of(each, subtopology)) for each in partitions]
@@ -72,6 +76,21 @@ class InputPartitions:
             for partition, source in self.sources
         }
         return positions | {partition: position for partition, position in given.items() if position is not None}
+
+    def refills(self, commit: Commit, attempt: Callable[[FailureKey], int]) -> list[Refill]:
+        """Return how each read-only store is filled again, up to the positions of `commit`."""
+        stores = self._application.program.subtopology(self._task_id.subtopology).read_only_stores
+        return [
+            Refill(
+                self._application,
+                self._task_id,
+                each,
+                self._log,
+                {partition: commit.positions[partition] for partition, source in self.sources if source == each.source},
+                attempt,
+            )
+            for each in stores
+        ]
 
     def fetch(self, task: Task, want: Want, version: str) -> Sequence[RecordBatch]:
         """Return the next records of what a task wants; at least one batch, which may only move the position.

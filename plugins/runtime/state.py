@@ -17,13 +17,14 @@ from penstock.program.nodes import ProcessorNode, TaskId
 from penstock.record import OutputBatch
 from penstock.record_cache import CacheBudget, RecordCache
 from penstock.settings.application import Application
-from penstock.store import Change, Changes, StateStore, StoreContext
+from penstock.store import Change, Changes, StateStore, StoreBackend, StoreContext
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.task.progress import Progress
 from penstock.task.task import Task
 
 from .backends import Backends
 from .coverage import Coverage
+from .refill import Refill
 from .store_context import TaskStoreContext
 
 _log = logging.getLogger("penstock.state")
@@ -76,11 +77,21 @@ class TaskState:
 
     # ------------------------------------------------------------------ opening
 
-    def open(self, version: str) -> None:
-        """Bring every backend to `version` and build the stores. Raises ChangelogError when it cannot be reached."""
+    def open(self, version: str, refills: Sequence[Refill] = ()) -> None:
+        """Bring every backend to `version` and build the stores. Raises ChangelogError when it cannot be reached.
+
+        `refills`: how the read-only stores are filled where this host does not have their content.
+        """
         self._coverage = Coverage(self._layouts, version)
+        self._backends.refills = {each.spec.store.name: self._changes_of(each) for each in refills}
         self._backends.open(version, self._coverage)
         self._build(version)
+
+    def _changes_of(self, refill: Refill) -> Callable[[StoreBackend], Iterator[Changes]]:
+        return lambda backend: refill.changes(backend, self._context, self._connect_clocks)
+
+    def _connect_clocks(self, task: Task) -> None:
+        self.stream_time, self.wall_clock = lambda: task.stream_time, lambda: task.wall_clock
 
     def open_fresh(self, version: str) -> None:
         """Build the stores, empty, at `version`: for a state without a log."""

@@ -276,7 +276,7 @@ class TaskWorker:
         """Do the rest of opening: stores and processors belong to one thread."""
         committer, state, commit = self._committer, self._state, self._commit
         assert committer is not None and state is not None and commit is not None
-        state.open(commit.version)
+        state.open(commit.version, self._inputs.refills(commit, self._retries.attempt))
         self._commit = commit = state.settle(commit, committer.commit)
         task = self.task = Task(
             self.id,

@@ -66,8 +66,14 @@ def _problems(application: Application) -> Iterable[str]:
                 "comes out "
                 "where it is written"
             )
+    fed = {each.store.name: each for part in program.subtopologies for each in part.read_only_stores}
+    for name, filled in fed.items():
+        yield (
+            f"read-only store {name!r} is restored from topic {filled.source.topics[0]!r} of a log. Fill a store of "
+            "your own from that table's DataFrame; or run the application on a log (penstock run)"
+        )
     for store in program.stores.values():
-        if not store.logged:
+        if not store.logged and store.name not in fed:
             yield (
                 f"store {store.name!r} is not logged, and a batch may be repeated on any host: its changelog is the "
                 "only way "

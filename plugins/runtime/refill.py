@@ -1,0 +1,92 @@
+"""Refills read-only stores: their processor gets the topic's records again, up to the task's last commit (KIP-813)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from penstock.log import Log
+from penstock.names import index_name
+from penstock.program.nodes import ReadOnlyStore, Subtopology, TaskId
+from penstock.record import TopicPartition
+from penstock.settings.application import Application
+from penstock.store import Changes, StateStore, StoreBackend, StoreContext
+from penstock.stores.layers.commit_buffer import CommitBuffer
+from penstock.task.failures import FailureKey
+from penstock.task.input_queue import TaskInput
+from penstock.task.task import Task
+
+from .reading import read_up_to
+
+_PORTION_BYTES = 8 * 1024 * 1024
+"""About how many bytes of memory the changes of one write may take."""
+_CHUNK = 10_000
+
+MakeContext = Callable[[str, CommitBuffer | None], StoreContext]
+"""(store, its index) -> what the store may ask of the task."""
+
+
+@dataclass(frozen=True)
+class Refill:
+    """How one read-only store of a task is filled again.
+
+    `ends` are the task's committed positions in the store's topic. `attempt` returns how often a failure was met.
+    """
+
+    application: Application
+    task_id: TaskId
+    spec: ReadOnlyStore
+    log: Log
+    ends: Mapping[TopicPartition, int]
+    attempt: Callable[[FailureKey], int]
+
+    def changes(
+        self, backend: StoreBackend, make_context: MakeContext, connect: Callable[[Task], None]
+    ) -> Iterator[Changes]:
+        """Yield what to write to `backend`, where the store is empty, a portion at a time.
+
+        Each is written before the next is asked for. `connect` gives the store the clocks of the task that fills it.
+        """
+        name = self.spec.store.name
+        buffer = CommitBuffer(backend, name)
+        index = CommitBuffer(backend, index_name(name)) if self.spec.store.traits.has_index else None
+        store = self.spec.store.build(buffer, make_context(name, index))
+        starts = self.log.start_offsets(list(self.ends))
+        task = self._task(store, {each: min(starts[each], end) for each, end in self.ends.items()})
+        connect(task)
+        try:
+            for partition, end in self.ends.items():
+                for batch in read_up_to(self.log, partition, min(starts[partition], end), end):
+                    task.feed(batch)
+                    while task.process(_CHUNK):
+                        pass
+                    task.take_outputs()  # dead letters, which were sent when the records were first processed
+                    store.flush()
+                    if buffer.size_bytes >= _PORTION_BYTES:
+                        yield from self._portion(buffer, index)
+            yield from self._portion(buffer, index)
+        finally:
+            task.close()
+            store.close()
+
+    def _portion(self, buffer: CommitBuffer, index: CommitBuffer | None) -> Iterator[Changes]:
+        buffers = [buffer] if index is None else [buffer, index]
+        rows = {each.name: each.local_changes(each.changes()) for each in buffers}
+        yield {name: changes for name, changes in rows.items() if changes}
+        for each in buffers:
+            each.clear()
+
+    def _task(self, store: StateStore, positions: Mapping[TopicPartition, int]) -> Task:
+        source, processor = self.spec.source, self.spec.processor
+        edges: dict[str, tuple[str, ...]] = {source.name: (processor.name,), processor.name: ()}
+        return Task(
+            self.task_id,
+            Subtopology(self.task_id.subtopology, (source, processor), edges, (self.spec.store,)),
+            self.application.id,
+            self.application.settings,
+            [TaskInput(each, source, position) for each, position in positions.items()],
+            {self.spec.store.name: store},
+            {},
+            attempt=self.attempt,
+            takes_whole_batches=True,
+        )
