@@ -54,7 +54,6 @@ def test_stores_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row["entries"] for row in stores.commit_cost(entries=10_000).rows] == [10_000]
     for name, small in (
         ("FEW", 1_000),
-        ("A_COMMIT", 5_000),
         ("_in_a_process", lambda function, *args: function(*args)),
     ):
         monkeypatch.setattr(stores, name, small)
