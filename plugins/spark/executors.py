@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 DECOMMISSIONED = "executor decommissioned"
 EXCLUDED = "executor excluded by Spark"
 
-_LEAST_SECONDS = 1.0
+_LEAST_SECONDS, _MOST_SECONDS = 1.0, 5.0
 _SHARE_OF_TIME = 0.01
 _STEADY_SECONDS, _LONGEST_STEADY_SECONDS = 5.0, 320.0
 _FIRST_EXECUTOR_SECONDS, _EXPECTED_EXECUTORS_SECONDS, _START_SECONDS = 10.0, 30.0, 1.0
@@ -46,7 +46,8 @@ class SparkExecutors:
     def poll(self) -> Mapping[str, Executor] | None:
         """Return the executors by id, if something may have changed; None otherwise, and before the next look is due.
 
-        It looks about once a second, or less often where a look takes long.
+        It looks about once a second; where a look takes long, less often, but at least every five seconds: a busy
+        machine makes a single look slow, and then an executor may be about to come or go.
         """
         began = self._clock()
         if began < self._next_look:
@@ -55,7 +56,7 @@ class SparkExecutors:
             return self._look()
         finally:
             ended = self._clock()
-            self._next_look = ended + max(_LEAST_SECONDS, (ended - began) / _SHARE_OF_TIME)
+            self._next_look = ended + max(_LEAST_SECONDS, min(_MOST_SECONDS, (ended - began) / _SHARE_OF_TIME))
 
     def _look(self) -> Mapping[str, Executor] | None:
         ids = str(self._spark.getExecutorIds().mkString("\n"))
