@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,10 @@ from penstock.plugins.testing.kafka_broker import KafkaBroker
 # A busy machine makes single examples slow; a time limit would make the suite fail at random.
 settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("penstock")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts background jobs so, and the programs that tests interrupt would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _SHARED = ("spark", "broker")
 """Marks of tests that start JVMs, and names of the fixtures with the one that many of them share."""
