@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from ..clock import Duration, duration_ms
-from ..errors import ConfigError, StoreError
-from ..names import is_topic_name
+from ..clock import Duration
+from ..errors import ConfigError
 from ..punctuation import PunctuationType
 from ..serde import Serde
-from ..store import BAD_NAME, Entries, StateStore, ValueAndTimestamp
+from ..store import Entries, StateStore, ValueAndTimestamp
 from ..store_specs import StoreSpec
 from ..store_traits import StoreTraits
+from .declaring import checked_name, positive_ms
 from .headers import ValueTimestampHeaders
 
 K = TypeVar("K")
@@ -162,13 +162,8 @@ def key_value_store(
     >>> key_value_store("visits", ttl="1h").ttl_ms
     3600000
     """
-    if not is_topic_name(name):
-        raise StoreError(f"key_value_store: {BAD_NAME}, found {name!r}")
-    ttl_ms = None if ttl is None else duration_ms(ttl, f"ttl of store {name!r}")
-    if ttl_ms is not None and ttl_ms < 1:
-        raise ConfigError(
-            f"ttl of store {name!r}: expected a duration of at least 1ms, found {ttl!r}; None keeps entries for ever"
-        )
+    checked_name("key_value_store", name)
+    ttl_ms = None if ttl is None else positive_ms(ttl, "ttl", name, "; None keeps entries for ever")
     if not isinstance(ttl_clock, PunctuationType):
         raise ConfigError(f"ttl_clock of store {name!r}: expected STREAM_TIME or WALL_CLOCK_TIME, found {ttl_clock!r}")
     return KeyValueStoreSpec(

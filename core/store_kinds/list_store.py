@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from ..serde import Serde
 from ..store import Entries, StateStore
 from ..store_specs import StoreSpec
-from .windowed import checked_name
+from .declaring import checked_name
 
 K = TypeVar("K")
 V = TypeVar("V")

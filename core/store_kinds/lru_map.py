@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import StoreError
 from ..serde import Serde
 from ..store_specs import StoreSpec
-from .windowed import checked_name
+from .declaring import checked_name
 
 
 @dataclass(frozen=True)

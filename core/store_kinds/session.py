@@ -11,7 +11,8 @@ from ..serde import Serde
 from ..store import Entries, StateStore
 from ..store_specs import StoreSpec
 from ..store_traits import StoreTraits
-from .windowed import Windowed, bucket_ms, checked_name, positive_ms
+from .declaring import checked_name, positive_ms
+from .windowed import Windowed, bucket_ms
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -12,7 +12,7 @@ from ..serde import Serde
 from ..store import Entries, StateStore
 from ..store_specs import StoreSpec
 from ..store_traits import StoreTraits
-from .windowed import checked_name
+from .declaring import checked_name
 
 K = TypeVar("K")
 V = TypeVar("V")

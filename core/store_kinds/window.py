@@ -12,8 +12,9 @@ from ..serde import Serde
 from ..store import Entries, StateStore, ValueAndTimestamp
 from ..store_specs import StoreSpec
 from ..store_traits import StoreTraits
+from .declaring import checked_name, positive_ms
 from .headers import ValueTimestampHeaders
-from .windowed import Windowed, bucket_ms, checked_name, positive_ms
+from .windowed import Windowed, bucket_ms
 
 K = TypeVar("K")
 V = TypeVar("V")

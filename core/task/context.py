@@ -171,20 +171,19 @@ class ReadOnlyView:
     def __getattr__(self, name: str) -> Any:
         store = self._store
         found, half = getattr(store, name), store.reading_half
-        if half is not None and hasattr(half, name) and name not in _ENGINE_ONLY:
+        kind = "global" if self.filler is None else "read-only"
+        only = f"store {store.name!r} is a {kind} store: only its own processor may write it"
+        if half is None:
+            raise StoreError(
+                f"{only}, and its class {type(store).__name__} does not say which methods read: give it a base class "
+                "of these methods, declared with `(StateStore, reads_only=True)`"
+            )
+        if hasattr(half, name) and name not in _ENGINE_ONLY:
             return found
         reads = [
             each for each in dir(half) if each[0] != "_" and each not in _ENGINE_ONLY and callable(getattr(half, each))
         ]
-        raise StoreError(
-            f"store {store.name!r} is a {'global' if self.filler is None else 'read-only'} store: only its own "
-            f"processor may write it, so {name!r} cannot be used "
-            f"here. To read it, there is {', '.join(reads)}"
-            if half is not None
-            else f"store {store.name!r} is a global store: only its own processor may write it, and its class "
-            f"{type(store).__name__} does not say which methods read: give it a base class of these methods, declared "
-            "with `(StateStore, reads_only=True)`"
-        )
+        raise StoreError(f"{only}, so {name!r} cannot be used here. To read it, there is {', '.join(reads)}")
 
 
 def read_only_views(subtopology: Subtopology, stores: Mapping[str, StateStore]) -> dict[str, ReadOnlyView]:

@@ -10,9 +10,7 @@ from ..names import timer_store_name
 from ..punctuation import PunctuationType
 from ..store import Entries, StateStore
 from ..store_kinds.timers import TimerStore
-
-NO_TIMER = 1 << 62
-"""A time that no clock reaches."""
+from .schedules import NEVER
 
 
 class Clocks(Protocol):
@@ -45,7 +43,7 @@ class Timers:
         self._sooner = sooner
         self._nodes: dict[str, _Node] = {}
         self._firing: tuple[PunctuationType, int] | None = None
-        self.stream_due = NO_TIMER
+        self.stream_due = NEVER
 
     def add(self, node: str, stores: Mapping[str, StateStore], on_timer: Callable[[Any, int], None]) -> None:
         """Add the timers of a node, if `stores` has a store for them."""
@@ -59,7 +57,7 @@ class Timers:
     def set(self, node: str, key: Any, at: int, clock: PunctuationType) -> None:
         """Set a timer of a node. Raises ConfigError for a wrong or past time, TopologyError if it has no timers."""
         store = self._of(node, clock).store
-        if type(at) is not int or not 0 <= at < NO_TIMER:
+        if type(at) is not int or not 0 <= at < NEVER:
             raise ConfigError(f"node {node!r}: a timer's time is in ms since the epoch, found {at!r}")
         now = self._now(clock)
         if self._firing is not None and self._firing[0] is clock:
@@ -102,9 +100,9 @@ class Timers:
     # ------------------------------------------------------------------ what is due
 
     def next_due(self, clock: PunctuationType) -> int:
-        """Return when the next timer of a clock is due (ms), or a little earlier; NO_TIMER if there is none."""
+        """Return when the next timer of a clock is due (ms), or a little earlier; NEVER if there is none."""
         due = (node.store.next_due(clock) for node in self._nodes.values())
-        return min((each for each in due if each is not None), default=NO_TIMER)
+        return min((each for each in due if each is not None), default=NEVER)
 
     def nodes(self, clock: PunctuationType) -> list[str]:
         """Return the nodes that have a timer of a clock."""

@@ -12,20 +12,11 @@ from .composite import MAX_TIME
 from .key_form import KeyForm
 from .plain import PlainStore
 from .session import BucketSessionStore
-from .value_form import TimestampedForm, ValueForm
+from .value_form import Encoded, TimestampedForm, ValueForm
 from .window import BucketWindowStore
 
 _SMALL = 16
 """About how many bytes a number has."""
-
-
-class _Frozen:
-    """The bytes of a value that its caller may still change."""
-
-    __slots__ = ("data",)
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
 
 
 class _Notes:
@@ -47,10 +38,10 @@ class _Notes:
         if value is None or self._can_wait(value):
             return value
         checked = self._values.checked(value)
-        return None if checked is None else _Frozen(self._values.to_bytes(key, checked))
+        return None if checked is None else Encoded(self._values.to_bytes(key, checked))
 
     def _thaw(self, key: Any, value: Any) -> Any:
-        return self._values.to_object(key, value.data) if type(value) is _Frozen else value
+        return self._values.to_object(key, value.data) if type(value) is Encoded else value
 
 
 def cache_key_value_store(store: PlainStore, cache: RecordCache) -> PlainStore:
@@ -126,7 +117,7 @@ def _replace(store: Any, cache: RecordCache, put: Callable[..., None]) -> None:
 
 
 def _size(part: Any) -> int:
-    if type(part) is _Frozen:
+    if type(part) is Encoded:
         return len(part.data)
     if isinstance(part, (str, bytes)):
         return len(part)

@@ -82,7 +82,7 @@ class Buckets(BucketKeys):
 
     def sweep(self, up_to_ms: int, limit: int) -> bool:
         """Free up to `limit` rows of buckets with no rank above `up_to_ms`; return whether there may be more."""
-        return self._below.sweep(b"\x00", _LONG.pack((up_to_ms + 1) // self.bucket_ms), limit)
+        return self._below.sweep(b"\x00", _LONG.pack(self.first_kept(up_to_ms)), limit)
 
     def first_kept(self, up_to_ms: int) -> int:
         """Return the first bucket that has a rank above `up_to_ms`."""

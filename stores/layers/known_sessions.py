@@ -9,15 +9,6 @@ Session = tuple[int, int, Any]
 """End, start and value."""
 
 
-class Encoded:
-    """The envelope of a value that its caller may change: such a value is not kept as an object."""
-
-    __slots__ = ("data",)
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-
-
 class KnownSessions:
     """The sessions of one key that end after `known_after`: `rows` has (end, start, value) in order.
 

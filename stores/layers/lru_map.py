@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import Any
 
 from penstock.serde import Serde
-from penstock.store import BytesStore, Entries, StoreContext
-from penstock.store_kinds.key_value import KeyValueStore
+from penstock.store import BytesStore, StoreContext
 from penstock.store_kinds.lru_map import LruMapSpec
 
 from .envelope import unwrap, wrap
 from .key_form import KeyForm
-from .plain import after_prefix
-from .scan import Scan
+from .typed import TypedStore
 from .value_form import ValueForm
 
 _NUMBER = Struct(">q")
@@ -24,8 +21,8 @@ _HEAD = wrap(b"", headers=((_HEADER, _NUMBER.pack(0)),))[: -_NUMBER.size]
 _VALUE = len(_HEAD) + _NUMBER.size
 
 
-class LruMap(KeyValueStore[Any, Any]):
-    """A KeyValueStore of at most `max_entries` entries.
+class LruMap(TypedStore):
+    """A KeyValueStore of at most `max_entries` entries; a scan is no use of them.
 
     Each entry has the number of its put in a header of its envelope, so the order of the puts is in the changelog, and
     a record of a changelog topic has key and value as in a key-value store. `_used` has the keys of all entries as
@@ -35,8 +32,8 @@ class LruMap(KeyValueStore[Any, Any]):
     def __init__(self, below: BytesStore, key_serde: Serde[Any], value_serde: Serde[Any], max_entries: int) -> None:
         self.name = below.name
         self._below = below
-        self._keys = KeyForm(below.name, key_serde)
-        self._values = ValueForm(below.name, value_serde)
+        self.keys = KeyForm(below.name, key_serde)
+        self.values = ValueForm(below.name, value_serde)
         self._max_entries = max_entries
         self._used: dict[bytes, None] | None = None
         self._puts = 0
@@ -45,25 +42,25 @@ class LruMap(KeyValueStore[Any, Any]):
 
     def get(self, key: Any) -> Any:
         """Return the value of `key`, or None; if there is one, the entry is the most recently used one."""
-        raw = self._keys.to_bytes(key)
+        raw = self.keys.to_bytes(key)
         used = self._known()
         if raw not in used:
             return None
         del used[raw]
         used[raw] = None
         data = self._below.get(raw)
-        return None if data is None else self._values.to_object(raw, data)
+        return None if data is None else self.values.to_object(raw, data)
 
     def put(self, key: Any, value: Any) -> None:
         """Set the value of `key`; None deletes it. Drop the least recently used entry if there are too many."""
-        raw = self._keys.to_bytes(key)
+        raw = self.keys.to_bytes(key)
         used = self._known()
         if value is None:
             if raw in used:
                 del used[raw]
                 self._below.put(raw, None)
             return
-        data = self._values.to_bytes(raw, value)
+        data = self.values.to_bytes(raw, value)
         self._puts += 1
         self._below.put(raw, _HEAD + _NUMBER.pack(self._puts) + data[1:])
         used.pop(raw, None)
@@ -72,39 +69,6 @@ class LruMap(KeyValueStore[Any, Any]):
             oldest = next(iter(used))
             del used[oldest]
             self._below.put(oldest, None)
-
-    def put_if_absent(self, key: Any, value: Any) -> Any:
-        """Set the value of `key` unless it has one; return the one it had."""
-        old = self.get(key)
-        if old is None:
-            self.put(key, value)
-        return old
-
-    def put_all(self, entries: Iterable[tuple[Any, Any]]) -> None:
-        """Set the values of several keys."""
-        for key, value in entries:
-            self.put(key, value)
-
-    def delete(self, key: Any) -> Any:
-        """Delete `key`; return the value it had."""
-        old = self.get(key)
-        self.put(key, None)
-        return old
-
-    # ------------------------------------------------------------------ scans
-
-    def range(self, start: Any = None, end: Any = None) -> Entries[Any, Any]:
-        """Iterate over start <= key <= end in the order of the serialized keys; no use of the entries."""
-        return self._scan(start, end, reverse=False)
-
-    def reverse_range(self, start: Any = None, end: Any = None) -> Entries[Any, Any]:
-        """Iterate as `range` does, from the highest key down."""
-        return self._scan(start, end, reverse=True)
-
-    def prefix_scan(self, prefix: Any, serde: Serde[Any] | None = None) -> Entries[Any, Any]:
-        """Iterate over keys whose bytes start with `prefix`, serialized with `serde` (default: the key's)."""
-        low = self._keys.to_bytes(prefix, serde)
-        return Scan(self._decoded(self._below.range(low, after_prefix(low))))
 
     def approximate_count(self) -> int:
         """Return how many keys there are."""
@@ -128,15 +92,6 @@ class LruMap(KeyValueStore[Any, Any]):
             self._used = dict.fromkeys(sorted(numbers, key=numbers.__getitem__))
             self._puts = max(numbers.values(), default=0)
         return self._used
-
-    def _scan(self, start: Any, end: Any, *, reverse: bool) -> Entries[Any, Any]:
-        low = None if start is None else self._keys.to_bytes(start)
-        high = None if end is None else self._keys.to_bytes(end) + b"\x00"
-        return Scan(self._decoded(self._below.range(low, high, reverse=reverse)))
-
-    def _decoded(self, entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[Any, Any]]:
-        for raw, data in entries:
-            yield self._keys.to_object(raw), self._values.to_object(raw, data)
 
 
 def build_lru_map(spec: LruMapSpec, bytes_store: BytesStore, context: StoreContext) -> LruMap:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from typing import Any, ClassVar
 
 from penstock.serde import Serde
-from penstock.store import BytesStore, Entries
-from penstock.store_kinds.key_value import KeyValueStore
+from penstock.store import BytesStore
 
 from .key_form import MISSING, KeyForm
-from .scan import Scan
+from .typed import TypedStore
 from .value_form import ValueForm
 
 CACHED_ENTRIES = 131_072
 """How many entries a store keeps as objects at most; some 30 MB of small ones."""
 
 
-class PlainStore(KeyValueStore[Any, Any]):
+class PlainStore(TypedStore):
     """A KeyValueStore: serdes, the value's envelope, and a cache of entries as objects.
 
     The cache is two dicts, with None for a key that has no value: `pending` has entries that were put and are not
@@ -117,41 +116,6 @@ class PlainStore(KeyValueStore[Any, Any]):
 
         return put_text
 
-    def put_if_absent(self, key: Any, value: Any) -> Any:
-        """Set the value of `key` unless it has one; return the one it had."""
-        old = self.get(key)
-        if old is None:
-            self.put(key, value)
-        return old
-
-    def put_all(self, entries: Iterable[tuple[Any, Any]]) -> None:
-        """Set the values of several keys."""
-        for key, value in entries:
-            self.put(key, value)
-
-    def delete(self, key: Any) -> Any:
-        """Delete `key`; return the value it had."""
-        old = self.get(key)
-        if old is not None:
-            self.put(key, None)
-        return old
-
-    # ------------------------------------------------------------------ scans
-
-    def range(self, start: Any = None, end: Any = None) -> Entries[Any, Any]:
-        """Iterate over start <= key <= end in the order of the serialized keys."""
-        return self._scan(start, end, reverse=False)
-
-    def reverse_range(self, start: Any = None, end: Any = None) -> Entries[Any, Any]:
-        """Iterate as `range` does, from the highest key down."""
-        return self._scan(start, end, reverse=True)
-
-    def prefix_scan(self, prefix: Any, serde: Serde[Any] | None = None) -> Entries[Any, Any]:
-        """Iterate over keys whose bytes start with `prefix`, serialized with `serde` (default: the key's)."""
-        self.flush_cache()
-        low = self.keys.to_bytes(prefix, serde)
-        return Scan(self._decoded(self._below.range(low, after_prefix(low))))
-
     def approximate_count(self) -> int:
         """Return about how many keys there are."""
         self.flush_cache()
@@ -207,6 +171,10 @@ class PlainStore(KeyValueStore[Any, Any]):
                 value = self.clean.get(key, MISSING)
             if value is not MISSING:
                 return value
+        return self._read(raw, key)
+
+    def _read(self, raw: bytes, key: Any) -> Any:
+        """Return the value that the BytesStore below has, and keep it as an object under `key`, if that may be."""
         data = self._below.get(raw)
         value = None if data is None else self.values.to_object(raw, data)
         if key is not MISSING and (value is None or self.values.can_keep(value)):
@@ -236,16 +204,6 @@ class PlainStore(KeyValueStore[Any, Any]):
             else:
                 self.clean.pop(key, None)
 
-    def _scan(self, start: Any, end: Any, *, reverse: bool) -> Entries[Any, Any]:
-        self.flush_cache()
-        low = None if start is None else self.keys.to_bytes(start)
-        high = None if end is None else self.keys.to_bytes(end) + b"\x00"
-        return Scan(self._decoded(self._below.range(low, high, reverse=reverse)))
-
-    def _decoded(self, entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[Any, Any]]:
-        for raw, data in entries:
-            yield self.keys.to_object(raw), self.values.to_object(raw, data)
-
 
 def keep(entries: dict[Any, Any], key: Any, value: Any) -> None:
     """Keep an entry as an object; when there are CACHED_ENTRIES, drop the older half first."""
@@ -253,13 +211,3 @@ def keep(entries: dict[Any, Any], key: Any, value: Any) -> None:
         for old in list(islice(entries, CACHED_ENTRIES // 2)):
             del entries[old]
     entries[key] = value
-
-
-def after_prefix(prefix: bytes) -> bytes | None:
-    """Return the least bytes above all that start with `prefix`; None when there are none.
-
-    >>> after_prefix(b"ab"), after_prefix(b"a" + bytes([255])), after_prefix(b"")
-    (b'ac', b'b', None)
-    """
-    stem = prefix.rstrip(b"\xff")
-    return stem[:-1] + bytes((stem[-1] + 1,)) if stem else None

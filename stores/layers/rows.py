@@ -10,7 +10,7 @@ from penstock.store import BytesStore
 
 from .composite import Row
 from .key_form import LONGEST_KEPT, MISSING, KeyForm
-from .plain import PlainStore, keep
+from .plain import PlainStore
 from .value_form import ValueForm
 
 Entry = tuple[Any, ...]
@@ -97,8 +97,4 @@ class Rows(PlainStore):
         raw, which = self.keys.locate(entry)
         if which is not entry and which is not MISSING:
             return self.get(which)
-        data = self._below.get(raw)
-        value = None if data is None else self.values.to_object(raw, data)
-        if which is not MISSING and (value is None or self.values.can_keep(value)):
-            keep(self.clean, which, value)
-        return value
+        return self._read(raw, which)

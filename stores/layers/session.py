@@ -18,11 +18,11 @@ from .composite import MAX_TIME, BucketKeys, Buckets, Row
 from .escaping import escaped
 from .headers_form import HeadersForm
 from .key_form import MISSING, KeyForm
-from .known_sessions import Encoded, KnownSessions
+from .known_sessions import KnownSessions
 from .plain import CACHED_ENTRIES
 from .retention import Retention
 from .scan import ListScan, Scan
-from .value_form import ValueForm
+from .value_form import Encoded, ValueForm
 
 _LONG, _PAIR = Struct(">q"), Struct(">qq")
 _TIMES = 16

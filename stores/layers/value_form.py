@@ -15,6 +15,15 @@ from .key_form import LONGEST_KEPT, wrong
 INT64_MAX, INT64_MIN = 2**63 - 1, -(2**63)
 
 
+class Encoded:
+    """The envelope of a value that its caller may change: such a value is not kept as an object."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+
 class ValueForm:
     """Plain values. Stores of every kind use one of these forms, over keys of any form.
 

@@ -186,7 +186,7 @@ class BucketWindowStore(WindowStore[Any, Any]):
         self._check_time(key, time_to)
         self.retention.load()
         self.rows.flush_cache()
-        raw, _ = self.rows.user.locate(key)
+        raw = self.rows.user.to_bytes(key)
         first, last = self._kept(time_from, time_to)
         rows = self.rows.decoded(self._buckets.of_key(raw, first, last, reverse=reverse))
         return Scan((entry[1], value) for entry, value in rows)
@@ -198,8 +198,8 @@ class BucketWindowStore(WindowStore[Any, Any]):
         self._check_time(key_to, time_to)
         self.retention.load()
         self.rows.flush_cache()
-        low = None if key_from is None else self.rows.user.locate(key_from)[0]
-        high = None if key_to is None else self.rows.user.locate(key_to)[0]
+        low = None if key_from is None else self.rows.user.to_bytes(key_from)
+        high = None if key_to is None else self.rows.user.to_bytes(key_to)
         first, last = self._kept(time_from, time_to)
         rows = self.rows.decoded(self._buckets.of_keys(low, high, first, last, reverse=reverse))
         return Scan(self._windowed(rows))
