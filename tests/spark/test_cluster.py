@@ -6,12 +6,14 @@ import json
 import os
 import signal
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.plugins.hosts.executor_identity import executor_id
 from penstock.plugins.spark.launching import JAVA_OPTIONS, archive_options, launch_home
 from penstock.plugins.spark.session import check_java
 from penstock.plugins.testing.kafka_broker import KafkaBroker
@@ -147,6 +149,11 @@ def test_slots_stay_at_their_executors_and_move_when_one_is_lost_added_or_decomm
         found: dict[str, int] = news()[-1]["moves"]
         return found
 
+    def slots_by_executor() -> dict[str, int]:
+        """The layout that the driver noted in the log."""
+        owners = json.loads(surroundings.log.get_meta("app", "slots") or b'{"owners": {}}')["owners"]
+        return Counter(executor_id(owner) for owner in owners.values())
+
     def feed_until(condition: Callable[[], Any], what: str) -> None:
         """Put one record in each partition whenever a batch has ended."""
         nonlocal put
@@ -167,23 +174,29 @@ def test_slots_stay_at_their_executors_and_move_when_one_is_lost_added_or_decomm
     with driver(surroundings, "count()", "0s", *master, *options) as process:
         feed_until(lambda: len(news()) >= 40, "40 batches")
         assert moves() == {}
+        assert slots_by_executor() == {"0": 2, "1": 2}
         opened = [task for each in news() for task in each["opened"]]
         assert sorted(opened) == [f"0_{number}" for number in range(partitions)], "no task was opened again"
 
+        # Which executor has a slot is what counts: one that Spark gives back to its old executor moves a second time.
+        def is_even(executors: int, without: str) -> bool:
+            slots = slots_by_executor()
+            return without not in slots and list(slots.values()) == [2] * executors
+
         os.kill(cluster.executors()["0"], signal.SIGKILL)
-        feed_until(lambda: moves().get("executor lost") == 2, "the slots of a lost executor have moved")
-        feed_until(lambda: moves().get("rebalanced") == 2, "its successor has got slots")
+        feed_until(lambda: is_even(2, without="0"), "its successor has the slots of a lost executor")
 
         cluster.add_workers(HOSTS[0])
-        feed_until(lambda: moves().get("rebalanced") == 2 + 4, "there are more slots for one more executor")
+        feed_until(lambda: is_even(3, without="0"), "one more executor brings more slots, and has them")
 
-        os.kill(max(cluster.executors().items())[1], signal.SIGPWR)
-        feed_until(lambda: moves().get("executor decommissioned") == 2, "slots of a decommissioned executor move")
+        last = max(cluster.executors(), key=int)
+        os.kill(cluster.executors()[last], signal.SIGPWR)
+        feed_until(lambda: last not in slots_by_executor(), "slots of a decommissioned executor move")
         before = len(news())
         feed_until(lambda: len(news()) > before + 5, "batches without it")
         process.terminate()
         summary = summary_of(process)
-    assert set(summary["moves"]) == {"executor lost", "rebalanced", "executor decommissioned"}
+    assert set(summary["moves"]) >= {"executor lost", "rebalanced", "executor decommissioned"}
     surroundings.log.lease("app", "a successor", 1_000).release()
     # What was put last may not have been processed before the end.
     done = surroundings.log.committed("app", surroundings.partitions("in")).values()
