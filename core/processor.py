@@ -26,6 +26,14 @@ class Processor(ABC):
         """Keep the context; look up stores and schedule punctuators here. Call super().init(context)."""
         self.context = context
 
+    def bind(self, context: ProcessorContext) -> Callable[[Record], Any]:
+        """Return the function that gets each record: `process`, unless a subclass has a faster one.
+
+        Called once, before `init`, with the same context: stores and `forward` can be looked up here and kept in a
+        closure. Do not forward or schedule here.
+        """
+        return self.process
+
     @abstractmethod
     def process(self, record: Record) -> None:
         """Handle one record."""

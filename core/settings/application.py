@@ -12,12 +12,13 @@ from ..program.builder import Topology
 from ..serde import Serde
 from .layers import CODE, Layer
 from .settings import Settings, add_origins_to_errors
+from .topology_builder import TopologyBuilder
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 
 class Application:
-    """A topology with an id and settings; what `penstock run MODULE:ATTR` runs.
+    """A topology, or a StreamsBuilder, with an id and settings; what `penstock run MODULE:ATTR` runs.
 
     `application_id` names the application in the log: its positions, internal topics and state. `settings` are the
     fields of `Settings`; those whose names are no Python names, such as Kafka Streams', go into the mapping `config`.
@@ -25,12 +26,16 @@ class Application:
     """
 
     def __init__(
-        self, application_id: str, topology: Topology, config: Mapping[str, Any] | None = None, **settings: Any
+        self,
+        application_id: str,
+        topology: Topology | TopologyBuilder,
+        config: Mapping[str, Any] | None = None,
+        **settings: Any,
     ) -> None:
         given = [(name, value, CODE) for each in (config or {}, settings) for name, value in each.items()]
         self._prepare(application_id, topology, Layer.read(given, Settings.names()))
 
-    def _prepare(self, application_id: str, topology: Topology, layer: Layer) -> None:
+    def _prepare(self, application_id: str, topology: Topology | TopologyBuilder, layer: Layer) -> None:
         if not isinstance(application_id, str) or not _ID.fullmatch(application_id):
             raise ConfigError(f"application id {application_id!r}: expected 1 to 200 letters, digits, '.', '_' or '-'")
         if layer.values.get("application_id", application_id) != application_id:
@@ -45,11 +50,12 @@ class Application:
             _check_installed(self.settings)
         if not hasattr(topology, "build"):
             raise ConfigError(
-                f"application {application_id!r}: expected a Topology, found {type(topology).__name__} (it is built "
-                "here)"
+                f"application {application_id!r}: expected a Topology or a StreamsBuilder, found "
+                f"{type(topology).__name__} (it is built here)"
             )
         self.topology = topology
-        self.program = topology.build()
+        built = topology.build(self.settings) if isinstance(topology, TopologyBuilder) else topology
+        self.program = built.build()
 
     def __repr__(self) -> str:
         return f"Application({self.id!r}, {self.settings!r})"

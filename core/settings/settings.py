@@ -22,6 +22,8 @@ _CHOICES = {
     "offset_reset": ("earliest", "latest"),
     "processing_guarantee": ("exactly_once", "at_least_once"),
     "offset_out_of_range": ("fail", "earliest", "latest"),
+    "topology_optimization": ("none", "all"),
+    "dsl_store_format": ("default", "headers"),
 }
 
 
@@ -72,6 +74,12 @@ class Settings:
     statestore_cache_max_bytes: int = 10 * 1024 * 1024
     """How many bytes the record caches of all tasks together may have; each task gets an equal share. 0: every update
     is forwarded at once."""
+    topology_optimization: str = "none"
+    """What a StreamsBuilder may do to need fewer topics and stores: `none` or `all`."""
+    explicit_internal_names: bool = False
+    """Refuse a StreamsBuilder whose stores or internal topics have numbered names, which a later change may move."""
+    dsl_store_format: str = "default"
+    """What stores of a StreamsBuilder keep beside values: `default`: timestamps; `headers`: record headers, too."""
     fetch_bytes: int = 4 * 1024 * 1024
     """About how many bytes a task reads at once."""
     max_records_per_batch: int | None = None
@@ -139,6 +147,9 @@ class Settings:
                 "setting 'replication_factor': expected a number of brokers, or -1 for the broker's default, found "
                 f"{factor!r}"
             )
+        explicit = self.explicit_internal_names
+        if not isinstance(explicit, bool):
+            raise ConfigError(f"setting 'explicit_internal_names': expected True or False, found {explicit!r}")
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ConfigError(

@@ -235,6 +235,8 @@ def value_of(key: Key, value: Any, load_function: LoadFunction) -> Any:
             return int(value.replace("_", ""))
         except ValueError:
             raise ConfigError(f"setting {key!r}: expected a whole number, found {value!r}") from None
+    if expected is bool and value.lower() in ("true", "false"):
+        return value.lower() == "true"
     return value  # text, a duration (checked by Settings) or the name of a serde
 
 

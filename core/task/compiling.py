@@ -116,15 +116,16 @@ class Nodes:
                 forward(_record(Record, (record[0], transform(record[0], record[1]), record[2], record[3])))
 
             return run
-        self._contexts[node.name] = NodeContext(self._shared, node, metrics, values, forward)
+        context = self._contexts[node.name] = NodeContext(self._shared, node, metrics, values, forward)
         self._shared.timers.add(node.name, self._shared.stores, processor.on_timer)
+        process = processor.bind(context)
         if any(self._shared.stores[store].record_cache is not None for store in node.stores):
-            return self._noting_record(processor)
-        return processor.process
+            return self._noting_record(process)
+        return process
 
-    def _noting_record(self, processor: Processor) -> Run:
+    def _noting_record(self, process: Run) -> Run:
         """Return `process` of a node with a record cache: what it puts is forwarded as of the record it processes."""
-        progress, process = self._shared.progress, processor.process
+        progress = self._shared.progress
 
         def run(record: Record) -> None:
             before, progress.record = progress.record, record

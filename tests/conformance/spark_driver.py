@@ -14,7 +14,7 @@ from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.spark.session import make_session
 from penstock.plugins.spark.stepping import SteppingDriver
-from penstock.program.nodes import TaskId
+from penstock.program.nodes import SinkNode, TaskId
 from penstock.program.serdes import resolve_serde
 from penstock.record import OutputBatch, TopicPartition
 from penstock.store import StateStore
@@ -35,6 +35,8 @@ def spark_drivers() -> Iterator[Callable[[Case], SparkCaseDriver]]:
 class SparkCaseDriver:
     """Runs one case in a data directory of its own."""
 
+    notes_side_effects = False
+
     def __init__(self, case: Case, session: Any) -> None:
         self._stack = ExitStack()
         try:
@@ -43,7 +45,8 @@ class SparkCaseDriver:
             self._log: Log = open_log(self._application.settings)
             self._stack.callback(self._log.close)
             program = self._application.program
-            self._sinks = sorted(set(program.sink_topics()) - set(program.internal_topics))
+            written = {output["topic"] for output in case["expected"]["outputs"]}
+            self._sinks = sorted((set(program.sink_topics()) | written) - set(program.internal_topics))
             for topic in (*program.topics(), *self._sinks):
                 self._log.create_topic(topic, 1)
             self._clock_ms: int = case.get("config", {}).get("initial_wall_clock_ms", 0)
@@ -52,6 +55,11 @@ class SparkCaseDriver:
             self._workers: list[TaskWorker] = []
             settings = self._application.settings
             self._key_serde = resolve_serde(None, settings.key_serde, "keys")
+            self._sink_key_serdes = {
+                node.topic: resolve_serde(node.key_serde, settings.key_serde, "keys")
+                for node in program.nodes.values()
+                if isinstance(node, SinkNode) and isinstance(node.topic, str)
+            }
             self._value_serde = resolve_serde(None, settings.value_serde, "values")
             self._driver = self._stack.enter_context(SteppingDriver.open(self._application, session))
             self._step()
@@ -81,6 +89,7 @@ class SparkCaseDriver:
 
     def outputs(self) -> Iterator[dict[str, Any]]:
         for topic in self._sinks:
+            key_serde = self._sink_key_serdes.get(topic, self._key_serde)
             partition = TopicPartition(topic, 0)
             end = self._log.end_offsets([partition])[partition]
             while self._read[topic] < end:
@@ -88,7 +97,7 @@ class SparkCaseDriver:
                     self._read[topic] = batch.next_offset
                     for number, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
                         record = Record(
-                            None if key is None else self._key_serde.deserialize(key),
+                            None if key is None else key_serde.deserialize(key),
                             None if value is None else self._value_serde.deserialize(value),
                             batch.timestamps[number],
                             batch.headers[number] if batch.headers is not None else (),

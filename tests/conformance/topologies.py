@@ -12,7 +12,6 @@ from penstock import (
     Record,
     Topology,
     ValueAndTimestamp,
-    ValueTransformer,
     key_value_store,
 )
 from penstock.store_kinds.session import session_store
@@ -305,67 +304,4 @@ def papi_global_store(params: Params) -> Topology:
         .add_source("KSTREAM-SOURCE-0000000002", "in")
         .add_processor("KSTREAM-PROCESSOR-0000000003", LookUp, "KSTREAM-SOURCE-0000000002")
         .add_sink("KSTREAM-SINK-0000000004", "out", "KSTREAM-PROCESSOR-0000000003")
-    )
-
-
-class Words(Processor):
-    def process(self, record: Record) -> None:
-        for word in (record.value or "").lower().split(" "):
-            if word:
-                self.context.forward(record.with_key(word).with_value(word))
-
-
-class Count(Processor):
-    def init(self, context: Any) -> None:
-        super().init(context)
-        self.counts = context.get_store("counts")
-
-    def process(self, record: Record) -> None:
-        old = self.counts.get(record.key)
-        new = (
-            ValueAndTimestamp(1, record.timestamp)
-            if old is None
-            else ValueAndTimestamp(old.value + 1, max(old.timestamp, record.timestamp))
-        )
-        self.counts.put(record.key, new)
-        self.context.forward(Record(record.key, new.value, new.timestamp, record.headers))
-
-
-@topology
-def word_count(params: Params) -> Topology:
-    return (
-        Topology()
-        .add_source("text", "text")
-        .add_processor("words", Words, "text")
-        .add_repartition("by-word", "words")
-        .add_processor("count", Count, "by-word", stores=[key_value_store("counts", key_serde="str", timestamped=True)])
-        .add_sink("out", "out", "count")
-    )
-
-
-class Rewards(ValueTransformer):
-    def init(self, context: Any) -> None:
-        super().init(context)
-        self.totals = context.get_store("totals")
-
-    def transform(self, key: Any, value: Any) -> Any:
-        total = (self.totals.get(key) or 0) + (value or 0)
-        self.totals.put(key, total)
-        return total
-
-
-class HasKey(Processor):
-    def process(self, record: Record) -> None:
-        if record.key is not None:
-            self.context.forward(record)
-
-
-@topology
-def rewards(params: Params) -> Topology:
-    return (
-        Topology()
-        .add_source("purchases", "purchases")
-        .add_processor("has-key", HasKey, "purchases")
-        .add_processor("rewards", Rewards, "has-key", stores=[key_value_store("totals", key_serde="str")])
-        .add_sink("out", "out", "rewards")
     )

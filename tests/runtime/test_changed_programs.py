@@ -408,6 +408,7 @@ def test_a_killed_switch_is_done_again(world: World, monkeypatch: pytest.MonkeyP
 def with_totals(world: World, **serdes: Any) -> Application:
     """Each record goes on through a repartition topic to a second sub-topology, which counts it, too."""
     application = world.application(counts())
+    assert isinstance(application.topology, Topology)
     topology = application.topology.add_repartition("again", "count", **serdes)
     topology.add_processor("total", lambda: Count(("totals",)), "again", stores=[key_value_store("totals")])
     return Application(

@@ -151,7 +151,9 @@ class Operator:
     def state(self) -> dict[str, Any]:
         """What the store has by now, as a new host sees it."""
         application = self.application
-        reader = Operator(self.directory, application.topology, **self.options)
+        topology = application.topology
+        assert isinstance(topology, Topology)
+        reader = Operator(self.directory, topology, **self.options)
         reader.known, reader.hosts = self.known, self.hosts + 1000
         task = reader.in_a_new_process()
         task.run({}, 0, self.known)

@@ -1,0 +1,104 @@
+"""StreamsBuilder: where a DSL program begins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from penstock.errors import TopologyError
+from penstock.extractors import TimestampExtractor
+from penstock.processor import Processor
+from penstock.program.builder import Topology
+from penstock.program.serdes import SerdeLike
+from penstock.settings.settings import Settings
+from penstock.settings.topology_builder import TopologyBuilder
+from penstock.store import StoreBuilder
+
+from .graph.names import checked
+from .graph.recorder import Kinds, Recorder
+from .graph.sources import GlobalStoreStep, SourceStep, StoreStep
+from .graph.writer import Consumed
+from .serdes import Default, KnownSerde, Serdes
+from .streams.base import Flow
+from .streams.grouped import KGroupedStream
+from .streams.kstream import KStream
+from .tables.ktable import KTable
+
+KINDS = Kinds(KStream, KTable, KGroupedStream, None, None)
+
+
+class StreamsBuilder(TopologyBuilder):
+    """A program made of verbs on streams and tables; an Application takes it in place of a Topology.
+
+    Semantics and names are Kafka Streams'. Nothing runs and nothing is written while verbs are called; `build` makes
+    the Topology, once the settings are known.
+    """
+
+    def __init__(self) -> None:
+        self._recorder = Recorder(KINDS)
+
+    def stream(
+        self,
+        *topics: str,
+        pattern: str | re.Pattern[str] | None = None,
+        key_serde: SerdeLike = None,
+        value_serde: SerdeLike = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: str | None = None,
+        name: str | None = None,
+    ) -> KStream[Any, Any]:
+        """Return the stream of the records of `topics`, or of all topics whose whole name matches `pattern`.
+
+        What is not given is the application's default. `offset_reset` is "earliest" or "latest": where a new
+        application starts.
+        """
+        if bool(topics) == (pattern is not None):
+            raise TopologyError("stream: expected names of topics, or pattern=, and not both; write stream(TOPIC)")
+        step = SourceStep(
+            self._recorder.names.step("KSTREAM-SOURCE-", name),
+            topics,
+            None if pattern is None else re.compile(pattern),
+            Consumed(serdes_of_topic(key_serde, value_serde), timestamp_extractor, offset_reset),
+        )
+        self._recorder.add(step)
+        return KStream(self._recorder, Flow(step, step.consumed.serdes, frozenset({step.name})))
+
+    # ------------------------------------------------------------------ stores
+
+    def add_state_store(self, store: StoreBuilder) -> StreamsBuilder:
+        """Declare a store, for processors that name it (`process(..., stores=[NAME])`)."""
+        self._recorder.add(StoreStep(store))
+        return self
+
+    def add_global_store(
+        self,
+        store: StoreBuilder,
+        topic: str,
+        supplier: Callable[..., Processor] | str,
+        *,
+        key_serde: SerdeLike = None,
+        value_serde: SerdeLike = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        name: str | None = None,
+        **options: Any,
+    ) -> StreamsBuilder:
+        """Declare a store that every task can read: all partitions of `topic`, put there by one processor."""
+        names = self._recorder.names
+        source = names.suffixed(name, "-source", "KSTREAM-SOURCE-")
+        processor = names.step("KTABLE-SOURCE-", name)
+        consumed = Consumed(serdes_of_topic(key_serde, value_serde), timestamp_extractor)
+        self._recorder.add(GlobalStoreStep(store, source, checked(topic), processor, supplier, consumed, options))
+        return self
+
+    # ------------------------------------------------------------------ the program
+
+    def build(self, settings: Settings | None = None) -> Topology:
+        """Return the topology of what was recorded so far. `settings` are the application's; None: the defaults."""
+        return self._recorder.build(Settings() if settings is None else settings)
+
+
+def serdes_of_topic(key_serde: SerdeLike, value_serde: SerdeLike) -> Serdes:
+    """Return the serdes of a topic that is read: those given, else the application's."""
+    given: tuple[KnownSerde, KnownSerde] = (key_serde, value_serde)
+    return Serdes(*(Default.TOPIC if each is None else each for each in given))

@@ -1,0 +1,46 @@
+"""Names: gives steps, stores and internal topics their names, numbered as Kafka Streams numbers them."""
+
+from __future__ import annotations
+
+from penstock.errors import TopologyError
+from penstock.names import is_topic_name
+
+
+class Names:
+    """One running number for all names of a program, in the order of its verbs.
+
+    So `describe()` and the names of internal topics are those of the same program in Java. `generated` has the names of
+    state that nobody chose, and how to choose them: such a name changes when a verb is added before it (KIP-1111).
+    """
+
+    def __init__(self) -> None:
+        self._next = 0
+        self.generated: dict[str, str] = {}
+
+    def step(self, prefix: str, given: str | None = None) -> str:
+        """Return the name of a step: `given`, or the prefix with the next number, which is used up in either case."""
+        number, self._next = self._next, self._next + 1
+        return f"{prefix}{number:010d}" if given is None else checked(given)
+
+    def unless_given(self, given: str | None, prefix: str) -> str:
+        """Return `given`, or the prefix with the next number, which is used up only then: a few verbs are like that."""
+        return self.step(prefix) if given is None else checked(given)
+
+    def suffixed(self, given: str | None, suffix: str, prefix: str) -> str:
+        """Return the name of a step that a verb makes beside its main one: `given` with a suffix, or a numbered one."""
+        numbered = self.step(prefix)
+        return numbered if given is None else checked(given + suffix)
+
+    def store(self, prefix: str, how: str) -> str:
+        """Return the next numbered name of a store. `how` says what to write to choose a name."""
+        name = f"{prefix}STATE-STORE-{self._next:010d}"
+        self._next += 1
+        self.generated[name] = how
+        return name
+
+
+def checked(name: str) -> str:
+    """Return a name that may be part of a topic's name. Raises TopologyError for another."""
+    if not is_topic_name(name):
+        raise TopologyError(f"name={name!r}: expected 1 to 249 letters, digits, '.', '_' or '-'")
+    return name

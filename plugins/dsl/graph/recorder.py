@@ -1,0 +1,86 @@
+"""Recorder: the logical graph that the verbs of one program make, and its way into a Topology."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+from penstock.program.builder import Topology
+from penstock.settings.settings import Settings
+
+from .names import Names
+from .step import Step
+from .writer import Writer
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """The classes that verbs return, by what they are; so the files of the verbs need not import each other."""
+
+    stream: Any
+    table: Any
+    grouped_stream: Any
+    grouped_table: Any
+    global_table: Any
+
+
+class Root(Step):
+    """The parent of all sources."""
+
+    def __init__(self) -> None:
+        super().__init__("root")
+
+    def write(self, writer: Writer) -> None:
+        """Add nothing."""
+
+
+class Recorder:
+    """The steps of one program, in the order in which its verbs added them. Kafka Streams: InternalStreamsBuilder."""
+
+    def __init__(self, kinds: Kinds) -> None:
+        self.kinds = kinds
+        self.names = Names()
+        self.root = Root()
+        self.copartitioned: list[frozenset[str]] = []
+        self._next = 0
+
+    def add(self, step: Step, *parents: Step) -> None:
+        """Add a step. A source's parent is `root`."""
+        for parent in parents or (self.root,):
+            parent.add_child(step)
+        step.priority, self._next = self._next, self._next + 1
+
+    def copartition(self, sources: Iterable[str]) -> None:
+        """Note that the topics of these sources need equal numbers of partitions."""
+        self.copartitioned.append(frozenset(sources))
+
+    def build(self, settings: Settings) -> Topology:
+        """Return the topology that the steps make."""
+        writer = Writer(settings)
+        for step in in_order(self.root):
+            step.write(writer)
+        for sources in self.copartitioned:
+            names = writer.names_of(sorted(sources))
+            if len(names) > 1:
+                writer.topology.copartition(*names)
+        return writer.topology
+
+
+def in_order(root: Step) -> list[Step]:
+    """Return all steps by priority, each after its parents; as Kafka Streams writes them."""
+    pending: list[tuple[int, int, Step]] = [(-1, 0, root)]
+    heapify(pending)
+    written: dict[int, Step] = {}
+    number = 0
+    while pending:
+        _, _, step = heappop(pending)
+        if id(step) not in written and all(id(parent) in written for parent in step.parents):
+            written[id(step)] = step
+        if id(step) in written:
+            for child in step.children:
+                if id(child) not in written:
+                    number += 1
+                    heappush(pending, (child.priority, number, child))
+    return list(written.values())

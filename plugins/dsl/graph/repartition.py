@@ -1,0 +1,58 @@
+"""RepartitionStep: sends records through a topic of the application's own, so that each key's records meet."""
+
+from __future__ import annotations
+
+import re
+
+from penstock.program.nodes import Partitioner
+
+from ..serdes import Serdes
+from .names import Names
+from .step import Step
+from .writer import RepartitionNames, Writer
+
+SUFFIX = "-repartition"
+_SOURCE, _SINK, _FILTER = "KSTREAM-SOURCE-", "KSTREAM-SINK-", "KSTREAM-FILTER-"
+_NUMBERED = re.compile(r"KSTREAM.*-[0-9]{10}-repartition")
+
+
+def repartition_names(names: Names, base: str, how: str) -> RepartitionNames:
+    """Return the names for a topic that is named after `base`: a step, or what the user chose.
+
+    Three numbers are used up in either case, as in Kafka Streams. `how` says how to choose a name.
+    """
+    topic = base if base.endswith(SUFFIX) else base + SUFFIX
+    sink, kept, source = names.step(_SINK), names.step(_FILTER), names.step(_SOURCE)
+    if _NUMBERED.fullmatch(topic):
+        names.generated[topic] = how
+        return RepartitionNames(topic, sink, kept, source)
+    return RepartitionNames(topic, f"{topic}-sink", f"{topic}-filter", f"{topic}-source")
+
+
+class RepartitionStep(Step):
+    """Writes a repartition topic. Its children get the records of the source that reads the topic.
+
+    One that `may_merge` was not asked for by the user, and may be merged with others of the same stream.
+    """
+
+    def __init__(
+        self,
+        names: RepartitionNames,
+        serdes: Serdes,
+        *,
+        may_merge: bool = True,
+        partitions: int | None = None,
+        partitioner: Partitioner | None = None,
+    ) -> None:
+        super().__init__(names.source)
+        self.names = names
+        self.serdes = serdes
+        self.may_merge = may_merge
+        self.partitions = partitions
+        self.partitioner = partitioner
+
+    def write(self, writer: Writer) -> None:
+        """Add the topic, and the nodes around it."""
+        writer.repartition(
+            self.names, self.parent_names(), self.serdes, partitions=self.partitions, partitioner=self.partitioner
+        )

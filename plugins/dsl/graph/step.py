@@ -1,0 +1,74 @@
+"""Step: one node of the logical graph. A verb adds one or several; building the program writes them to a Topology."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from penstock.processor import Processor, ValueTransformer
+from penstock.store import StoreBuilder
+
+from .writer import Writer
+
+Stores = Callable[[Writer], Sequence[str | StoreBuilder]]
+"""Returns the stores of a processor once the settings are known: names, or declared stores."""
+
+
+class Step(ABC):
+    """A node of the logical graph. Kafka Streams calls it GraphNode.
+
+    `priority` is its place among all steps: they are written in this order, each after its parents. `changes_key` and
+    `changes_value` say what it may do to records; the optimisations depend on it.
+    """
+
+    def __init__(self, name: str, *, changes_key: bool = False, changes_value: bool = False) -> None:
+        self.name = name
+        self.changes_key = changes_key
+        self.changes_value = changes_value
+        self.is_merge = False
+        self.priority = -1
+        self.parents: list[Step] = []
+        self.children: list[Step] = []
+
+    @abstractmethod
+    def write(self, writer: Writer) -> None:
+        """Add this step to the topology that is being written."""
+
+    def parent_names(self) -> list[str]:
+        """Return the names of the processors and sources whose records this step gets."""
+        return [each.name for each in self.parents]
+
+    def add_child(self, child: Step) -> None:
+        """Make `child` a child of this step."""
+        self.children.append(child)
+        child.parents.append(self)
+
+
+class ProcessorStep(Step):
+    """Writes one processor. `options` are the arguments of `supplier`; they may be changed until the program is built.
+
+    `stores` are known when it is written, since a table may get its store only from a later verb.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        supplier: Callable[..., Processor | ValueTransformer] | str,
+        options: Mapping[str, Any] | None = None,
+        *,
+        stores: Stores | None = None,
+        changes_key: bool = False,
+        changes_value: bool = False,
+    ) -> None:
+        super().__init__(name, changes_key=changes_key, changes_value=changes_value)
+        self.supplier = supplier
+        self.options = dict(options or {})
+        self.stores = stores
+
+    def write(self, writer: Writer) -> None:
+        """Add the processor."""
+        stores = self.stores(writer) if self.stores is not None else ()
+        writer.topology.add_processor(
+            self.name, self.supplier, writer.names_of(self.parent_names()), stores=stores, **self.options
+        )

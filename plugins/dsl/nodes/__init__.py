@@ -1,0 +1,1 @@
+"""The processors that DSL programs are made of, one file a verb."""

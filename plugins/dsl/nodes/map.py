@@ -1,0 +1,69 @@
+"""Map, FlatMap and SelectKey: forward records with other keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.context import ProcessorContext
+from penstock.errors import ProcessingError
+from penstock.record import Record
+
+from ..functions import keyed
+from .operator import Operator, Run, new
+
+
+class Map(Operator):
+    """Forwards each record with the key and the value that `function` returns."""
+
+    def __init__(self, function: Callable[..., Any], *, with_key: bool = False) -> None:
+        self._function = keyed(function, with_key=with_key)
+
+    def bind(self, context: ProcessorContext) -> Run:
+        """Return the function that gets each record."""
+        forward, function = context.forward, self._function
+
+        def run(record: Record) -> None:
+            forward(new(Record, (*pair(function(record[0], record[1])), record[2], record[3])))
+
+        return run
+
+
+class FlatMap(Operator):
+    """Forwards a record for each pair of key and value that `function` returns."""
+
+    def __init__(self, function: Callable[..., Any], *, with_key: bool = False) -> None:
+        self._function = keyed(function, with_key=with_key)
+
+    def bind(self, context: ProcessorContext) -> Run:
+        """Return the function that gets each record."""
+        forward, function = context.forward, self._function
+
+        def run(record: Record) -> None:
+            for each in function(record[0], record[1]):
+                forward(new(Record, (*pair(each), record[2], record[3])))
+
+        return run
+
+
+class SelectKey(Operator):
+    """Forwards each record with the key that `function` returns."""
+
+    def __init__(self, function: Callable[..., Any], *, with_key: bool = False) -> None:
+        self._function = keyed(function, with_key=with_key)
+
+    def bind(self, context: ProcessorContext) -> Run:
+        """Return the function that gets each record."""
+        forward, function = context.forward, self._function
+
+        def run(record: Record) -> None:
+            forward(new(Record, (function(record[0], record[1]), record[1], record[2], record[3])))
+
+        return run
+
+
+def pair(made: Any) -> tuple[Any, Any]:
+    """Return the key and the value that a function made. Raises ProcessingError for anything but a pair."""
+    if type(made) is tuple and len(made) == 2:
+        return made
+    raise ProcessingError(f"the function must return a (key, value) pair, found {made!r}")

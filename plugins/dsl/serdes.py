@@ -1,0 +1,65 @@
+"""What a DSL program knows of the serdes of keys and values, and which serde that is once the settings are known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from penstock.program.serdes import NodeDefaults, SerdeLike
+from penstock.serde import Serde
+
+from .windowed_serdes import SessionWindowedSerde, TimeWindowedSerde
+
+
+class Default(Enum):
+    """The application's serde for keys or values of topics, which is known only when the program is built."""
+
+    TOPIC = "topic"
+
+
+@dataclass(frozen=True)
+class WindowedKey:
+    """The serde of windowed keys: `inner` is that of the key, `size_ms` the length of time windows, None: sessions."""
+
+    inner: str | Serde[object] | Default | None
+    size_ms: int | None
+
+
+KnownSerde = str | Serde[object] | Default | WindowedKey | None
+"""A serde, its name, or how it follows from the settings; None: not known, because a function made the data."""
+
+
+@dataclass(frozen=True)
+class Serdes:
+    """The serdes of a stream's or table's keys and values, as far as they are known."""
+
+    key: KnownSerde = None
+    value: KnownSerde = None
+
+
+def key_of_topic(serde: KnownSerde, settings: NodeDefaults) -> SerdeLike:
+    """Return the serde of a topic's keys; None is the application's default."""
+    if isinstance(serde, WindowedKey):
+        inner = key_of_topic(serde.inner, settings) or settings.key_serde
+        return SessionWindowedSerde(inner) if serde.size_ms is None else TimeWindowedSerde(inner, serde.size_ms)
+    return None if isinstance(serde, Default) else serde
+
+
+def value_of_topic(serde: KnownSerde) -> SerdeLike:
+    """Return the serde of values in a topic outside; None is the application's default."""
+    return None if isinstance(serde, (Default, WindowedKey)) else serde
+
+
+def value_of_internal_topic(serde: KnownSerde, settings: NodeDefaults) -> SerdeLike:
+    """Return the serde of values in a repartition topic: that of the state where no other is known."""
+    return settings.state_serde if serde is None else value_of_topic(serde)
+
+
+def key_of_store(serde: KnownSerde, settings: NodeDefaults) -> SerdeLike:
+    """Return the serde of a store's keys; None is the default of the state."""
+    return settings.key_serde if isinstance(serde, Default) else key_of_topic(serde, settings)
+
+
+def value_of_store(serde: KnownSerde, settings: NodeDefaults) -> SerdeLike:
+    """Return the serde of a store's values; None is the default of the state."""
+    return settings.value_serde if isinstance(serde, Default) else value_of_topic(serde)

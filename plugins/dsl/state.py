@@ -1,0 +1,170 @@
+"""Materialized: the store of a table or an aggregation, as the user chose it, and the store that it declares."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from penstock.clock import Duration, duration_ms
+from penstock.errors import TopologyError
+from penstock.program.serdes import SerdeLike
+from penstock.punctuation import PunctuationType
+from penstock.store_kinds.key_value import KeyValueStoreSpec, key_value_store
+from penstock.store_kinds.session import SessionStoreSpec, session_store
+from penstock.store_kinds.versioned import VersionedStoreSpec
+from penstock.store_kinds.window import WindowStoreSpec, window_store
+from penstock.store_specs import StoreSpec
+
+from .graph.names import Names, checked
+from .graph.writer import Writer
+from .serdes import KnownSerde, Serdes, key_of_store, value_of_store
+
+
+class StoreOptions(TypedDict, total=False):
+    """The keyword arguments that every verb with a store takes.
+
+    `key_serde` and `value_serde`: serdes, or names of installed ones. `backend`: an installed store backend. `logged`:
+    whether changes go to the changelog. `cached`: whether of several updates of a key between two commits only the last
+    one goes on (`statestore_cache_max_bytes`). `ttl`, `ttl_clock`: see `key_value_store`. `retention`: how long windows
+    are kept; at least their length and grace.
+    """
+
+    key_serde: SerdeLike
+    value_serde: SerdeLike
+    backend: str | None
+    logged: bool
+    cached: bool
+    ttl: Duration | None
+    ttl_clock: PunctuationType
+    retention: Duration
+
+
+StoreLike = str | StoreSpec
+"""The name of a store, or a declared store."""
+
+
+@dataclass(frozen=True)
+class Materialized:
+    """The store of one verb. `is_named`: the user chose the name. `given`: the declared store, if there is one."""
+
+    verb: str
+    name: str
+    is_named: bool
+    given: StoreSpec | None
+    options: Mapping[str, Any]
+
+    @property
+    def is_versioned(self) -> bool:
+        """Whether the store keeps versions."""
+        return isinstance(self.given, VersionedStoreSpec)
+
+    def serdes(self, known: Serdes) -> Serdes:
+        """Return the serdes of the store's keys and values: those given here, else those that are known."""
+        key, value = self._given_serde("key_serde"), self._given_serde("value_serde")
+        return Serdes(known.key if key is None else key, known.value if value is None else value)
+
+    def key_value(self, writer: Writer, serdes: Serdes) -> StoreSpec:
+        """Return the declared key-value store, with timestamps; or the versioned one that the user declared."""
+        if isinstance(self.given, VersionedStoreSpec):
+            return self._filled(self.given, serdes, writer)
+        if self.given is not None:
+            spec = self._expected(KeyValueStoreSpec)
+            return self._filled(self._like_the_others(spec, writer), serdes, writer)
+        form = {**self._common(writer, serdes), **self._chosen("ttl", "ttl_clock")}
+        return key_value_store(self.name, **form)
+
+    def window(self, writer: Writer, serdes: Serdes, retention_ms: int, size_ms: int) -> StoreSpec:
+        """Return the declared window store, with timestamps. `retention_ms` is the least that the windows need."""
+        if self.given is not None:
+            spec = self._expected(WindowStoreSpec)
+            return self._filled(self._like_the_others(spec, writer), serdes, writer)
+        kept = self._retention(retention_ms)
+        return window_store(
+            self.name, retention=f"{kept}ms", window_size=f"{size_ms}ms", **self._common(writer, serdes)
+        )
+
+    def session(self, writer: Writer, serdes: Serdes, retention_ms: int) -> StoreSpec:
+        """Return the declared session store."""
+        if self.given is not None:
+            spec = self._expected(SessionStoreSpec)
+            headers = spec.headers or has_headers(writer)
+            cached = spec.cached and writer.has_record_cache
+            return self._filled(dataclasses.replace(spec, headers=headers, cached=cached), serdes, writer)
+        common = self._common(writer, serdes)
+        del common["timestamped"]
+        return session_store(self.name, retention=f"{self._retention(retention_ms)}ms", **common)
+
+    # ------------------------------------------------------------------ parts
+
+    def _retention(self, least_ms: int) -> int:
+        if "retention" not in self.options:
+            return least_ms
+        kept = duration_ms(self.options["retention"], f"retention of store {self.name!r}")
+        if kept < least_ms:
+            raise TopologyError(
+                f"{self.verb}: retention of store {self.name!r} is {kept} ms, and its windows with their grace take "
+                f"{least_ms} ms"
+            )
+        return kept
+
+    def _common(self, writer: Writer, serdes: Serdes) -> dict[str, Any]:
+        return {
+            "key_serde": key_of_store(serdes.key, writer.settings),
+            "value_serde": value_of_store(serdes.value, writer.settings),
+            "timestamped": True,
+            "headers": has_headers(writer),
+            "cached": self.options.get("cached", True) and writer.has_record_cache,
+            **self._chosen("backend", "logged"),
+        }
+
+    def _chosen(self, *options: str) -> dict[str, Any]:
+        return {option: self.options[option] for option in options if option in self.options}
+
+    def _given_serde(self, option: str) -> KnownSerde:
+        serde: KnownSerde = self.options.get(option)
+        return getattr(self.given, option, None) if serde is None else serde
+
+    def _expected(self, kind: type[Any]) -> Any:
+        if isinstance(self.given, kind):
+            return self.given
+        raise TopologyError(
+            f"{self.verb}: store {self.name!r} is a {type(self.given).__name__}, expected a {kind.__name__}"
+        )
+
+    def _like_the_others(self, spec: Any, writer: Writer) -> Any:
+        cached = spec.cached and writer.has_record_cache
+        return dataclasses.replace(spec, timestamped=True, headers=spec.headers or has_headers(writer), cached=cached)
+
+    def _filled(self, spec: Any, serdes: Serdes, writer: Writer) -> StoreSpec:
+        found: StoreSpec = dataclasses.replace(
+            spec,
+            key_serde=key_of_store(serdes.key, writer.settings),
+            value_serde=value_of_store(serdes.value, writer.settings),
+        )
+        return found
+
+
+def materialized(
+    verb: str, names: Names, store: StoreLike | None, options: Mapping[str, Any], prefix: str
+) -> Materialized:
+    """Return what a verb's store is; without `store`, its name is numbered, after `prefix`."""
+    if store is None:
+        how = f'{verb}("NAME")'
+        return Materialized(verb, names.store(prefix, how), False, None, dict(options))
+    if isinstance(store, StoreSpec):
+        extra = set(options) - {"key_serde", "value_serde"}
+        if extra:
+            raise TopologyError(
+                f"{verb}: {', '.join(sorted(extra))} belong to the declared store {store.name!r}; say it there"
+            )
+        return Materialized(verb, store.name, True, store, dict(options))
+    if not isinstance(store, str):
+        raise TopologyError(f"{verb}: expected the name of a store or a declared one, found {store!r}")
+    return Materialized(verb, checked(store), True, None, dict(options))
+
+
+def has_headers(writer: Writer) -> bool:
+    """Return whether the stores of the DSL keep headers (KIP-1285)."""
+    return writer.settings.dsl_store_format == "headers"

@@ -1,0 +1,1 @@
+"""KStream and what is grouped or windowed of it; verbs by family."""

@@ -1,0 +1,15 @@
+"""KStream: a stream of records, and all that can be done with it."""
+
+from __future__ import annotations
+
+from .base import K, V
+from .grouping import Grouping
+from .output import Output
+from .stateless import Stateless
+
+
+class KStream(Stateless[K, V], Grouping[K, V], Output[K, V]):
+    """A stream of records: each stands for itself, unlike those of a KTable, which replace earlier ones of their key.
+
+    `StreamsBuilder.stream` makes the first one, and every verb another. Semantics: Kafka Streams' KStream.
+    """

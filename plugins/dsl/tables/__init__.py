@@ -1,0 +1,1 @@
+"""KTable, GlobalKTable and grouped tables; verbs by family."""

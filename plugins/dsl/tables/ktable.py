@@ -1,0 +1,50 @@
+"""KTable: the latest value of each key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic
+
+from ..functions import check_mapper
+from ..graph.recorder import Recorder
+from ..graph.step import ProcessorStep
+from ..nodes.to_stream import ToStream
+from ..streams.base import Flow, K, V
+from .values import TableSource
+
+if TYPE_CHECKING:
+    from ..streams.kstream import KStream
+
+
+class TableBase(Generic[K, V]):
+    """A table under construction. `store` is the name of its store, if the user chose one."""
+
+    def __init__(self, recorder: Recorder, flow: Flow, source: TableSource, store: str | None) -> None:
+        self.recorder = recorder
+        self.flow = flow
+        self.source = source
+        self.store = store
+
+
+class KTable(TableBase[K, V]):
+    """The latest value of each key: a record replaces the one before, and one without a value deletes it.
+
+    Semantics: Kafka Streams' KTable.
+    """
+
+    def to_stream(
+        self, select_key: Callable[..., Any] | None = None, *, with_key: bool = False, name: str | None = None
+    ) -> KStream[K, V]:
+        """Return the stream of the table's updates; a deletion is a record without a value.
+
+        With `select_key`, a function of the value (or with `with_key=True` of key and value), the records get new keys.
+        """
+        step = ProcessorStep(self.recorder.names.step("KTABLE-TOSTREAM-", name), ToStream)
+        self.recorder.add(step, self.flow.step)
+        made: KStream[K, V] = self.recorder.kinds.stream(
+            self.recorder, Flow(step, self.flow.serdes, self.flow.sources, self.flow.needs_repartition)
+        )
+        if select_key is None:
+            return made
+        check_mapper("to_stream", select_key, with_key=with_key, what="select_key")
+        return made.select_key(select_key, with_key=with_key)  # type: ignore[call-overload, no-any-return]

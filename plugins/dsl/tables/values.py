@@ -1,0 +1,97 @@
+"""How processors read a table's value by key, and what verbs ask of a table before the program is built."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from penstock.context import ProcessorContext
+from penstock.store import ValueAndTimestamp
+
+from ..graph.step import ProcessorStep
+
+Get = Callable[[Any], ValueAndTimestamp | None]
+"""Returns the value of a key and its timestamp, or None."""
+
+
+class ValueGetter(ABC):
+    """Reads a table by key: from its store, or from the table it is made of. Kafka Streams: KTableValueGetterSupplier.
+
+    It is an argument of the processors that use it, so it must be picklable.
+    """
+
+    @property
+    @abstractmethod
+    def stores(self) -> tuple[str, ...]:
+        """The stores that a processor must be connected to."""
+
+    @abstractmethod
+    def open(self, context: ProcessorContext) -> Get:
+        """Return the function that reads the table in one task."""
+
+    @property
+    def is_versioned(self) -> bool:
+        """Whether `open_as_of` can be used."""
+        return False
+
+    def open_as_of(self, context: ProcessorContext) -> Callable[[Any, int], ValueAndTimestamp | None]:
+        """Return the function that reads the table as of a time (ms)."""
+        raise NotImplementedError
+
+
+class TableSource(ABC):
+    """What makes a table's updates. Kafka Streams: KTableProcessorSupplier."""
+
+    @abstractmethod
+    def getter(self) -> ValueGetter:
+        """Return how the table is read. A table from a topic gets a store by this, if it has none."""
+
+    @abstractmethod
+    def send_old_values(self, *, force: bool) -> bool:
+        """Let updates carry the value before; return whether they do. With `force`, the table gets a store for it."""
+
+
+class StoreGetter(ValueGetter):
+    """Reads a table's own store, with or without headers, versioned or not."""
+
+    def __init__(self, store: str, *, versioned: bool = False) -> None:
+        self._store = store
+        self._versioned = versioned
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """The table's store."""
+        return (self._store,)
+
+    @property
+    def is_versioned(self) -> bool:
+        """Whether the store keeps versions."""
+        return self._versioned
+
+    def open(self, context: ProcessorContext) -> Get:
+        """Return the store's own `get`: its entries begin with value and timestamp, whatever its kind."""
+        get: Get = context.get_store(self._store).get
+        return get
+
+    def open_as_of(self, context: ProcessorContext) -> Callable[[Any, int], ValueAndTimestamp | None]:
+        """Return the versioned store's `get`."""
+        get: Callable[[Any, int], ValueAndTimestamp | None] = context.get_store(self._store).get
+        return get
+
+
+class StoredTable(TableSource):
+    """A table whose processor writes a store of its own. The processor has an option `sends_old`."""
+
+    def __init__(self, step: ProcessorStep, store: str, *, versioned: bool = False) -> None:
+        self._step = step
+        self._getter = StoreGetter(store, versioned=versioned)
+
+    def getter(self) -> ValueGetter:
+        """Return how the store is read."""
+        return self._getter
+
+    def send_old_values(self, *, force: bool) -> bool:
+        """Let the processor send what the store had before."""
+        self._step.options["sends_old"] = True
+        return True

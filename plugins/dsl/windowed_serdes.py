@@ -1,0 +1,74 @@
+"""Serdes of windowed keys, in the form in which Kafka Streams writes them to topics."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any
+
+from penstock.errors import SerdeError
+from penstock.program.serdes import SerdeLike, resolve_serde
+from penstock.serde import Serde
+from penstock.store_kinds.windowed import Windowed
+
+_LONG, _PAIR = Struct(">q"), Struct(">qq")
+_MAX_TIME = 2**63 - 1
+
+
+class _WindowedSerde(Serde[Windowed]):
+    """Keys with their window; `inner` (a serde, or the name of one) is that of the keys."""
+
+    def __init__(self, inner: SerdeLike = "str") -> None:
+        self.inner: Serde[Any] = resolve_serde(inner, "str", f"{type(self).__name__}: inner")
+
+    def serialize(self, value: Windowed) -> bytes:
+        """Return the key's bytes and those of the window."""
+        if not isinstance(value, Windowed):
+            raise SerdeError(f"{type(self).__name__} takes a Windowed key, found {value!r}")
+        return self.inner.serialize(value.key) + self._times(value)
+
+    def written_form(self) -> str:
+        """Return a name for the bytes that this serde writes."""
+        return f"{type(self).__name__}({self.inner.written_form()})"
+
+    def _times(self, value: Windowed) -> bytes:
+        raise NotImplementedError
+
+    def _parts(self, data: bytes, times: int) -> tuple[Any, bytes]:
+        if len(data) < times:
+            raise SerdeError(f"{type(self).__name__} expects at least {times} bytes, found {len(data)}")
+        return self.inner.deserialize(data[:-times]), data[-times:]
+
+
+class TimeWindowedSerde(_WindowedSerde):
+    """Keys of time windows of `size_ms`: the key's bytes and the window's start (Kafka Streams' TimeWindowedSerde).
+
+    >>> serde = TimeWindowedSerde("str", 1000)
+    >>> serde.deserialize(serde.serialize(Windowed("a", 5000, 6000)))
+    Windowed(key='a', start=5000, end=6000)
+    """
+
+    def __init__(self, inner: SerdeLike = "str", size_ms: int = _MAX_TIME) -> None:
+        super().__init__(inner)
+        self.size_ms = size_ms
+
+    def deserialize(self, data: bytes) -> Windowed:
+        """Return the key and its window."""
+        key, times = self._parts(data, _LONG.size)
+        start = _LONG.unpack(times)[0]
+        return Windowed(key, start, min(start + self.size_ms, _MAX_TIME))
+
+    def _times(self, value: Windowed) -> bytes:
+        return _LONG.pack(value.start)
+
+
+class SessionWindowedSerde(_WindowedSerde):
+    """Keys of sessions: the key's bytes, the end and the start of the session (Kafka Streams' SessionWindowedSerde)."""
+
+    def deserialize(self, data: bytes) -> Windowed:
+        """Return the key and its session."""
+        key, times = self._parts(data, _PAIR.size)
+        end, start = _PAIR.unpack(times)
+        return Windowed(key, start, end)
+
+    def _times(self, value: Windowed) -> bytes:
+        return _PAIR.pack(value.end, value.start)
