@@ -32,7 +32,7 @@ from .output import print_text
 def describe(target: str, form: str, as_json: bool) -> None:
     """Show the topology of MODULE:ATTR: sub-topologies, sources, processors, stores and sinks.
 
-    MODULE is a module or the path of a Python file; ATTR is an Application, a Topology, or a function
+    MODULE is a module or the path of a Python file; ATTR is an Application, a Topology, a StreamsBuilder, or a function
     without arguments that returns one. Nothing is run, and no log is opened.
     """
     from .target import load_program

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.program.program import Program
     from penstock.settings.application import Application
 
-EXPECTED = "an Application, a Topology, or a function without arguments that returns one"
+EXPECTED = "an Application, a Topology, a StreamsBuilder, or a function without arguments that returns one"
 
 
 def load_application(
@@ -46,7 +46,7 @@ def load_application(
         return found.under(settings)
     if "application_id" not in settings.values:
         raise ApplicationError(
-            f"{target} is a Topology, which has no id: add --application-id ID (it names the application's positions, "
+            f"{target} is a {type(found).__name__}, which has no id: add --application-id ID (it names the application's positions, "
             "internal topics and state in the log), or make it an Application"
         )
     return Application(settings.values["application_id"], found).under(settings)
@@ -55,27 +55,39 @@ def load_application(
 def load_program(target: str) -> Program:
     """Return the program that `target` names; a Topology needs no id for that."""
     from penstock.settings.application import Application
+    from penstock.settings.topology_builder import TopologyBuilder
 
     found = load(target)
-    return found.program if isinstance(found, Application) else found.build()
+    if isinstance(found, Application):
+        return found.program
+    program: Program = (found.build() if isinstance(found, TopologyBuilder) else found).build()
+    return program
 
 
 def load(target: str) -> Any:
-    """Return the Application or Topology that `target` names."""
-    from penstock.program.builder import Topology
-    from penstock.settings.application import Application
-
+    """Return the Application, Topology or StreamsBuilder that `target` names."""
+    runnable = _runnable()
     module, module_name, attribute, found = _find(target)
-    if isinstance(found, (Application, Topology)):
+    if isinstance(found, runnable):
         return found
     if not callable(found) or inspect.isclass(found):
         raise ApplicationError(
             f"{target} is {_describe(found)}; expected {EXPECTED}." + _candidates(module, module_name, but=attribute)
         )
     made = _call(found, target)
-    if not isinstance(made, (Application, Topology)):
-        raise ApplicationError(f"{target}() returned {_describe(made)}; expected an Application or a Topology")
+    if not isinstance(made, runnable):
+        raise ApplicationError(
+            f"{target}() returned {_describe(made)}; expected an Application, a Topology or a StreamsBuilder"
+        )
     return made
+
+
+def _runnable() -> tuple[type[Any], ...]:
+    from penstock.program.builder import Topology
+    from penstock.settings.application import Application
+    from penstock.settings.topology_builder import TopologyBuilder
+
+    return (Application, Topology, TopologyBuilder)
 
 
 def load_function(target: str) -> Any:
@@ -181,15 +193,12 @@ def _attribute(module: ModuleType, module_name: str, attribute: str) -> Any:
 
 def _candidates(module: ModuleType, module_name: str, but: str = "") -> str:
     """Return the names in a module that could be run."""
-    from penstock.program.builder import Topology
-    from penstock.settings.application import Application
-
     names = [
         f"{module_name}:{name} ({type(value).__name__})"
         for name, value in vars(module).items()
-        if isinstance(value, (Application, Topology)) and name != but
+        if isinstance(value, _runnable()) and name != but
     ]
-    return f" In it: {', '.join(names)}." if names else " There is no Application and no Topology in it."
+    return f" In it: {', '.join(names)}." if names else " There is no Application, Topology or StreamsBuilder in it."
 
 
 def _call(function: Any, target: str) -> Any:

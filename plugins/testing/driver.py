@@ -21,13 +21,14 @@ from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.record import Headers, OutputBatch, Record, TopicPartition
 from penstock.serde import Serde
 from penstock.settings.application import Application
+from penstock.settings.topology_builder import TopologyBuilder
 from penstock.store import StateStore
 
 from .topics import InputTopic, OutputTopic
 
 
 class TopologyTestDriver:
-    """Runs `program` (a Topology or an Application) in this process, to test it.
+    """Runs `program` (a Topology, a StreamsBuilder or an Application) in this process, to test it.
 
     The same Task, commits, changelog and restore as on Spark, with a log and stores in memory; stores that name a
     backend use it. Each piped record is processed and committed, then every record that it caused in repartition
@@ -53,7 +54,7 @@ class TopologyTestDriver:
 
     def __init__(
         self,
-        program: Topology | Application,
+        program: Topology | TopologyBuilder | Application,
         *,
         partitions: int | Mapping[str, int] = 1,
         initial_wall_clock_ms: int = 0,

@@ -17,6 +17,12 @@ class Names:
         self._next = 0
         self.generated: dict[str, str] = {}
 
+    def copied(self) -> Names:
+        """Return names that go on from here, for a step that an optimisation adds."""
+        made = Names()
+        made._next, made.generated = self._next, dict(self.generated)
+        return made
+
     def step(self, prefix: str, given: str | None = None) -> str:
         """Return the name of a step: `given`, or the prefix with the next number, which is used up in either case."""
         number, self._next = self._next, self._next + 1

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Any
 
+from penstock.errors import TopologyError
 from penstock.program.builder import Topology
 from penstock.settings.settings import Settings
 
 from .names import Names
+from .optimising import copied, merge_repartitions
 from .step import Step
 from .writer import Writer
+
+_log = logging.getLogger("penstock.dsl")
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,7 @@ class Recorder:
         self.root = Root()
         self.copartitioned: list[frozenset[str]] = []
         self._next = 0
+        self._warned = False
 
     def add(self, step: Step, *parents: Step) -> None:
         """Add a step. A source's parent is `root`."""
@@ -59,13 +65,35 @@ class Recorder:
     def build(self, settings: Settings) -> Topology:
         """Return the topology that the steps make."""
         writer = Writer(settings)
-        for step in in_order(self.root):
+        root: Step = self.root
+        if settings.topology_optimization == "all":
+            root = copied(root)
+            writer.renamed |= merge_repartitions(in_order(root), self.names.copied())
+        for step in in_order(root):
             step.write(writer)
         for sources in self.copartitioned:
             names = writer.names_of(sorted(sources))
             if len(names) > 1:
                 writer.topology.copartition(*names)
+        self._check_names(writer.topology, settings)
         return writer.topology
+
+    def _check_names(self, topology: Topology, settings: Settings) -> None:
+        """Warn once of numbered names of state, or refuse them (KIP-1111)."""
+        program = topology.build()
+        numbered = [name for name in self.names.generated if name in program.stores or name in program.internal_topics]
+        if not numbered:
+            return
+        shown = "; ".join(f"{name!r}: {self.names.generated[name]}" for name in numbered)
+        text = (
+            "stores or internal topics have numbered names, which change when a verb is added before them; then their "
+            f"state is lost. To name them: {shown}"
+        )
+        if settings.explicit_internal_names:
+            raise TopologyError(f"explicit_internal_names: {text}")
+        if not self._warned:
+            self._warned = True
+            _log.warning("%s", text)
 
 
 def in_order(root: Step) -> list[Step]:

@@ -40,9 +40,15 @@ class Step(ABC):
         return [each.name for each in self.parents]
 
     def add_child(self, child: Step) -> None:
-        """Make `child` a child of this step."""
-        self.children.append(child)
-        child.parents.append(self)
+        """Make `child` a child of this step, if it is none yet."""
+        if child not in self.children:
+            self.children.append(child)
+            child.parents.append(self)
+
+    def remove_child(self, child: Step) -> None:
+        """Part this step and its child."""
+        self.children.remove(child)
+        child.parents.remove(self)
 
 
 class ProcessorStep(Step):
