@@ -66,8 +66,7 @@ class Rows(PlainStore):
     def __init__(self, below: BytesStore, keys: RowKeyForm, values: ValueForm) -> None:
         self.user = keys.user
         self.can_wait = values.compile_test()
-        # In other forms, values are not of these types: their contents are.
-        self.free_types = values.free_types if type(values) is ValueForm else frozenset()
+        self.free_types = values.free_values
         self._begin(below, keys, values)
 
     def decoded(self, rows: Iterator[Row]) -> Iterator[tuple[Entry, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from struct import Struct
@@ -26,15 +25,13 @@ from .value_form import Encoded, ValueForm
 
 _LONG, _PAIR = Struct(">q"), Struct(">qq")
 _TIMES = 16
-_MOST_OF_A_KEY = 16
-"""Of a key with more sessions, the latest half of so many are kept as objects."""
 
 
 class BucketSessionStore(SessionStore[Any, Any]):
     """A SessionStore over a BytesStore. Its rows are entries (key, end, start).
 
     For keys that were used recently it has their latest sessions as objects, in `_known`. `_changed` has those of these
-    keys whose sessions differ from what the store below has. So most calls need no scan, and of a session that grew
+    keys whose sessions have changed since they were written. So most calls need no scan, and of a session that grew
     into another before the commit nothing is written. The sessions of a key that cannot be kept as an object (see
     `KeyForm`) are written at once.
     """
@@ -58,7 +55,7 @@ class BucketSessionStore(SessionStore[Any, Any]):
         self._written = 0
         self._can_wait = self.values.compile_test()
         self._known: dict[Any, KnownSessions] = {}
-        self._changed: dict[Any, KnownSessions] = {}
+        self._changed: list[tuple[Any, KnownSessions]] = []
         setattr(self, "find_sessions", self._compile_find())  # noqa: B010
         setattr(self, "put", self._compile_put())  # noqa: B010
         setattr(self, "remove", self._compile_remove())  # noqa: B010
@@ -79,59 +76,49 @@ class BucketSessionStore(SessionStore[Any, Any]):
 
         def find_sessions(key: Any, earliest_session_end: int, latest_session_start: int) -> Entries[Windowed, Any]:
             sessions = known(key) if type(key) in key_types else None
-            if sessions is None or type(earliest_session_end) is not int or type(latest_session_start) is not int:
+            if (
+                sessions is None
+                or type(earliest_session_end) is not int
+                or type(latest_session_start) is not int
+                or earliest_session_end <= sessions.alone_after
+            ):
                 return slow(key, earliest_session_end, latest_session_start)
-            if earliest_session_end <= retention.kept_after:
-                earliest_session_end = retention.kept_after + 1
-            if earliest_session_end <= sessions.known_after:
-                return slow(key, earliest_session_end, latest_session_start)
-            rows = sessions.rows
-            at, found = len(rows), []
-            while at:  # from the last one back: of many sessions, few overlap
-                at -= 1
-                end, start, value = rows[at]
-                if end < earliest_session_end:
-                    break
-                if start <= latest_session_start:
-                    if type(value) is Encoded:
-                        value = to_object(key, value)
-                    found.append((windowed(Windowed, (key, start, end)), value))
-            if len(found) > 1:
-                found.reverse()
-            return ListScan(found)
+            start, end, value = sessions.start, sessions.end, sessions.value
+            if end < earliest_session_end or start > latest_session_start or end <= retention.kept_after:
+                return ListScan(())
+            if type(value) is Encoded:
+                value = to_object(key, value)
+            return ListScan(((windowed(Windowed, (key, start, end)), value),))
 
         return find_sessions
 
     def _compile_put(self) -> Callable[[Windowed, Any], None]:
         known, key_types, retention, slow = self._known.get, self.keys.types, self.retention, self._put
-        changed, can_wait = self._changed, self._can_wait
+        changed, can_wait, free_types = self._changed, self._can_wait, self.values.free_values
 
         def put(session: Windowed, value: Any) -> None:
-            if type(session) is not Windowed:
-                slow(session, value)
-                return
-            key, start, end = session
-            sessions = known(key) if type(key) in key_types else None
-            if (
-                sessions is None
-                or type(start) is not int
-                or type(end) is not int
-                or not 0 <= start <= end <= MAX_TIME
-                or end <= retention.kept_after
-                or end <= sessions.known_after
-                or not (value is None or can_wait(value))
-            ):
-                slow(session, value)
-                return
-            rows = sessions.rows
-            if not rows or rows[-1][0] < end:
-                if value is not None:
-                    rows.append((end, start, value))
-                    changed[key] = sessions
-            elif sessions.put(end, start, value):
-                changed[key] = sessions
-            if end > retention.newest:
-                retention.note(end)
+            if type(session) is Windowed and (type(value) in free_types or can_wait(value)):
+                key, start, end = session
+                sessions = known(key) if type(key) in key_types else None
+                if (
+                    sessions is not None
+                    and type(start) is int
+                    and type(end) is int
+                    and 0 <= start <= end
+                    and retention.kept_after < end <= MAX_TIME
+                    and end > sessions.alone_after
+                ):
+                    if sessions.end < 0:
+                        sessions.start, sessions.end, sessions.value = start, end, value
+                    else:
+                        sessions.put(start, end, value)
+                    if not sessions.is_changed:
+                        sessions.is_changed = True
+                        changed.append((key, sessions))
+                    if end > retention.newest:
+                        retention.note(end)
+                    return
+            slow(session, value)
 
         return put
 
@@ -143,12 +130,17 @@ class BucketSessionStore(SessionStore[Any, Any]):
             if type(session) is Windowed:
                 key, start, end = session
                 sessions = known(key) if type(key) in key_types else None
-                if sessions is not None and sessions.rows:
-                    last = sessions.rows[-1]  # most grow into a later one
-                    if last[0] == end and last[1] == start and end > retention.kept_after:
-                        sessions.rows.pop()
-                        changed[key] = sessions
-                        return
+                if (
+                    sessions is not None
+                    and sessions.end == end
+                    and sessions.start == start
+                    and end > retention.kept_after
+                ):
+                    sessions.end = -1
+                    if not sessions.is_changed:
+                        sessions.is_changed = True
+                        changed.append((key, sessions))
+                    return
             slow(session, None)
 
         return remove
@@ -165,11 +157,7 @@ class BucketSessionStore(SessionStore[Any, Any]):
         if which is MISSING:
             data = self._below.get(self._row_key(raw, end, start))
             return None if data is None else self.values.to_object(key, data)
-        rows = self._sessions(raw, which, end).rows
-        at = bisect_left(rows, (end, start))
-        if at == len(rows) or rows[at][:2] != (end, start):
-            return None
-        return self._to_object(key, rows[at][2])
+        return self._to_object(key, self._sessions(raw, which, end).get(start, end))
 
     def backward_find_sessions(
         self, key: Any, earliest_session_end: int, latest_session_start: int
@@ -183,8 +171,8 @@ class BucketSessionStore(SessionStore[Any, Any]):
         raw, which = self.keys.locate(key)
         first = max(earliest_end, self.retention.kept_after + 1)
         if which is not MISSING:
-            self._sessions(raw, which, first)
-            return self.find_sessions(which, first, latest_start)
+            found = self._sessions(raw, which, first).overlapping(first, latest_start)
+            return ListScan([(Windowed(which, start, end), self._to_object(key, value)) for end, start, value in found])
         rows = self._buckets.of_key(raw, first, self.retention.newest, reverse=False)
         return Scan(self._windowed(rows, latest_start))
 
@@ -204,10 +192,10 @@ class BucketSessionStore(SessionStore[Any, Any]):
             if value is not None and not self._can_wait(value):
                 value = Encoded(self.values.to_bytes(key, value))
             sessions = self._sessions(raw, which, end)
-            if sessions.put(end, start, value):
-                self._changed[which] = sessions
-                if len(self._changed) > CACHED_ENTRIES:
-                    self._flush_known()
+            sessions.put(start, end, value)
+            if not sessions.is_changed:
+                sessions.is_changed = True
+                self._changed.append((which, sessions))
         self.retention.note(end)
 
     def _sessions(self, raw: bytes, key: Any, first_end: int) -> KnownSessions:
@@ -224,9 +212,10 @@ class BucketSessionStore(SessionStore[Any, Any]):
             known_after = max(first_end - 1 - self._slack_ms, self.retention.kept_after)
             rows = []
             for row_key, data in self._buckets.of_key(raw, known_after + 1, sessions.known_after, reverse=False):
-                _, end, start = self._buckets.parts(row_key)
+                _, end, rest = self._buckets.parts(row_key)
+                (start,) = _LONG.unpack(rest)
                 value = self.values.to_object(key, data)
-                rows.append((end, _LONG.unpack(start)[0], value if self._can_wait(value) else Encoded(data)))
+                rows.append((end, start, value if self._can_wait(value) else Encoded(data)))
             sessions.add_earlier(rows, known_after)
         return sessions
 
@@ -288,23 +277,14 @@ class BucketSessionStore(SessionStore[Any, Any]):
         key_bytes, encode, kept_after = self.keys.to_bytes, self.values.encode, self.retention.kept_after
         bucket_ms, pack_bucket, pack_times = self._buckets.bucket_ms, _LONG.pack, _PAIR.pack
         written: dict[bytes, bytes | None] = {}
-        for key, sessions in self._changed.items():
-            middle, stored = escaped(key_bytes(key)), sessions.stored
-            if sessions.rows and sessions.rows[0][0] <= kept_after:
-                for end, start, _ in sessions.drop_earlier(kept_after):
-                    stored.pop((end, start), None)  # they are freed as all that has expired
-            current = {}
-            for end, start, value in sessions.rows:
-                current[end, start] = value
-                if stored.pop((end, start), None) is not value:
-                    data = value.data if type(value) is Encoded else encode(value)
-                    written[pack_bucket(end // bucket_ms) + middle + pack_times(end, start)] = data
-            for end, start in stored:
+        for key, sessions in self._changed:
+            middle = escaped(key_bytes(key))
+            gone, come = sessions.take_changes(kept_after)
+            for end, start, _ in gone:
                 written[pack_bucket(end // bucket_ms) + middle + pack_times(end, start)] = None
-            sessions.stored = current
-            if len(sessions.rows) > _MOST_OF_A_KEY:
-                sessions.drop_earlier(sessions.rows[-1 - _MOST_OF_A_KEY // 2][0])
-                sessions.stored = {(end, start): value for end, start, value in sessions.rows}
+            for end, start, value in come:
+                data = value.data if type(value) is Encoded else encode(value)
+                written[pack_bucket(end // bucket_ms) + middle + pack_times(end, start)] = data
         self._changed.clear()
         if written:
             self._below.put_all(written)

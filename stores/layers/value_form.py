@@ -59,6 +59,11 @@ class ValueForm:
 
         return fits
 
+    @property
+    def free_values(self) -> frozenset[type]:
+        """Values of these exact types may wait without a check."""
+        return self.free_types
+
     def compile_test(self) -> Callable[[Any], bool]:
         """Return a function that says of any value, checked or not, whether it may wait for the commit as an object."""
         free_types, fits = self.free_types, self.fits
@@ -116,6 +121,11 @@ class ValueForm:
 
 class TimestampedForm(ValueForm):
     """Values that are `ValueAndTimestamp`. One that was put by a program without timestamps has -1."""
+
+    @property
+    def free_values(self) -> frozenset[type]:
+        """None: the types in `free_types` are of contents."""
+        return frozenset()
 
     def compile_test(self) -> Callable[[Any], bool]:
         """Return a function that says of any value, checked or not, whether it may wait for the commit as an object."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
@@ -15,6 +16,7 @@ from penstock.errors import ConfigError, SerdeError, StoreError
 from penstock.store_kinds.headers import ValueTimestampHeaders
 from penstock.store_kinds.session import session_store
 from penstock.store_kinds.windowed import Windowed
+from penstock.stores.layers import known_sessions
 from penstock.stores.layers import session as layer
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
@@ -193,7 +195,7 @@ def test_any_history(
     monkeypatch: pytest.MonkeyPatch, key_serde: str | None, value_serde: str | None, retention: int, backend: str
 ) -> None:
     monkeypatch.setattr(layer, "CACHED_ENTRIES", 4)  # keys are dropped and read again all the time
-    monkeypatch.setattr(layer, "_MOST_OF_A_KEY", 2)
+    monkeypatch.setattr(known_sessions, "MOST_OF_A_KEY", 2)
     run(
         SessionMachine,
         "Session",
@@ -261,6 +263,38 @@ def test_what_a_serde_refuses_is_refused_at_once_and_changes_nothing() -> None:
     assert list(store.fetch_range(None, None)) == [(Windowed("a", 0, 10), 1)]
 
 
+@settings(max_examples=300)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["put", "remove", "find", "flush"]), st.integers(0, 30), st.integers(0, 10)),
+        min_size=10,
+        max_size=40,
+    )
+)
+def test_the_sessions_of_one_key_without_a_look_at_them_after_each_step(steps: list[tuple[str, int, int]]) -> None:
+    """A look at all keys would write what is kept as objects."""
+    store, buffer, _ = build(key_serde="str")
+    rows: dict[tuple[int, int], int] = {}
+    for number, (step, start, length) in enumerate(steps):
+        end = start + length
+        if step == "put":
+            store.put(Windowed("a", start, end), number)
+            rows[end, start] = number
+        elif step == "remove":
+            for row in sorted(rows)[-1 - length :][:1]:
+                store.remove(Windowed("a", row[1], row[0]))
+                del rows[row]
+        elif step == "flush":
+            store.flush()
+        else:
+            for first in (start, 0):
+                found = [(session.end, session.start, value) for session, value in store.find_sessions("a", first, end)]
+                assert found == [(*row, rows[row]) for row in sorted(rows) if row[0] >= first and row[1] <= end]
+    store.flush()
+    assert [value for _, value in store.fetch("a")] == [rows[row] for row in sorted(rows)]
+    assert len([data for _, data in buffer.changes() if data is not None]) == len(rows) + any(buffer.changes())
+
+
 def test_a_session_that_grew_leaves_no_rows_behind() -> None:
     """Merging record after record into one session writes that one, not each step."""
     store, buffer, _ = build(key_serde="str")
@@ -281,7 +315,7 @@ def test_what_is_held_of_a_key_is_bounded_and_earlier_sessions_are_found() -> No
         store.put(Windowed("a", now, now), now)
         if now % 1000 == 0:
             store.flush()
-            assert len(store._known["a"].rows) <= layer._MOST_OF_A_KEY
+            assert len(store._known["a"].overlapping(0, MANY)) <= known_sessions.MOST_OF_A_KEY
     found = [value for _, value in store.find_sessions("a", 500, 2_000)]
     assert found == list(range(500, 2_001, 100))
     assert [value for _, value in store.fetch("a")] == list(range(0, 100_000, 100))
@@ -289,7 +323,7 @@ def test_what_is_held_of_a_key_is_bounded_and_earlier_sessions_are_found() -> No
     store.remove(Windowed("a", 100, 100))
     assert store.fetch_session("a", 100, 100) is None
     store.flush()
-    assert len(store._known["a"].rows) <= layer._MOST_OF_A_KEY
+    assert len(store._known["a"].overlapping(0, MANY)) <= known_sessions.MOST_OF_A_KEY
     assert len(list(store.fetch("a"))) == 999
 
 
