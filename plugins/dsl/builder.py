@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 from penstock.errors import TopologyError
 from penstock.extractors import TimestampExtractor
@@ -18,12 +18,16 @@ from penstock.store import StoreBuilder
 from .graph.names import checked
 from .graph.recorder import Kinds, Recorder
 from .graph.sources import GlobalStoreStep, SourceStep, StoreStep
+from .graph.step import ProcessorStep
 from .graph.writer import Consumed
+from .nodes.table_source import TableUpdates
 from .serdes import Default, KnownSerde, Serdes
+from .state import StoreLike, TableOptions, materialized
 from .streams.base import Flow
 from .streams.grouped import KGroupedStream
 from .streams.kstream import KStream
 from .tables.ktable import KTable
+from .tables.values import TopicTable
 
 KINDS = Kinds(KStream, KTable, KGroupedStream, None, None)
 
@@ -63,6 +67,38 @@ class StreamsBuilder(TopologyBuilder):
         )
         self._recorder.add(step)
         return KStream(self._recorder, Flow(step, step.consumed.serdes, frozenset({step.name})))
+
+    def table(
+        self,
+        topic: str,
+        store: StoreLike | None = None,
+        *,
+        key_serde: SerdeLike = None,
+        value_serde: SerdeLike = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: str | None = None,
+        name: str | None = None,
+        **options: Unpack[TableOptions],
+    ) -> KTable[Any, Any]:
+        """Return the table of the latest value of each key in `topic`; a record without a value deletes its key.
+
+        Records without a key are dropped. The latest is the one that was read last, whatever its timestamp; but with a
+        `versioned_store(...)` it is the one with the highest timestamp. `store` is the store's name, or a declared
+        store; without it, the table gets a store only if a verb needs one. The other options are those of `stream`.
+        """
+        if not isinstance(topic, str):
+            raise TopologyError(f"table: expected the name of one topic, found {topic!r}; write table(TOPIC)")
+        names = self._recorder.names
+        kept = materialized("table", names, store, options, f"{topic}-")
+        if not kept.is_named:
+            names.generated[kept.name] = f'table({topic!r}, "NAME")'
+        consumed = Consumed(serdes_of_topic(key_serde, value_serde), timestamp_extractor, offset_reset)
+        source = SourceStep(names.suffixed(name, "-source", "KSTREAM-SOURCE-"), (topic,), None, consumed)
+        step = ProcessorStep(names.step("KTABLE-SOURCE-", name), TableUpdates, {"store": None, "sends_old": False})
+        self._recorder.add(source)
+        self._recorder.add(step, source)
+        flow = Flow(step, consumed.serdes, frozenset({source.name}))
+        return KTable(self._recorder, flow, TopicTable(step, kept, flow.serdes), kept.name if kept.is_named else None)
 
     # ------------------------------------------------------------------ stores
 

@@ -22,22 +22,30 @@ from .graph.writer import Writer
 from .serdes import KnownSerde, Serdes, key_of_store, value_of_store
 
 
-class StoreOptions(TypedDict, total=False):
-    """The keyword arguments that every verb with a store takes.
+class TableOptions(TypedDict, total=False):
+    """The keyword arguments for the store of a table from a topic.
 
-    `key_serde` and `value_serde`: serdes, or names of installed ones. `backend`: an installed store backend. `logged`:
-    whether changes go to the changelog. `cached`: whether of several updates of a key between two commits only the last
-    one goes on (`statestore_cache_max_bytes`). `ttl`, `ttl_clock`: see `key_value_store`. `retention`: how long windows
-    are kept; at least their length and grace.
+    `backend`: an installed store backend. `logged`: whether changes go to the changelog. `cached`: whether of several
+    updates of a key between two commits only the last one goes on (`statestore_cache_max_bytes`). `ttl`, `ttl_clock`:
+    see `key_value_store`.
     """
 
-    key_serde: SerdeLike
-    value_serde: SerdeLike
     backend: str | None
     logged: bool
     cached: bool
     ttl: Duration | None
     ttl_clock: PunctuationType
+
+
+class StoreOptions(TableOptions, total=False):
+    """The keyword arguments that every verb with a store takes: those of TableOptions, and more.
+
+    `key_serde` and `value_serde`: serdes, or names of installed ones. `retention`: how long windows are kept; at least
+    their length and grace.
+    """
+
+    key_serde: SerdeLike
+    value_serde: SerdeLike
     retention: Duration
 
 

@@ -10,6 +10,8 @@ from penstock.context import ProcessorContext
 from penstock.store import ValueAndTimestamp
 
 from ..graph.step import ProcessorStep
+from ..serdes import Serdes
+from ..state import Materialized
 
 Get = Callable[[Any], ValueAndTimestamp | None]
 """Returns the value of a key and its timestamp, or None."""
@@ -51,6 +53,11 @@ class TableSource(ABC):
     def send_old_values(self, *, force: bool) -> bool:
         """Let updates carry the value before; return whether they do. With `force`, the table gets a store for it."""
 
+    @property
+    def is_versioned(self) -> bool:
+        """Whether some updates may be older than the latest one of their key, and are marked as such (KIP-914)."""
+        return False
+
 
 class StoreGetter(ValueGetter):
     """Reads a table's own store, with or without headers, versioned or not."""
@@ -91,7 +98,50 @@ class StoredTable(TableSource):
         """Return how the store is read."""
         return self._getter
 
+    @property
+    def is_versioned(self) -> bool:
+        """Whether the store keeps versions."""
+        return self._getter.is_versioned
+
     def send_old_values(self, *, force: bool) -> bool:
         """Let the processor send what the store had before."""
         self._step.options["sends_old"] = True
         return True
+
+
+class TopicTable(TableSource):
+    """A table whose updates come from a topic, a stream or a foreign-key join. Kafka Streams: KTableSource.
+
+    It gets its store only if the user named it, if something reads the table by key, or if something needs the value
+    before. The step's processor is a TableUpdates.
+    """
+
+    def __init__(self, step: ProcessorStep, materialized: Materialized, known: Serdes) -> None:
+        self._step = step
+        self._materialized = materialized
+        self._known = known
+        if materialized.is_named:
+            self._materialize()
+
+    def getter(self) -> ValueGetter:
+        """Return how the table is read; it has a store from now on."""
+        self._materialize()
+        return StoreGetter(self._materialized.name, versioned=self.is_versioned)
+
+    @property
+    def is_versioned(self) -> bool:
+        """Whether the store keeps versions."""
+        return self._materialized.is_versioned
+
+    def send_old_values(self, *, force: bool) -> bool:
+        """Send what the store had before, if there is a store, or if one is asked for."""
+        if not force and self._step.options["store"] is None:
+            return False
+        self._materialize()
+        self._step.options["sends_old"] = True
+        return True
+
+    def _materialize(self) -> None:
+        materialized, known = self._materialized, self._known
+        self._step.options["store"] = materialized.name
+        self._step.stores = lambda writer: (materialized.key_value(writer, materialized.serdes(known)),)

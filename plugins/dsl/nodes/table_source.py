@@ -1,0 +1,43 @@
+"""TableUpdates: turns the records of a topic or stream into a table's updates."""
+
+from __future__ import annotations
+
+from penstock.context import ProcessorContext
+from penstock.record import Record
+from penstock.record_cache import Change
+
+from .operator import Run, new
+from .table_store import TableOperator
+
+
+class TableUpdates(TableOperator):
+    """Takes each record as the new value of its key. Records without a key are dropped.
+
+    An update that is older than the one before replaces it all the same, unless the store keeps versions.
+    """
+
+    def bind(self, context: ProcessorContext) -> Run:
+        """Return the function that gets each record."""
+        drop = context.metrics.drop
+        if self._store is None:
+            forward = context.forward
+
+            def run_without_store(record: Record) -> None:
+                key, value, timestamp, headers = record
+                if key is None:
+                    drop("null_key")
+                    return
+                forward(new(Record, (key, new(Change, (value, None)), timestamp, headers)))
+
+            return run_without_store
+        update, get, sends_old = self.compile_update(context), context.get_store(self._store).get, self._sends_old
+
+        def run(record: Record) -> None:
+            key, value, timestamp, headers = record
+            if key is None:
+                drop("null_key")
+                return
+            old = get(key) if sends_old else None
+            update(key, value, None if old is None else old[0], timestamp, headers)
+
+        return run

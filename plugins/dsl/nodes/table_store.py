@@ -1,0 +1,110 @@
+"""TableOperator: the base of processors whose results are a table, with a store of its own or without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.context import ProcessorContext
+from penstock.record import Headers, Record
+from penstock.record_cache import Change
+from penstock.store import ValueAndTimestamp
+from penstock.store_kinds.headers import ValueTimestampHeaders
+from penstock.store_kinds.key_value import HeadersKeyValueStore
+from penstock.store_kinds.versioned import NOT_PUT, VALID_TO_UNDEFINED, VersionedKeyValueStore
+
+from .operator import Operator, new
+
+
+class NotLatest(Change):
+    """An update of a versioned table that is older than the latest one of its key (KIP-914).
+
+    It goes on to topics. Joins and groupings ignore it.
+    """
+
+    __slots__ = ()
+
+
+Update = Callable[[Any, Any, Any, int, Headers], None]
+"""(key, new value, old value, timestamp, headers): puts the value in the store and forwards the Change."""
+
+
+class TableOperator(Operator):
+    """A processor that makes a table.
+
+    `store` is the table's store; None: it has none. `sends_old`: updates carry the value before.
+    """
+
+    def __init__(self, *, store: str | None = None, sends_old: bool = False) -> None:
+        self._store = store
+        self._sends_old = sends_old
+
+    def init(self, context: ProcessorContext) -> None:
+        """With a cached store, have the updates forwarded when the cache is flushed."""
+        super().init(context)
+        if self._store is not None and context.get_store(self._store).record_cache is not None:
+            context.set_flush_listener(self._store, compile_listener(context, sends_old=self._sends_old))
+
+    def compile_update(self, context: ProcessorContext) -> Update:
+        """Return the function that puts an update in the store, if there is one, and forwards it."""
+        if self._store is None:
+            return _forwarding(context)
+        return _putting(context, context.get_store(self._store))
+
+
+def compile_listener(context: ProcessorContext, *, sends_old: bool) -> Callable[[Record], None]:
+    """Return a flush listener that forwards a table's updates."""
+    forward = context.forward
+
+    def flushed(record: Record) -> None:
+        key, (latest, before), timestamp, headers = record
+        value = None if latest is None else latest[0]
+        old = before[0] if sends_old and before is not None else None
+        forward(new(Record, (key, new(Change, (value, old)), timestamp, headers)))
+
+    return flushed
+
+
+def _forwarding(context: ProcessorContext) -> Update:
+    forward = context.forward
+
+    def update(key: Any, value: Any, old: Any, timestamp: int, headers: Headers) -> None:
+        forward(new(Record, (key, new(Change, (value, old)), timestamp, headers)))
+
+    return update
+
+
+def _putting(context: ProcessorContext, store: Any) -> Update:
+    if isinstance(store, VersionedKeyValueStore):
+        return _putting_versions(context, store)
+    put, forward = store.put, context.forward
+    if store.record_cache is not None:
+        forward = _waiting
+    if isinstance(store, HeadersKeyValueStore):
+
+        def update(key: Any, value: Any, old: Any, timestamp: int, headers: Headers) -> None:
+            put(key, None if value is None else new(ValueTimestampHeaders, (value, timestamp, headers)))
+            forward(new(Record, (key, new(Change, (value, old)), timestamp, headers)))
+    else:
+
+        def update(key: Any, value: Any, old: Any, timestamp: int, headers: Headers) -> None:
+            put(key, None if value is None else new(ValueAndTimestamp, (value, timestamp)))
+            forward(new(Record, (key, new(Change, (value, old)), timestamp, headers)))
+
+    return update
+
+
+def _putting_versions(context: ProcessorContext, store: Any) -> Update:
+    put, forward = store.put, context.forward
+
+    def update(key: Any, value: Any, old: Any, timestamp: int, headers: Headers) -> None:
+        valid_to = put(key, value, timestamp)
+        if valid_to != NOT_PUT:  # The store counts what it drops.
+            kind = Change if valid_to == VALID_TO_UNDEFINED else NotLatest
+            forward(new(Record, (key, new(kind, (value, old)), timestamp, headers)))
+
+    return update
+
+
+def _waiting(record: Record) -> None:
+    """Forward nothing: the flush listener does."""
