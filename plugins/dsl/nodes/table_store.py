@@ -77,9 +77,7 @@ def _forwarding(context: ProcessorContext) -> Update:
 def _putting(context: ProcessorContext, store: Any) -> Update:
     if isinstance(store, VersionedKeyValueStore):
         return _putting_versions(context, store)
-    put, forward = store.put, context.forward
-    if store.record_cache is not None:
-        forward = _waiting
+    put, forward = store.put, context.forward if store.record_cache is None else _waiting
     if isinstance(store, HeadersKeyValueStore):
 
         def update(key: Any, value: Any, old: Any, timestamp: int, headers: Headers) -> None:
@@ -106,5 +104,5 @@ def _putting_versions(context: ProcessorContext, store: Any) -> Update:
     return update
 
 
-def _waiting(record: Record) -> None:
+def _waiting(record: Record, to: str | None = None) -> None:
     """Forward nothing: the flush listener does."""
