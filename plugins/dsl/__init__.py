@@ -1,8 +1,9 @@
 """The streams DSL: verbs on streams and tables, which build a plain Topology. It may import core and store kinds."""
 
 from .builder import StreamsBuilder
+from .streams.grouped import KGroupedStream
 from .streams.kstream import KStream
 from .tables.ktable import KTable
 from .windowed_serdes import SessionWindowedSerde, TimeWindowedSerde
 
-__all__ = ["KStream", "KTable", "SessionWindowedSerde", "StreamsBuilder", "TimeWindowedSerde"]
+__all__ = ["KGroupedStream", "KStream", "KTable", "SessionWindowedSerde", "StreamsBuilder", "TimeWindowedSerde"]

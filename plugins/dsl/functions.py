@@ -51,3 +51,19 @@ def _hint(signature: inspect.Signature, arguments: tuple[str, ...]) -> str:
     if arguments == ("key", "value") and len(needed) == 1:
         return "; leave out with_key=True if it takes only the value"
     return ""
+
+
+def check_initializer(verb: str, initializer: Any) -> None:
+    """Refuse a first aggregate in place of the function that makes it. Raises TopologyError."""
+    if not callable(initializer):
+        made = type(initializer).__name__ if initializer in ([], {}, set()) else f"lambda: {initializer!r}"
+        raise TopologyError(
+            f"{verb}: its initializer is a function without arguments that makes the first aggregate of each key, "
+            f"found {initializer!r}; write {made}"
+        )
+    check_function(verb, initializer, what="initializer")
+
+
+def check_aggregator(verb: str, aggregator: Any, *, with_key: bool, what: str = "aggregator") -> None:
+    """Refuse what cannot be called with the aggregate and a value, and with `with_key` the key before them."""
+    check_function(verb, aggregator, *(("key",) if with_key else ()), "aggregate", "value", what=what)

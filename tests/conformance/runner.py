@@ -18,13 +18,13 @@ from penstock.store_kinds.key_value import TimestampedKeyValueStore
 from penstock.store_kinds.window import TimestampedWindowStore
 from penstock.store_kinds.windowed import Windowed
 
-from . import stateless, tables
+from . import aggregations, stateless, tables
 from .language import DSL_BUILDERS, settings_for, side_effects
 from .topologies import BUILDERS as PROCESSOR_BUILDERS
 
 Case = dict[str, Any]
 
-PROGRAMS = (stateless, tables)
+PROGRAMS = (stateless, aggregations, tables)
 """The modules that register the programs written in the DSL."""
 BUILDERS: dict[str, Any] = {**PROCESSOR_BUILDERS, **DSL_BUILDERS}
 

@@ -1,0 +1,41 @@
+"""UpdatingStep: a processor with a store of its own, which is the source of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from penstock.processor import Processor
+from penstock.store_specs import StoreSpec
+
+from .step import ProcessorStep
+from .writer import Writer
+
+
+class UpdatingStep(ProcessorStep):
+    """Writes a processor that gets, beside `options`, the name of its store and whether that keeps headers.
+
+    `declare` returns the store once the settings are known. `window_grace_ms` is the time after the end of its windows
+    at which they close, if it has windows.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        supplier: Callable[..., Processor],
+        options: Mapping[str, Any],
+        declare: Callable[[Writer], StoreSpec],
+        *,
+        window_grace_ms: int | None = None,
+    ) -> None:
+        super().__init__(name, supplier, options)
+        self._declare = declare
+        self.window_grace_ms = window_grace_ms
+
+    def write(self, writer: Writer) -> None:
+        """Add the processor and its store."""
+        store = self._declare(writer)
+        keeps = getattr(store, "headers", False)
+        options = {**self.options, "store": store.name, **({"keeps_headers": True} if keeps else {})}
+        parents = writer.names_of(self.parent_names())
+        writer.topology.add_processor(self.name, self.supplier, parents, stores=(store,), **options)

@@ -1,0 +1,69 @@
+"""What the processors share that write a store of their own and send its updates: the sources of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.context import ProcessorContext
+from penstock.record import Headers, Record
+from penstock.record_cache import Change
+from penstock.store import StateStore, ValueAndTimestamp
+from penstock.store_kinds.headers import ValueTimestampHeaders
+
+from .operator import Operator, Run, new
+
+Stored = Callable[[Any, int, Headers], Any]
+"""Returns what a store keeps for an aggregate: with its timestamp, or with timestamp and headers."""
+
+NULL_KEY, NULL_VALUE, LATE = "null_key", "null_value", "late"
+"""Why aggregations drop records."""
+
+
+class UpdatingOperator(Operator):
+    """A processor that puts aggregates into its store, named `store`, and sends what changed as a Change.
+
+    With `sends_old`, updates carry the value before. With `keeps_headers`, the store keeps those of the last record.
+    If the store has a record cache, updates leave when it is flushed.
+    """
+
+    def __init__(self, store: str, *, sends_old: bool = False, keeps_headers: bool = False) -> None:
+        self._store_name = store
+        self._sends_old = sends_old
+        self._stored = with_headers if keeps_headers else with_timestamp
+        self._keeps_headers = keeps_headers
+
+    def init(self, context: ProcessorContext) -> None:
+        """Let the record cache, if the store has one, forward the updates."""
+        super().init(context)
+        if context.get_store(self._store_name).record_cache is not None:
+            context.set_flush_listener(self._store_name, flush_listener(context.forward, sends_old=self._sends_old))
+
+    def _forward(self, context: ProcessorContext, store: StateStore) -> Run:
+        """Return the function that sends an update at once, or does nothing if it leaves when the cache is flushed."""
+        return context.forward if store.record_cache is None else _later
+
+
+def flush_listener(forward: Run, *, sends_old: bool) -> Callable[[Record], None]:
+    """Return what gets the updates of a record cache, and forwards the values in them."""
+
+    def flushed(record: Record) -> None:
+        key, (after, before), timestamp, headers = record
+        old = before[0] if sends_old and before is not None else None
+        forward(new(Record, (key, Change(None if after is None else after[0], old), timestamp, headers)))
+
+    return flushed
+
+
+def with_timestamp(value: Any, timestamp: int, headers: Headers) -> Any:
+    """Return what a timestamped store keeps. An aggregate of None is no entry."""
+    return None if value is None else ValueAndTimestamp(value, timestamp)
+
+
+def with_headers(value: Any, timestamp: int, headers: Headers) -> Any:
+    """Return what a store with headers keeps. An aggregate of None is no entry."""
+    return None if value is None else ValueTimestampHeaders(value, timestamp, headers)
+
+
+def _later(record: Record) -> None:
+    """Do nothing: the flush listener forwards it."""

@@ -1,0 +1,94 @@
+"""Counts, reductions and aggregates of each key, against a dict; and the errors of newcomers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock import Application, TopologyError, key_value_store, versioned_store
+from penstock.plugins.dsl import KGroupedStream, KTable, StreamsBuilder
+from penstock.plugins.testing import TopologyTestDriver
+
+Write = Callable[[KGroupedStream[Any, Any]], KTable[Any, Any]]
+
+RECORDS = st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.none() | st.integers(-5, 5), st.integers(0, 20)))
+
+
+def updates(write: Write, records: list[tuple[Any, Any, int]], **options: Any) -> list[tuple[Any, Any, int]]:
+    """Return what comes out of `write(stream grouped by key)`."""
+    builder = StreamsBuilder()
+    write(builder.stream("in", value_serde="json").group_by_key()).to_stream().to("out", value_serde="json")
+    with TopologyTestDriver(Application("app", builder), **{"statestore_cache_max_bytes": 0, **options}) as driver:
+        for key, value, timestamp in records:
+            driver.pipe("in", key, value, timestamp=timestamp)
+        return [(each.key, each.value, each.timestamp) for each in driver.read_all("out")]
+
+
+def folded(records: list[tuple[Any, Any, int]], add: Callable[[Any, Any], Any]) -> list[tuple[Any, Any, int]]:
+    """Return the updates that a dict of (aggregate, timestamp) makes; the first aggregate is of None."""
+    rows: dict[Any, tuple[Any, int]] = {}
+    found = []
+    for key, value, timestamp in records:
+        if key is None or value is None:
+            continue
+        old, before = rows.pop(key, (None, timestamp))
+        aggregate, at = add(old, value), max(timestamp, before)
+        if aggregate is not None:
+            rows[key] = aggregate, at
+        found.append((key, aggregate, at))
+    return found
+
+
+@settings(max_examples=15, deadline=None)
+@given(RECORDS, st.booleans(), st.sampled_from(["default", "headers"]))
+def test_aggregations_are_those_of_a_dict(records: list[Any], reopen: bool, form: str) -> None:
+    options = {"reopen_tasks": reopen, "dsl_store_format": form}
+    assert updates(lambda each: each.count("n"), records, **options) == folded(records, lambda a, v: (a or 0) + 1)
+
+    def largest(aggregate: Any, value: Any) -> Any:
+        return value if aggregate is None else max(aggregate, value)
+
+    assert updates(lambda each: each.reduce(max, "n"), records, **options) == folded(records, largest)
+
+    def add(aggregate: list[int], value: int) -> list[int] | None:
+        return None if value == 5 else [*aggregate, value]
+
+    expected = folded(records, lambda a, v: add(a or [], v))
+    assert updates(lambda each: each.aggregate(list, add, "n"), records, **options) == expected
+
+
+def test_an_aggregator_gets_the_key_first_if_asked() -> None:
+    def add(key: str, aggregate: str, value: int) -> str:
+        return f"{aggregate}{key}{value}"
+
+    made = updates(lambda each: each.aggregate(str, add, "n", with_key=True), [("a", 1, 0), ("a", 2, 0)])
+    assert [value for _, value, _ in made] == ["a1", "a1a2"]
+
+
+def test_a_declared_store_is_used_and_a_versioned_one_drops_what_is_older_than_its_history() -> None:
+    records = [("a", 1, 100), ("b", 1, 10), ("a", 1, 101)]
+    assert updates(lambda each: each.count(key_value_store("mine")), records)[1] == ("b", 1, 10)
+    versioned = updates(lambda each: each.count(versioned_store("mine", history_retention="20ms")), records)
+    assert versioned == [("a", 1, 100), ("a", 2, 101)]
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda each: each.aggregate([], lambda a, v: a), r"initializer is a function .* found \[\]; write list"),
+        (lambda each: each.aggregate(0, lambda a, v: a), r"write lambda: 0"),
+        (
+            lambda each: each.aggregate(int, lambda v: v),
+            r"aggregate: its aggregator is called with \(aggregate, value\)",
+        ),
+        (lambda each: each.reduce(lambda v: v), r"reduce: its reducer is called with \(aggregate, value\)"),
+        (lambda each: each.count(3), r"count: expected the name of a store or a declared one, found 3"),
+    ],
+)
+def test_mistakes(write: Any, message: str) -> None:
+    with pytest.raises(TopologyError, match=message):
+        write(StreamsBuilder().stream("in").group_by_key())
