@@ -114,6 +114,7 @@ from .store_kinds.window import (
 from .store_kinds.windowed import Windowed
 from .store_specs import StoreSpec
 from .store_traits import StoreTraits
+from .wrapping import ProcessorWrapper, WrappingProcessor, WrappingTransformer
 
 __all__ = [
     "NOT_PUT",
@@ -172,6 +173,7 @@ __all__ = [
     "ProcessorContext",
     "ProcessorNode",
     "ProcessorSupplier",
+    "ProcessorWrapper",
     "ProductionError",
     "Program",
     "PunctuationType",
@@ -235,6 +237,8 @@ __all__ = [
     "WindowStore",
     "WindowStoreSpec",
     "Windowed",
+    "WrappingProcessor",
+    "WrappingTransformer",
     "check_compatible",
     "duration_ms",
     "fail",

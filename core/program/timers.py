@@ -9,6 +9,7 @@ from ..errors import TopologyError
 from ..names import timer_store_name
 from ..processor import Processor, ValueTransformer
 from ..store_kinds.timers import TimerStoreSpec
+from ..wrapping import WrappingProcessor
 from .serdes import SerdeLike
 
 
@@ -17,7 +18,8 @@ def timer_store(
 ) -> list[TimerStoreSpec]:
     """Return the declaration of the store of a node's timers, in a list; an empty list if it has none.
 
-    It has timers if `timers` says so, or (None) if its supplier is a class with an `on_timer` of its own.
+    It has timers if `timers` says so, or (None) if its supplier is a class with an `on_timer` of its own. A class that
+    wraps another processor does not show whether that has any.
     """
     kind: Any = supplier
     while isinstance(kind, functools.partial):
@@ -27,7 +29,8 @@ def timer_store(
     if timers and is_class and not has_callback:
         what = "is a ValueTransformer" if issubclass(kind, ValueTransformer) else "does not override on_timer"
         raise TopologyError(f"{where}: timers=True, and {kind.__name__} {what}: nothing could be called")
-    if timers or (timers is None and has_callback):
+    wraps = is_class and issubclass(kind, WrappingProcessor)
+    if timers or (timers is None and has_callback and not wraps):
         return [TimerStoreSpec(timer_store_name(node), key_serde=key_serde)]
     if key_serde is not None:
         raise TopologyError(

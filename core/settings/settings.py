@@ -14,6 +14,7 @@ from ..errors import ConfigError, PluginError
 from ..extractors import TimestampExtractor, fail_on_invalid_timestamp
 from ..handlers import DeadLetter, Handler, Retry, fail, skip
 from ..program.serdes import DEFAULTS, SerdeLike
+from ..wrapping import ProcessorWrapper
 from .layers import CODE, Layer, add_origin_to_errors
 from .secret import ClientSettings, Secret, hide
 
@@ -67,6 +68,8 @@ class Settings:
     """Decides about records that a node cannot process."""
     production_handler: Handler = fail
     """Decides about records that cannot be produced."""
+    processor_wrapper: ProcessorWrapper | None = None
+    """Wraps every processor, e.g. to trace it: a function of the node's name and its new processor."""
     commit_interval: Duration = "30s"
     """The longest time between two commits inside a batch."""
     commit_bytes: int = 64 * 1024 * 1024
@@ -155,8 +158,8 @@ class Settings:
                 raise ConfigError(
                     f"setting {name!r}: expected {' or '.join(map(repr, choices))}, found {getattr(self, name)!r}"
                 )
-        for name in (*HANDLERS, "timestamp_extractor"):
-            if not callable(getattr(self, name)):
+        for name in (*HANDLERS, "timestamp_extractor", "processor_wrapper"):
+            if not callable(getattr(self, name)) and (name, getattr(self, name)) != ("processor_wrapper", None):
                 raise ConfigError(f"setting {name!r}: expected a function, found {getattr(self, name)!r}")
 
     def __repr__(self) -> str:

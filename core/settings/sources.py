@@ -230,6 +230,8 @@ def value_of(key: Key, value: Any, load_function: LoadFunction) -> Any:
     expected = get_type_hints(Settings).get(key, str)
     if value.lower() in ("none", "") and type(None) in getattr(expected, "__args__", ()):
         return None
+    if key == "processor_wrapper":
+        return _function(key, value, None, load_function)
     if expected in (int, int | None):
         try:
             return int(value.replace("_", ""))
@@ -240,21 +242,19 @@ def value_of(key: Key, value: Any, load_function: LoadFunction) -> Any:
     return value  # text, a duration (checked by Settings) or the name of a serde
 
 
-def _function(key: str, value: str, module: ModuleType, load_function: LoadFunction) -> Any:
-    """Return a handler or extractor: one of ours by its name, or any by MODULE:ATTR."""
-    found = vars(module)
+def _function(key: str, value: str, module: ModuleType | None, load_function: LoadFunction) -> Any:
+    """Return a handler, extractor or wrapper: one of ours in `module` by its name, or any by MODULE:ATTR."""
     ours = {
         name: each
-        for name, each in found.items()
-        if callable(each) and name.islower() and getattr(each, "__module__", "") == module.__name__
+        for name, each in (vars(module) if module else {}).items()
+        if module and callable(each) and name.islower() and getattr(each, "__module__", "") == module.__name__
     }
     if value in ours:
         return ours[value]
     if ":" in value:
         return load_function(value)
-    raise ConfigError(
-        f"setting {key!r}: expected one of {', '.join(ours)}, or MODULE:ATTR of a function of yours, found {value!r}"
-    )
+    named = f"one of {', '.join(ours)}, or " if ours else ""
+    raise ConfigError(f"setting {key!r}: expected {named}MODULE:ATTR of a function of yours, found {value!r}")
 
 
 def _load_function(target: str) -> Any:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import PenstockError, ProcessingError, TopologyError
-from ..hooks import registry
 from ..metrics import NodeMetrics
 from ..processor import Processor, ValueTransformer
 from ..program.nodes import Node, ProcessorNode, SinkNode, SourceNode, Subtopology
@@ -18,6 +17,7 @@ from ..record import Record
 from .context import NodeContext, Shared, TransformerContext
 from .failures import RECORD_ERRORS, Failures
 from .input_queue import InputQueue
+from .making import make_processor
 from .outputs import Outputs
 from .schedules import Schedules
 
@@ -106,7 +106,7 @@ class Nodes:
         return self._compile_processor(node, forward)
 
     def _compile_processor(self, node: ProcessorNode, forward: Callable[..., None]) -> Run:
-        processor = self._processors[node.name] = make_processor(node)
+        processor = self._processors[node.name] = make_processor(node, self._shared.settings.processor_wrapper)
         metrics, values = self._metrics[node.name], self._saved_values.get(node.name, {})
         if isinstance(processor, ValueTransformer):
             self._contexts[node.name] = TransformerContext(self._shared, node, metrics, values)
@@ -222,25 +222,6 @@ class Nodes:
                 _log.warning(
                     "task %s, node %r: close raised %s: %s", self._shared.task_id, name, type(error).__name__, error
                 )
-
-
-def make_processor(node: ProcessorNode) -> Processor | ValueTransformer:
-    """Return a new instance of a node's processor. Raises PluginError or TopologyError naming the node."""
-    supplier = registry().load("processor", node.supplier) if isinstance(node.supplier, str) else node.supplier
-    try:
-        made = supplier(**node.options)
-    except PenstockError:
-        raise
-    except RECORD_ERRORS as error:
-        raise TopologyError(
-            f"node {node.name!r}: making its processor with options {dict(node.options)!r} raised "
-            f"{type(error).__name__}: {error}"
-        ) from error
-    if not isinstance(made, (Processor, ValueTransformer)):
-        raise TopologyError(
-            f"node {node.name!r}: its supplier made a {type(made).__name__}, expected a Processor or ValueTransformer"
-        )
-    return made
 
 
 def _forward_in_close(record: Record, to: str | None = None) -> None:

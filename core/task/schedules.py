@@ -11,6 +11,7 @@ from typing import Any
 from ..clock import Duration, duration_ms
 from ..errors import ConfigError
 from ..punctuation import PunctuationType, Punctuator
+from ..wrapping import innermost
 from .saved_schedules import SavedSchedules, Texts
 from .schedule import Request, Schedule, check_request, first_due, is_name, method_name, read_times, too_many
 
@@ -41,8 +42,8 @@ class Schedules:
     # ------------------------------------------------------------------ opening
 
     def begin(self, node: str, processor: object) -> None:
-        """Note that `init` of a node's processor runs from now on."""
-        self._processors[node] = processor
+        """Note that `init` of a node's processor runs from now on. Methods are those of the one inside its wrappers."""
+        self._processors[node] = innermost(processor)
         self._saved.begin(node)
         self._initialising = True
 

@@ -104,6 +104,12 @@ _backend = _one_of(
     "write the name of an installed store backend (`penstock plugins --kind 'store backend'`)",
 )
 
+_wrapper = _one_of(
+    "wrapper of processors",
+    {"NoOpProcessorWrapper": None},
+    "write MODULE:ATTR of a function of yours that takes the node's name and its processor",
+)
+
 KAFKA_STREAMS: Mapping[str, tuple[str, Convert]] = {
     "application.id": ("application_id", str),
     "bootstrap.servers": ("log", _servers),
@@ -120,6 +126,7 @@ KAFKA_STREAMS: Mapping[str, tuple[str, Convert]] = {
     "processing.exception.handler": ("processing_handler", _handler),
     "production.exception.handler": ("production_handler", _handler),
     "default.production.exception.handler": ("production_handler", _handler),
+    "processor.wrapper.class": ("processor_wrapper", _wrapper),
     "errors.dead.letter.queue.topic.name": ("dead_letter_topic", lambda value: value),
     "statestore.cache.max.bytes": ("statestore_cache_max_bytes", _whole),
     "cache.max.bytes.buffering": ("statestore_cache_max_bytes", _whole),
@@ -172,7 +179,6 @@ WITHOUT_COUNTERPART: Mapping[str, tuple[str, tuple[str, ...]]] = {
         "global stores are filled without processors; leave it out",
         ("false",),
     ),
-    "processor.wrapper.class": ("wrap processors where the topology is made", ()),
     "rack.aware.assignment.non_overlap_cost": (_NO_GROUP, ()),
     "rack.aware.assignment.strategy": (_NO_GROUP, ("none",)),
     "rack.aware.assignment.tags": (_NO_GROUP, ("",)),

@@ -9,28 +9,36 @@ from penstock.context import ProcessorContext
 from penstock.errors import ProcessingError
 from penstock.processor import Processor
 from penstock.record import Record
+from penstock.wrapping import WrappingProcessor
+
+from .operator import Run
 
 
-class FixedKey(Processor):
+class FixedKey(WrappingProcessor):
     """Runs the processor that `transformer` makes of `arguments` (Kafka Streams: FixedKeyProcessor, KIP-820)."""
 
     def __init__(self, transformer: Callable[..., Processor], arguments: Mapping[str, Any]) -> None:
-        self._processor = transformer(**arguments)
+        super().__init__(transformer(**arguments))
+
+    def bind(self, context: ProcessorContext) -> Run:
+        """Bind the processor with a `forward` that refuses another key; return the function that gets each record."""
+        self._checked = checked = _FixedKeyContext(context)
+        inner = self.inner.bind(cast(ProcessorContext, checked))
+
+        def run(record: Record) -> None:
+            checked.key = record[0]
+            inner(record)
+
+        return run
 
     def init(self, context: ProcessorContext) -> None:
-        """Pass on the context, with a `forward` that refuses another key."""
-        super().init(context)
-        self._checked = _FixedKeyContext(context)
-        self._processor.init(cast(ProcessorContext, self._checked))
+        """Initialise the processor with the same context."""
+        self.inner.init(cast(ProcessorContext, self._checked))
 
-    def process(self, record: Record) -> None:
-        """Handle one record."""
-        self._checked.key = record.key
-        self._processor.process(record)
-
-    def close(self) -> None:
-        """Close the processor."""
-        self._processor.close()
+    def on_timer(self, key: Any, at: int) -> None:
+        """Pass a timer on; for it, the processor may forward the timer's key."""
+        self._checked.key = key
+        self.inner.on_timer(key, at)
 
 
 class _FixedKeyContext:

@@ -121,7 +121,8 @@ class Output(StreamBase[K, V]):
         A Processor that forwards another key is an error at that record.
         """
         if isinstance(supplier, type) and issubclass(supplier, Processor):
-            options = {"transformer": supplier, "arguments": options}
+            timers = None if supplier.on_timer is Processor.on_timer else True
+            options = {"transformer": supplier, "arguments": options, "timers": timers}
             supplier = FixedKey
         serdes = Serdes(self.flow.serdes.key)
         made: KStream[K, Any] = self._user_processor(

@@ -1,0 +1,81 @@
+"""Wrappers around processors, for the setting `processor_wrapper`: tracing, measuring, faults in tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .context import ProcessorContext, ValueTransformerContext
+from .processor import Processor, ValueTransformer
+from .record import Record
+
+
+class WrappingProcessor(Processor):
+    """A Processor around another one, `inner`, to which it passes everything on.
+
+    A subclass overrides what it adds to, and calls the same method of `super()`. One that leaves `process` alone costs
+    nothing per record. Kafka Streams: WrappedProcessorSupplier (KIP-1112).
+
+    >>> class Tracing(WrappingProcessor):
+    ...     def process(self, record):
+    ...         print(self.context.node, record.key, record.value)
+    ...         super().process(record)
+    """
+
+    def __init__(self, inner: Processor) -> None:
+        self.inner = inner
+        self._run: Callable[[Record], Any] = inner.process
+
+    def init(self, context: ProcessorContext) -> None:
+        """Pass the context on."""
+        super().init(context)
+        self.inner.init(context)
+
+    def bind(self, context: ProcessorContext) -> Callable[[Record], Any]:
+        """Return what gets each record: `process`, or if no subclass overrides it, what the inner processor binds."""
+        self._run = self.inner.bind(context)
+        return self._run if type(self).process is WrappingProcessor.process else self.process
+
+    def process(self, record: Record) -> None:
+        """Pass a record on."""
+        self._run(record)
+
+    def on_timer(self, key: Any, at: int) -> None:
+        """Pass a timer on."""
+        self.inner.on_timer(key, at)
+
+    def close(self) -> None:
+        """Close the inner processor."""
+        self.inner.close()
+
+
+class WrappingTransformer(ValueTransformer):
+    """A ValueTransformer around another one, `inner`, to which it passes everything on; see WrappingProcessor."""
+
+    def __init__(self, inner: ValueTransformer) -> None:
+        self.inner = inner
+
+    def init(self, context: ValueTransformerContext) -> None:
+        """Pass the context on."""
+        super().init(context)
+        self.inner.init(context)
+
+    def transform(self, key: Any, value: Any) -> Any:
+        """Return the inner transformer's new value."""
+        return self.inner.transform(key, value)
+
+    def close(self) -> None:
+        """Close the inner transformer."""
+        self.inner.close()
+
+
+def innermost(processor: object) -> object:
+    """Return what is inside all wrappers."""
+    while isinstance(processor, (WrappingProcessor, WrappingTransformer)):
+        processor = processor.inner
+    return processor
+
+
+ProcessorWrapper = Callable[[str, Any], Processor | ValueTransformer]
+"""(name of the node, its new Processor or ValueTransformer) -> what takes its place, of the same of these two kinds; or
+the processor itself."""
