@@ -97,9 +97,10 @@ INVOICES = [
 ]
 
 
-def test_the_point_of_sale(run_anywhere: Runner) -> None:
+@pytest.mark.parametrize("example", ["03_point_of_sale", "07_point_of_sale_dsl"])
+def test_the_point_of_sale(run_anywhere: Runner, example: str) -> None:
     rows = [(each["number"], each, number) for number, each in enumerate(INVOICES)]
-    found = run_anywhere(load("03_point_of_sale").application, "invoices", rows)
+    found = run_anywhere(load(example).application, "invoices", rows)
     assert sorted(record.value["number"] for record in found["shipments"]) == ["I-1", "I-4"]
     loyalty = by_key(found["loyalty"])
     # Invoices may lie in different partitions: each customer's points add up, in whatever order.
