@@ -26,10 +26,11 @@ from .state import StoreLike, TableOptions, materialized
 from .streams.base import Flow
 from .streams.grouped import KGroupedStream
 from .streams.kstream import KStream
+from .tables.grouped import KGroupedTable
 from .tables.ktable import KTable
 from .tables.values import TopicTable
 
-KINDS = Kinds(KStream, KTable, KGroupedStream, None, None)
+KINDS = Kinds(KStream, KTable, KGroupedStream, KGroupedTable, None)
 
 
 class StreamsBuilder(TopologyBuilder):

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any
 
 from ..functions import check_mapper
-from ..graph.recorder import Recorder
 from ..graph.step import ProcessorStep
 from ..nodes.to_stream import ToStream
 from ..streams.base import Flow, K, V
-from .values import TableSource
+from .base import TableBase
+from .grouping import TableGrouping
+from .joins import TableJoins
+from .stateless import TableStateless
 
 if TYPE_CHECKING:
     from ..streams.kstream import KStream
 
-
-class TableBase(Generic[K, V]):
-    """A table under construction. `store` is the name of its store, if the user chose one."""
-
-    def __init__(self, recorder: Recorder, flow: Flow, source: TableSource, store: str | None) -> None:
-        self.recorder = recorder
-        self.flow = flow
-        self.source = source
-        self.store = store
+__all__ = ["KTable", "TableBase"]
 
 
-class KTable(TableBase[K, V]):
+class KTable(TableStateless[K, V], TableJoins[K, V], TableGrouping[K, V]):
     """The latest value of each key: a record replaces the one before, and one without a value deletes it.
 
     Semantics: Kafka Streams' KTable.

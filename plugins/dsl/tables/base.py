@@ -1,0 +1,60 @@
+"""TableBase: what a KTable is made of; the verbs are mixins over it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Generic
+
+from penstock.errors import TopologyError
+
+from ..graph.recorder import Recorder
+from ..graph.step import ProcessorStep
+from ..serdes import Serdes
+from ..state import Materialized, StoreLike, materialized
+from ..streams.base import Flow, K, V
+from .values import TableSource
+
+
+class TableBase(Generic[K, V]):
+    """A table under construction. `store` is the name of its store, if the user chose one."""
+
+    def __init__(self, recorder: Recorder, flow: Flow, source: TableSource, store: str | None) -> None:
+        self.recorder = recorder
+        self.flow = flow
+        self.source = source
+        self.store = store
+
+    def _kept(self, verb: str, store: StoreLike | None, options: Mapping[str, Any], prefix: str) -> Materialized | None:
+        """Return the store of a verb whose table needs none; None if the user asks for none."""
+        if store is not None:
+            return materialized(verb, self.recorder.names, store, options, prefix)
+        of_stores = sorted(set(options) - {"key_serde", "value_serde"})
+        if of_stores:
+            raise TopologyError(
+                f'{verb}: {", ".join(of_stores)} belongs to a store, and {verb} has none here; write store="NAME"'
+            )
+        if options:
+            # Kafka Streams uses up a number where only serdes are given.
+            self.recorder.names.step(prefix)
+        return None
+
+    def _table(self, step: ProcessorStep, serdes: Serdes, source: TableSource, kept: Materialized | None) -> Any:
+        """Return the table that `step`, which was added, makes of this one."""
+        flow = Flow(step, serdes, self.flow.sources)
+        return self.recorder.kinds.table(self.recorder, flow, source, None if kept is None else kept.name)
+
+
+def serdes_with(kept: Materialized | None, options: Mapping[str, Any], known: Serdes) -> Serdes:
+    """Return the serdes of a verb's table: those of its store, else those given, else those that are known."""
+    if kept is not None:
+        return kept.serdes(known)
+    key, value = options.get("key_serde"), options.get("value_serde")
+    return Serdes(known.key if key is None else key, known.value if value is None else value)
+
+
+def keep(step: ProcessorStep, kept: Materialized | None, serdes: Serdes) -> None:
+    """Give a step's processor its store, if the user asks for one."""
+    step.options["store"] = None if kept is None else kept.name
+    if kept is not None:
+        before = step.stores
+        step.stores = lambda writer: (*(() if before is None else before(writer)), kept.key_value(writer, serdes))

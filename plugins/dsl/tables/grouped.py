@@ -1,0 +1,185 @@
+"""KGroupedTable: the rows of a table by another key, to be aggregated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
+
+from penstock.errors import TopologyError
+
+from ..functions import check_function
+from ..graph.recorder import Recorder
+from ..graph.repartition import SUFFIX
+from ..graph.step import ProcessorStep, Step
+from ..graph.writer import RepartitionNames, Writer
+from ..nodes.table_aggregate import TableAggregate, TableReduce
+from ..serdes import Default, Serdes, value_of_internal_topic
+from ..state import Materialized, StoreLike, StoreOptions, materialized
+from ..streams.base import Flow, K, V
+from .change_serde import ChangeSerde
+from .values import StoredTable
+
+if TYPE_CHECKING:
+    from .ktable import KTable
+
+A = TypeVar("A")
+
+
+class KGroupedTable(Generic[K, V]):
+    """The rows of a table, grouped by another key. Semantics: Kafka Streams' KGroupedTable.
+
+    An update of the table first takes the old row out of its group, and then puts the new one into its group. So each
+    aggregation has two functions: the adder, and the subtractor that undoes it. With `with_key=True` they get the
+    group's key first.
+    """
+
+    def __init__(self, recorder: Recorder, flow: Flow, name: str | None) -> None:
+        self.recorder = recorder
+        self.flow = flow
+        self.name = name
+        self._repartition: TableRepartition | None = None
+
+    def count(
+        self, store: StoreLike | None = None, *, name: str | None = None, **options: Unpack[StoreOptions]
+    ) -> KTable[K, int]:
+        """Count the rows of each group. A group that has lost all its rows has a count of 0."""
+        made: KTable[K, int] = self._aggregated(
+            "count",
+            "KTABLE-AGGREGATE-",
+            store,
+            name,
+            options,
+            "int",
+            TableAggregate,
+            {
+                "initializer": int,
+                "adder": lambda key, count, value: count + 1,
+                "subtractor": lambda key, count, value: count - 1,
+            },
+        )
+        return made
+
+    def reduce(
+        self,
+        adder: Callable[..., V],
+        subtractor: Callable[..., V],
+        store: StoreLike | None = None,
+        *,
+        with_key: bool = False,
+        name: str | None = None,
+        **options: Unpack[StoreOptions],
+    ) -> KTable[K, V]:
+        """Combine the values of each group: `adder(aggregate, new value)`, `subtractor(aggregate, old value)`.
+
+        The first value of a group is its first aggregate. One of None deletes the group's row.
+        """
+        made: KTable[K, V] = self._aggregated(
+            "reduce",
+            "KTABLE-REDUCE-",
+            store,
+            name,
+            options,
+            self.flow.serdes.value,
+            TableReduce,
+            {
+                "adder": self._function("reduce", "adder", adder, with_key),
+                "subtractor": self._function("reduce", "subtractor", subtractor, with_key),
+            },
+        )
+        return made
+
+    def aggregate(
+        self,
+        initializer: Callable[[], A],
+        adder: Callable[..., A | None],
+        subtractor: Callable[..., A | None],
+        store: StoreLike | None = None,
+        *,
+        with_key: bool = False,
+        name: str | None = None,
+        **options: Unpack[StoreOptions],
+    ) -> KTable[K, A]:
+        """Aggregate each group: `adder(aggregate, new value)`, `subtractor(aggregate, old value)`.
+
+        `initializer` is called for the aggregate of a group without one. An aggregate of None deletes the group's row.
+        """
+        if not callable(initializer):
+            raise TopologyError(
+                f"aggregate: initializer is a function that is called for each new group, found {initializer!r}; write "
+                f"aggregate(lambda: {initializer!r}, ...)"
+            )
+        check_function("aggregate", initializer, what="initializer")
+        made: KTable[K, A] = self._aggregated(
+            "aggregate",
+            "KTABLE-AGGREGATE-",
+            store,
+            name,
+            options,
+            None,
+            TableAggregate,
+            {
+                "initializer": initializer,
+                "adder": self._function("aggregate", "adder", adder, with_key),
+                "subtractor": self._function("aggregate", "subtractor", subtractor, with_key),
+            },
+        )
+        return made
+
+    def _function(self, verb: str, what: str, function: Any, with_key: bool) -> Callable[[Any, Any, Any], Any]:
+        arguments = ("key", "aggregate", "value") if with_key else ("aggregate", "value")
+        check_function(verb, function, *arguments, what=what)
+        return function if with_key else lambda key, aggregate, value: function(aggregate, value)  # type: ignore[no-any-return]
+
+    def _aggregated(
+        self,
+        verb: str,
+        prefix: str,
+        store: StoreLike | None,
+        name: str | None,
+        options: Any,
+        value_serde: Any,
+        supplier: Any,
+        arguments: dict[str, Any],
+    ) -> Any:
+        names = self.recorder.names
+        kept = materialized(verb, names, store, options, prefix)
+        sink = names.suffixed(name, "-sink", "KSTREAM-SINK-")
+        source = names.suffixed(name, "-source", "KSTREAM-SOURCE-")
+        step = ProcessorStep(names.step(prefix, name), supplier, {**arguments, "store": kept.name, "sends_old": False})
+        repartition = self._repartition
+        if repartition is None:
+            repartition = self._add_repartition(kept, sink, source)
+        key = self.flow.serdes.key
+        serdes = kept.serdes(Serdes(Default.TOPIC if key is None else key, value_serde))
+        step.stores = lambda writer: (kept.key_value(writer, serdes),)
+        self.recorder.add(step, repartition)
+        table = StoredTable(step, kept.name, versioned=kept.is_versioned)
+        flow = Flow(step, serdes, frozenset({repartition.name}))
+        return self.recorder.kinds.table(self.recorder, flow, table, kept.name if kept.is_named else None)
+
+    def _add_repartition(self, kept: Materialized, sink: str, source: str) -> TableRepartition:
+        """Add the repartition topic. One with a name of its own serves all aggregations of these groups."""
+        topic = (self.name or kept.name) + SUFFIX
+        if self.name is None and not kept.is_named:
+            self.recorder.names.generated[topic] = 'group_by(..., name="NAME")'
+        made = TableRepartition(RepartitionNames(topic, sink, "", source), self.flow.serdes)
+        self.recorder.add(made, self.flow.step)
+        if self.name is not None:
+            self._repartition = made
+        return made
+
+
+class TableRepartition(Step):
+    """Writes the repartition topic of a table's groups, which has updates with their old values."""
+
+    def __init__(self, names: RepartitionNames, serdes: Serdes) -> None:
+        super().__init__(names.source)
+        self._names = names
+        self._serdes = serdes
+
+    def write(self, writer: Writer) -> None:
+        """Add the topic, and the nodes around it."""
+        inner = value_of_internal_topic(self._serdes.value, writer.settings)
+        changes = ChangeSerde(writer.settings.value_serde if inner is None else inner)
+        serdes = Serdes(self._serdes.key, changes)
+        writer.repartition(self._names, self.parent_names(), serdes, drops_null_keys=False)

@@ -1,0 +1,213 @@
+"""The verbs that join tables by key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+
+from penstock.errors import TopologyError
+
+from ..functions import check_function
+from ..graph.step import ProcessorStep
+from ..nodes.table_join import TableJoin, TableMerge
+from ..serdes import Serdes
+from ..state import Materialized, StoreLike, StoreOptions
+from ..streams.base import Flow, K, StreamBase, V
+from .base import TableBase, keep, serdes_with
+from .key_check import check_keys
+from .values import StoreGetter, TableSource, ValueGetter
+from .views import JoinedGetter
+
+if TYPE_CHECKING:
+    from .ktable import KTable
+
+V2 = TypeVar("V2")
+R = TypeVar("R")
+Joiner = Callable[[Any, Any, Any], Any]
+
+
+class TableJoins(TableBase[K, V]):
+    """Joins of tables: at every moment, the result has a row for each key as a join in a database would.
+
+    `joiner` gets the values of both rows, this table's first, and with `with_key=True` the key before them. The result
+    has the later of both timestamps. `store` is the name of a store for the result, or a declared store; without it,
+    the result is computed from both tables when it is needed. Both topics need equal numbers of partitions, and equal
+    keys in equal partitions. Of a table with versions, only the latest ones count.
+    """
+
+    def join(
+        self,
+        other: KTable[K, V2],
+        joiner: Callable[..., R],
+        store: StoreLike | None = None,
+        *,
+        with_key: bool = False,
+        name: str | None = None,
+        **options: Unpack[StoreOptions],
+    ) -> KTable[K, R]:
+        """Return a table with a row for each key that both tables have.
+
+        ::
+
+            time      1        2        3        4
+            left      a: 1              a: 2
+            right              a: x              a deleted
+            result             a: 1x    a: 2x    a deleted
+
+        Semantics: Kafka Streams' KTable-KTable join.
+        """
+        return self._joined("join", other, joiner, store, with_key, name, options)
+
+    def left_join(
+        self,
+        other: KTable[K, V2],
+        joiner: Callable[..., R],
+        store: StoreLike | None = None,
+        *,
+        with_key: bool = False,
+        name: str | None = None,
+        **options: Unpack[StoreOptions],
+    ) -> KTable[K, R]:
+        """Return a table with a row for each key that this table has; the joiner gets None for a missing other row.
+
+        ::
+
+            time      1        2        3        4
+            left      a: 1              a: 2
+            right              a: x              a deleted
+            result    a: 1-    a: 1x    a: 2x    a: 2-
+
+        Semantics: Kafka Streams' KTable-KTable left join.
+        """
+        return self._joined("left_join", other, joiner, store, with_key, name, options)
+
+    def outer_join(
+        self,
+        other: KTable[K, V2],
+        joiner: Callable[..., R],
+        store: StoreLike | None = None,
+        *,
+        with_key: bool = False,
+        name: str | None = None,
+        **options: Unpack[StoreOptions],
+    ) -> KTable[K, R]:
+        """Return a table with a row for each key that one of the tables has; the joiner gets None for a missing row.
+
+        ::
+
+            time      1        2        3              4
+            left      a: 1              a deleted
+            right              a: x                    a deleted
+            result    a: 1-    a: 1x    a: -x          a deleted
+
+        Semantics: Kafka Streams' KTable-KTable outer join.
+        """
+        return self._joined("outer_join", other, joiner, store, with_key, name, options)
+
+    def _joined(
+        self,
+        verb: str,
+        other: TableBase[Any, Any],
+        joiner: Callable[..., Any],
+        store: StoreLike | None,
+        with_key: bool,
+        name: str | None,
+        options: Any,
+    ) -> Any:
+        check_table(verb, other)
+        check_function(verb, joiner, *(("key", "left", "right") if with_key else ("left", "right")), what="joiner")
+        check_keys(verb, self.flow.serdes.key, other.flow.serdes.key)
+        left_outer, right_outer = verb != "join", verb == "outer_join"
+        names = self.recorder.names
+        kept = self._kept(verb, store, options, "KTABLE-MERGE-")
+        merge = ProcessorStep(names.step("KTABLE-MERGE-", name), TableMerge, {"sends_old": False})
+        if left_outer:
+            self.source.send_old_values(force=True)
+        if right_outer:
+            other.source.send_old_values(force=True)
+        left, right = self.source.getter(), other.source.getter()
+        join: Joiner = joiner if with_key else lambda key, mine, others: joiner(mine, others)
+        sides = (
+            join_step(
+                names.suffixed(name, "-join-this", "KTABLE-JOINTHIS-"),
+                {"joiner": join, "other": right, "needs_this": not right_outer, "needs_other": not left_outer},
+                self.source,
+            ),
+            join_step(
+                names.suffixed(name, "-join-other", "KTABLE-JOINOTHER-"),
+                {
+                    "joiner": lambda key, mine, others: join(key, others, mine),
+                    "other": left,
+                    "needs_this": not left_outer,
+                    "needs_other": not right_outer,
+                },
+                other.source,
+            ),
+        )
+        serdes = serdes_with(kept, options, Serdes(self.flow.serdes.key))
+        keep(merge, kept, serdes)
+        self.recorder.add(sides[0], self.flow.step)
+        self.recorder.add(sides[1], other.flow.step)
+        self.recorder.add(merge, *sides)
+        sources = self.flow.sources | other.flow.sources
+        self.recorder.copartition(sources)
+        kind = {"join": "inner", "left_join": "left", "outer_join": "outer"}[verb]
+        source = JoinedTable((self.source, other.source), (*sides, merge), kept, JoinedGetter(left, right, join, kind))
+        return self.recorder.kinds.table(
+            self.recorder, Flow(merge, serdes, sources), source, None if kept is None else kept.name
+        )
+
+
+def join_step(name: str, options: dict[str, Any], source: TableSource) -> ProcessorStep:
+    """Return the step that joins the updates of `source` with the rows that the getter `other` reads."""
+    getter: ValueGetter = options["other"]
+    return ProcessorStep(
+        name,
+        TableJoin,
+        {**options, "ignores_older": source.is_versioned, "sends_old": False},
+        stores=lambda writer: getter.stores,
+    )
+
+
+class JoinedTable(TableSource):
+    """The result of a join by key. Kafka Streams: KTableKTableJoinMerger."""
+
+    def __init__(
+        self,
+        parents: tuple[TableSource, TableSource],
+        steps: tuple[ProcessorStep, ...],
+        kept: Materialized | None,
+        view: ValueGetter,
+    ) -> None:
+        self._parents = parents
+        self._steps = steps
+        self._kept = kept
+        self._view = view
+
+    def getter(self) -> ValueGetter:
+        """Return how the result is read: from its store, or by joining both rows."""
+        return self._view if self._kept is None else StoreGetter(self._kept.name, versioned=self._kept.is_versioned)
+
+    @property
+    def is_versioned(self) -> bool:
+        """Whether its store keeps versions."""
+        return self._kept is not None and self._kept.is_versioned
+
+    def send_old_values(self, *, force: bool) -> bool:
+        """Send what was joined before, which takes the values before of both tables."""
+        for parent in self._parents:
+            parent.send_old_values(force=True)
+        for step in self._steps:
+            step.options["sends_old"] = True
+        return True
+
+
+def check_table(verb: str, other: Any) -> None:
+    """Refuse anything but a table of the same program. Raises TopologyError."""
+    if isinstance(other, StreamBase):
+        raise TopologyError(
+            f"{verb}: expected a KTable, found a KStream; a table is joined with the latest value of each key: write "
+            "stream.to_table(), or join the stream with the table: stream.join(table, joiner)"
+        )
+    if not isinstance(other, TableBase):
+        raise TopologyError(f"{verb}: expected a KTable, found {other!r}; make one with builder.table(TOPIC)")

@@ -1,0 +1,159 @@
+"""Tables without a store of their own: they are read through the tables that they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from penstock.context import ProcessorContext
+from penstock.processor import ValueTransformer
+from penstock.store import ValueAndTimestamp
+
+from ..graph.step import ProcessorStep
+from ..nodes.table_transform_values import transformer_context
+from ..state import Materialized
+from .values import Get, StoreGetter, TableSource, ValueGetter
+
+Compute = Callable[[Any, Any], Any]
+"""(key, value) -> the value of a derived table."""
+
+
+class DerivedTable(TableSource):
+    """A table that a function makes of another one, row by row. Kafka Streams: KTableFilter, KTableMapValues.
+
+    With a store it is read there; without one, `view` of the other table's getter reads it.
+    """
+
+    def __init__(
+        self,
+        step: ProcessorStep,
+        parent: TableSource,
+        kept: Materialized | None,
+        view: Callable[[ValueGetter], ValueGetter],
+    ) -> None:
+        self._step = step
+        self._parent = parent
+        self._kept = kept
+        self._view = view
+
+    def getter(self) -> ValueGetter:
+        """Return how the table is read."""
+        if self._kept is not None:
+            return StoreGetter(self._kept.name, versioned=self._kept.is_versioned)
+        return self._view(self._parent.getter())
+
+    @property
+    def is_versioned(self) -> bool:
+        """Whether its store keeps versions, or without a store, whether the other table's does."""
+        return self._parent.is_versioned if self._kept is None else self._kept.is_versioned
+
+    def send_old_values(self, *, force: bool) -> bool:
+        """Send the value before: that in the store, or one made of the other table's."""
+        if self._kept is not None or self._parent.send_old_values(force=force):
+            self._step.options["sends_old"] = True
+        return bool(self._step.options["sends_old"])
+
+
+class ComputedGetter(ValueGetter):
+    """Makes a table's value of that of another table."""
+
+    def __init__(self, parent: ValueGetter, compute: Compute) -> None:
+        self._parent = parent
+        self._compute = compute
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """The other table's stores."""
+        return self._parent.stores
+
+    @property
+    def is_versioned(self) -> bool:
+        """Whether the other table can be read as of a time."""
+        return self._parent.is_versioned
+
+    def open(self, context: ProcessorContext) -> Get:
+        """Return the function that reads the table."""
+        get, compute = self._parent.open(context), self._compute
+
+        def computed(key: Any) -> ValueAndTimestamp | None:
+            found = get(key)
+            value = None if found is None else compute(key, found[0])
+            return None if found is None or value is None else ValueAndTimestamp(value, found[1])
+
+        return computed
+
+    def open_as_of(self, context: ProcessorContext) -> Callable[[Any, int], ValueAndTimestamp | None]:
+        """Return the function that reads the table as of a time (ms)."""
+        get, compute = self._parent.open_as_of(context), self._compute
+
+        def computed(key: Any, time: int) -> ValueAndTimestamp | None:
+            found = get(key, time)
+            value = None if found is None else compute(key, found[0])
+            return None if found is None or value is None else ValueAndTimestamp(value, found[1])
+
+        return computed
+
+
+class TransformedGetter(ValueGetter):
+    """Makes a table's value with a transformer of its own, also where the other table has none."""
+
+    def __init__(
+        self,
+        parent: ValueGetter,
+        transformer: Callable[..., ValueTransformer],
+        arguments: Mapping[str, Any],
+        stores: tuple[str, ...],
+    ) -> None:
+        self._parent = parent
+        self._transformer = transformer
+        self._arguments = arguments
+        self._stores = stores
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """The other table's stores, and those of the transformer."""
+        return tuple(dict.fromkeys((*self._parent.stores, *self._stores)))
+
+    def open(self, context: ProcessorContext) -> Get:
+        """Return the function that reads the table."""
+        get, transformer = self._parent.open(context), self._transformer(**self._arguments)
+        transformer.init(transformer_context(context))
+
+        def transformed(key: Any) -> ValueAndTimestamp | None:
+            found = get(key)
+            value = transformer.transform(key, None if found is None else found[0])
+            return None if value is None else ValueAndTimestamp(value, -1 if found is None else found[1])
+
+        return transformed
+
+
+class JoinedGetter(ValueGetter):
+    """Joins the rows of two tables. `kind` is "inner", "left" or "outer"."""
+
+    def __init__(
+        self, left: ValueGetter, right: ValueGetter, joiner: Callable[[Any, Any, Any], Any], kind: str
+    ) -> None:
+        self._left = left
+        self._right = right
+        self._joiner = joiner
+        self._kind = kind
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """The stores of both tables."""
+        return tuple(dict.fromkeys((*self._left.stores, *self._right.stores)))
+
+    def open(self, context: ProcessorContext) -> Get:
+        """Return the function that reads the table."""
+        get_left, get_right, joiner = self._left.open(context), self._right.open(context), self._joiner
+        needs_left, needs_right = self._kind != "outer", self._kind == "inner"
+
+        def joined(key: Any) -> ValueAndTimestamp | None:
+            left, right = get_left(key), get_right(key)
+            if (left is None and (needs_left or right is None)) or (right is None and needs_right):
+                return None
+            value = joiner(key, None if left is None else left[0], None if right is None else right[0])
+            timestamp = max(-1 if left is None else left[1], -1 if right is None else right[1])
+            return None if value is None else ValueAndTimestamp(value, timestamp)
+
+        return joined
