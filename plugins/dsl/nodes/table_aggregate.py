@@ -34,7 +34,7 @@ class TableAggregate(TableOperator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        update, get, sends_old = self.compile_update(context), context.get_store(self._store).get, self._sends_old
+        update, get, sends_old = self.compile_update(context), self.compile_get(context), self._sends_old
         initializer, adder, subtractor = self._initializer, self._adder, self._subtractor
 
         def run(record: Record) -> None:
@@ -70,7 +70,7 @@ class TableReduce(TableOperator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        update, get, sends_old = self.compile_update(context), context.get_store(self._store).get, self._sends_old
+        update, get, sends_old = self.compile_update(context), self.compile_get(context), self._sends_old
         adder, subtractor = self._adder, self._subtractor
 
         def run(record: Record) -> None:

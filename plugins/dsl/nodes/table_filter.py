@@ -34,7 +34,7 @@ class TableFilter(TableOperator):
         keep, sends_old = self._keep, self._sends_old
         skips = sends_old and not self._forwards_all
         if self._store is not None:
-            update, get = self.compile_update(context), context.get_store(self._store).get
+            update, get = self.compile_update(context), self.compile_get(context)
 
             def run_with_store(record: Record) -> None:
                 key, change, timestamp, headers = record

@@ -25,7 +25,7 @@ class TableMapValues(TableOperator):
         """Return the function that gets each record."""
         function, sends_old = self._function, self._sends_old
         if self._store is not None:
-            update, get = self.compile_update(context), context.get_store(self._store).get
+            update, get = self.compile_update(context), self.compile_get(context)
 
             def run_with_store(record: Record) -> None:
                 key, change, timestamp, headers = record

@@ -30,7 +30,7 @@ class TableUpdates(TableOperator):
                 forward(new(Record, (key, new(Change, (value, None)), timestamp, headers)))
 
             return run_without_store
-        update, get, sends_old = self.compile_update(context), context.get_store(self._store).get, self._sends_old
+        update, get, sends_old = self.compile_update(context), self.compile_get(context), self._sends_old
 
         def run(record: Record) -> None:
             key, value, timestamp, headers = record

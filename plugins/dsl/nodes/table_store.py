@@ -14,6 +14,7 @@ from penstock.store_kinds.key_value import HeadersKeyValueStore
 from penstock.store_kinds.versioned import NOT_PUT, VALID_TO_UNDEFINED, VersionedKeyValueStore
 
 from .operator import Operator, new
+from .updates import flush_listener
 
 
 class NotLatest(Change):
@@ -43,26 +44,19 @@ class TableOperator(Operator):
         """With a cached store, have the updates forwarded when the cache is flushed."""
         super().init(context)
         if self._store is not None and context.get_store(self._store).record_cache is not None:
-            context.set_flush_listener(self._store, compile_listener(context, sends_old=self._sends_old))
+            context.set_flush_listener(self._store, flush_listener(context.forward, sends_old=self._sends_old))
+
+    def compile_get(self, context: ProcessorContext) -> Callable[[Any], Any]:
+        """Return the `get` of the table's store, whose entries begin with value and timestamp."""
+        assert self._store is not None
+        get: Callable[[Any], Any] = context.get_store(self._store).get
+        return get
 
     def compile_update(self, context: ProcessorContext) -> Update:
         """Return the function that puts an update in the store, if there is one, and forwards it."""
         if self._store is None:
             return _forwarding(context)
         return _putting(context, context.get_store(self._store))
-
-
-def compile_listener(context: ProcessorContext, *, sends_old: bool) -> Callable[[Record], None]:
-    """Return a flush listener that forwards a table's updates."""
-    forward = context.forward
-
-    def flushed(record: Record) -> None:
-        key, (latest, before), timestamp, headers = record
-        value = None if latest is None else latest[0]
-        old = before[0] if sends_old and before is not None else None
-        forward(new(Record, (key, new(Change, (value, old)), timestamp, headers)))
-
-    return flushed
 
 
 def _forwarding(context: ProcessorContext) -> Update:

@@ -40,7 +40,7 @@ class TableTransformValues(TableOperator):
         """Return the function that gets each record."""
         transform, sends_old = self._transformer.transform, self._sends_old
         if self._store is not None:
-            update, get = self.compile_update(context), context.get_store(self._store).get
+            update, get = self.compile_update(context), self.compile_get(context)
 
             def run_with_store(record: Record) -> None:
                 key, change, timestamp, headers = record

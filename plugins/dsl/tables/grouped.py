@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from penstock.errors import TopologyError
+from penstock.serde import Serde
 
 from ..functions import check_function
 from ..graph.recorder import Recorder
@@ -128,7 +129,7 @@ class KGroupedTable(Generic[K, V]):
     def _function(self, verb: str, what: str, function: Any, with_key: bool) -> Callable[[Any, Any, Any], Any]:
         arguments = ("key", "aggregate", "value") if with_key else ("aggregate", "value")
         check_function(verb, function, *arguments, what=what)
-        return function if with_key else lambda key, aggregate, value: function(aggregate, value)  # type: ignore[no-any-return]
+        return function if with_key else lambda key, aggregate, value: function(aggregate, value)
 
     def _aggregated(
         self,
@@ -180,6 +181,6 @@ class TableRepartition(Step):
     def write(self, writer: Writer) -> None:
         """Add the topic, and the nodes around it."""
         inner = value_of_internal_topic(self._serdes.value, writer.settings)
-        changes = ChangeSerde(writer.settings.value_serde if inner is None else inner)
+        changes: Serde[Any] = ChangeSerde(writer.settings.value_serde if inner is None else inner)
         serdes = Serdes(self._serdes.key, changes)
         writer.repartition(self._names, self.parent_names(), serdes, drops_null_keys=False)

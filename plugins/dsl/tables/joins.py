@@ -56,7 +56,8 @@ class TableJoins(TableBase[K, V]):
 
         Semantics: Kafka Streams' KTable-KTable join.
         """
-        return self._joined("join", other, joiner, store, with_key, name, options)
+        made: KTable[K, R] = self._joined("join", other, joiner, store, with_key, name, options)
+        return made
 
     def left_join(
         self,
@@ -79,7 +80,8 @@ class TableJoins(TableBase[K, V]):
 
         Semantics: Kafka Streams' KTable-KTable left join.
         """
-        return self._joined("left_join", other, joiner, store, with_key, name, options)
+        made: KTable[K, R] = self._joined("left_join", other, joiner, store, with_key, name, options)
+        return made
 
     def outer_join(
         self,
@@ -102,7 +104,8 @@ class TableJoins(TableBase[K, V]):
 
         Semantics: Kafka Streams' KTable-KTable outer join.
         """
-        return self._joined("outer_join", other, joiner, store, with_key, name, options)
+        made: KTable[K, R] = self._joined("outer_join", other, joiner, store, with_key, name, options)
+        return made
 
     def _joined(
         self,

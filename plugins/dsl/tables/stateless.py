@@ -18,6 +18,7 @@ from ..serdes import Serdes
 from ..state import StoreLike, StoreOptions
 from ..streams.base import K, V
 from .base import TableBase, keep, serdes_with
+from .values import ValueGetter
 from .views import ComputedGetter, DerivedTable, TransformedGetter
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ class TableStateless(TableBase[K, V]):
         `store` for the result, the table's value depends on when it is computed, unless the transformer always returns
         the same for the same row.
         """
-        if not callable(supplier) or (isinstance(supplier, type) and issubclass(supplier, Processor)):
+        if not callable(supplier) or _is_processor(supplier):
             raise TopologyError(
                 f"transform_values: expected a class derived from ValueTransformer, or a factory of one, found "
                 f"{supplier!r}; a Processor belongs behind to_stream()"
@@ -201,6 +202,14 @@ class TableStateless(TableBase[K, V]):
         keep(step, kept, serdes)
         self.recorder.add(step, self.flow.step)
         used = tuple(each if isinstance(each, str) else each.name for each in connected)
-        source = DerivedTable(step, self.source, kept, lambda parent: TransformedGetter(parent, supplier, given, used))
+
+        def view(parent: ValueGetter) -> ValueGetter:
+            return TransformedGetter(parent, supplier, given, used)
+
+        source = DerivedTable(step, self.source, kept, view)
         made: KTable[K, Any] = self._table(step, serdes, source, kept)
         return made
+
+
+def _is_processor(supplier: object) -> bool:
+    return isinstance(supplier, type) and issubclass(supplier, Processor)
