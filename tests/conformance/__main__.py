@@ -16,7 +16,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("directory", type=Path, help="a folder of vector files")
     parser.add_argument("--family", action="append", default=[], help="only this family (repeatable)")
     parser.add_argument("--topology", action="append", default=[], help="only this topology (repeatable)")
-    parser.add_argument("--driver", choices=("ttd", "spark"), default="ttd", help="what runs the cases")
+    parser.add_argument(
+        "--driver",
+        choices=("ttd", "spark", "kafka"),
+        default="ttd",
+        help="what runs the cases: the test driver, or Spark with the local log or a broker",
+    )
     parser.add_argument("--descriptions", action="store_true", help="compare describe() instead of running")
     given = parser.parse_args(arguments)
     if not given.directory.is_dir():
@@ -32,10 +37,10 @@ def main(arguments: list[str] | None = None) -> int:
         results = [check_description(entry) for entry in chosen]
     else:
         chosen = [case for case in cases if wanted(case["family"], case["topology"])]
-        if given.driver == "spark":
+        if given.driver != "ttd":
             from .spark_driver import spark_drivers
 
-            with spark_drivers() as make_driver:
+            with spark_drivers(on_kafka=given.driver == "kafka") as make_driver:
                 results = [check(case, make_driver) for case in chosen]
         else:
             results = [check(case, TestDriver) for case in chosen]

@@ -14,6 +14,7 @@ from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.spark.session import make_session
 from penstock.plugins.spark.stepping import SteppingDriver
+from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.program.nodes import SinkNode, TaskId
 from penstock.program.serdes import resolve_serde
 from penstock.record import OutputBatch, TopicPartition
@@ -23,27 +24,32 @@ from .runner import Case, application_of, headers_of, output_of
 
 
 @contextmanager
-def spark_drivers() -> Iterator[Callable[[Case], SparkCaseDriver]]:
-    """Start Spark and yield what makes a driver for a case; all share the session."""
-    session = make_session("local[2]")
-    try:
-        yield lambda case: SparkCaseDriver(case, session)
-    finally:
-        session.stop()
+def spark_drivers(*, on_kafka: bool = False) -> Iterator[Callable[[Case], SparkCaseDriver]]:
+    """Start Spark, and a broker if asked, and yield what makes a driver for a case; all share them."""
+    with ExitStack() as stack:
+        broker = stack.enter_context(KafkaBroker()).bootstrap if on_kafka else None
+        session = make_session("local[2]")
+        stack.callback(session.stop)
+        yield lambda case: SparkCaseDriver(case, session, broker)
 
 
 class SparkCaseDriver:
-    """Runs one case in a data directory of its own."""
+    """Runs one case in a data directory of its own, from and to the local log or a broker."""
 
     notes_side_effects = False
 
-    def __init__(self, case: Case, session: Any) -> None:
+    def __init__(self, case: Case, session: Any, broker: str | None = None) -> None:
         self._stack = ExitStack()
         try:
             directory = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-conformance-"))
-            self._application: Application = application_of(case).with_settings(data_dir=directory, parallelism=1)
-            self._log: Log = open_log(self._application.settings)
+            application = application_of(case).with_settings(data_dir=directory, parallelism=1)
+            if broker is not None:
+                application = application.with_settings(log=f"kafka:{broker}")
+            self._application: Application = application
+            self._log: Log = open_log(application.settings)
             self._stack.callback(self._log.close)
+            if broker is not None:
+                self._stack.callback(self._forget, set(self._log.topics()))
             program = self._application.program
             written = {output["topic"] for output in case["expected"]["outputs"]}
             self._sinks = sorted((set(program.sink_topics()) | written) - set(program.internal_topics))
@@ -119,6 +125,12 @@ class SparkCaseDriver:
 
     def dropped_records(self) -> int:
         return self._dropped
+
+    def _forget(self, before: set[str]) -> None:
+        """Leave the broker as it was."""
+        self._log.delete_commits(self._application.id)
+        for topic in set(self._log.topics()) - before:
+            self._log.delete_topic(topic)
 
     def close(self) -> None:
         self._stack.close()

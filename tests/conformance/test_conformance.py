@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from penstock.plugins.testing.kafka_broker import KafkaBroker
+
 from .runner import BUILDERS, Case, TestDriver, check, check_description, difference, load, play
 
 VECTORS = Path(__file__).parent / "vectors"
@@ -30,14 +32,14 @@ def test_every_topology_has_a_case() -> None:
     assert {case["topology"] for case in CASES} == set(BUILDERS)
 
 
-def shortened(case: Case) -> Case:
+def shortened(case: Case, ops: int = OPS_ON_SPARK) -> Case:
     """Return a case cut after a few ops, with what the test driver (which passes all of it) answers as what is
     expected."""
-    cut: Case = {**case, "inputs": case["inputs"][:OPS_ON_SPARK]}
+    cut: Case = {**case, "inputs": case["inputs"][:ops]}
     driver = TestDriver(cut)
     cut["expected"] = play(cut, driver)
     driver.close()
-    cut["expected"]["outputs"] = [each for each in case["expected"]["outputs"] if each["op"] < OPS_ON_SPARK]
+    cut["expected"]["outputs"] = [each for each in case["expected"]["outputs"] if each["op"] < ops]
     return cut
 
 
@@ -50,6 +52,25 @@ def test_sample_on_spark(case: Case, spark: Any) -> None:
 
     cut = shortened(case)
     driver = SparkCaseDriver(cut, spark)
+    try:
+        assert difference(cut, play(cut, driver)) == ""
+    finally:
+        driver.close()
+
+
+ON_KAFKA = ("stream_pipeline", "windowed_aggregate", "stream_stream_join", "foreign_key_join")
+OPS_ON_KAFKA = 5
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize(
+    "case", [case for case in FIRST_OF_EACH if case["topology"] in ON_KAFKA], ids=lambda case: case["topology"]
+)
+def test_sample_on_kafka(case: Case, spark: Any, broker: KafkaBroker) -> None:
+    from .spark_driver import SparkCaseDriver
+
+    cut = shortened(case, OPS_ON_KAFKA)
+    driver = SparkCaseDriver(cut, spark, broker.bootstrap)
     try:
         assert difference(cut, play(cut, driver)) == ""
     finally:
