@@ -116,3 +116,11 @@ def table_table_join(builder: StreamsBuilder, params: Params) -> None:
 def table_self_join(builder: StreamsBuilder, params: Params) -> None:
     made = table(builder, "in", params["table"])
     joined(made, made.map_values(mapper("upper"), with_key=True), params).to_stream().to("out", **SERDES)
+
+
+@program
+def stream_to_table(builder: StreamsBuilder, params: Params) -> None:
+    stream = builder.stream("in", **SERDES)
+    if "select" in params:
+        stream = stream.select_key(selector(params["select"]), with_key=True)
+    stream.to_table("tbl", **SERDES).to_stream().to("out", **SERDES)
