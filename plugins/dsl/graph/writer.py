@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from penstock.clock import Duration
 from penstock.errors import TopologyError
 from penstock.extractors import TimestampExtractor
 from penstock.program.builder import Topology
@@ -32,7 +33,7 @@ class Consumed:
 
     serdes: Serdes
     timestamp_extractor: TimestampExtractor | None = None
-    offset_reset: str | None = None
+    offset_reset: Duration | None = None
 
 
 class Writer:
