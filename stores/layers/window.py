@@ -180,13 +180,13 @@ class BucketWindowStore(WindowStore[Any, Any]):
         if window_start < 0:
             raise StoreError(f"store {self.name!r}: a window starts at 0 ms or later, found {window_start}")
         self.retention.load()
-        if self._duplicates and value is None:
-            return
         if window_start <= self.retention.kept_after:
             self.keys.to_bytes(key)  # raises for a wrong key
             self.retention.drop(window_start)
             return
         if self._duplicates:
+            if value is None:
+                return
             value = self.values.checked(value)
             data = None if value is None else self.values.to_bytes(key, value)
             self.retention.take_number()

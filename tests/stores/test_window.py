@@ -37,13 +37,13 @@ class WindowModel:
     late: int = 0
 
     def put(self, raw: bytes, value: Any, start: int) -> None:
-        if value is None and self.duplicates:
-            return
-        self.newest = max(self.newest, start)
+        if value is not None or not self.duplicates:
+            self.newest = max(self.newest, start)
         if self.is_expired(start):
             self.late += 1
         elif value is None:
-            self.rows.pop((raw, start), None)
+            if not self.duplicates:
+                self.rows.pop((raw, start), None)
         elif self.duplicates:
             self.rows.setdefault((raw, start), []).append(value)
         else:
