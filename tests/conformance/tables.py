@@ -29,9 +29,17 @@ def to_stream_rekey(builder: StreamsBuilder, params: Params) -> None:
     stream.to("out", **SERDES)
 
 
+@program
 def table_pipeline(builder: StreamsBuilder, params: Params) -> None:
     made = with_steps(table(builder, "in", params["table"]), params["steps"])
     made.to_stream().to("out", **SERDES)
+
+
+def suppressed(made: Table, spec: Params) -> Table:
+    """Return a table with the suppression that a suppress object of the vectors describes."""
+    until = "window_closes" if spec["until"] == "window_closes" else f"{spec['ms']}ms"
+    full = {"emit_early": "emit_early", "shut_down": "stop", None: None}[spec.get("full")]
+    return made.suppress(until, max_records=spec.get("max_records"), when_full=full)
 
 
 def with_steps(made: Table, steps: list[Params]) -> Table:
@@ -44,13 +52,11 @@ def with_steps(made: Table, steps: list[Params]) -> Table:
                 made = made.filter_not(predicate(step["pred"]), with_key=True, **kept)
             case "map_values":
                 made = made.map_values(mapper(step["fn"]), with_key=True, **kept)
+            case "suppress":
+                made = suppressed(made, step)
             case _:
                 raise AssertionError(step)
     return made
-
-
-if hasattr(KTable, "suppress"):
-    program(table_pipeline)
 
 
 class KeyAndValue(ValueTransformer):
@@ -116,21 +122,3 @@ def table_table_join(builder: StreamsBuilder, params: Params) -> None:
 def table_self_join(builder: StreamsBuilder, params: Params) -> None:
     made = table(builder, "in", params["table"])
     joined(made, made.map_values(mapper("upper"), with_key=True), params).to_stream().to("out", **SERDES)
-
-
-@program
-def stream_to_table(builder: StreamsBuilder, params: Params) -> None:
-    stream = builder.stream("in", **SERDES)
-    if "select" in params:
-        stream = stream.select_key(selector(params["select"]), with_key=True)
-    stream.to_table("tbl", **SERDES).to_stream().to("out", **SERDES)
-
-
-@program
-def foreign_key_join(builder: StreamsBuilder, params: Params) -> None:
-    left, right = table(builder, "left", params["left"]), table(builder, "right", params["right"])
-    foreign_key = selector(params.get("fk", "before_colon"))
-    verb = {"inner": left.join, "left": left.left_join}[params["type"]]
-    kept: Any = {"store": params["store"], **SERDES} if "store" in params else {}
-    made: Table = verb(right, joiner, foreign_key=lambda value: foreign_key(None, value), **kept)
-    made.to_stream().to("out", **SERDES)

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from penstock.clock import Duration
 from penstock.errors import TopologyError
 from penstock.extractors import TimestampExtractor
 from penstock.program.builder import Topology
@@ -14,7 +13,6 @@ from penstock.program.key_filter import DropNullKeys
 from penstock.program.nodes import Partitioner
 from penstock.settings.settings import Settings
 
-from ..nodes.pass_through import PassThrough
 from ..serdes import Serdes, key_of_topic, value_of_internal_topic, value_of_topic
 
 
@@ -34,7 +32,7 @@ class Consumed:
 
     serdes: Serdes
     timestamp_extractor: TimestampExtractor | None = None
-    offset_reset: Duration | None = None
+    offset_reset: str | None = None
 
 
 class Writer:
@@ -90,16 +88,12 @@ class Writer:
         partitions: int | None = None,
         partitioner: Partitioner | None = None,
         drops_null_keys: bool = True,
-        keeps_null_keys: bool = False,
     ) -> None:
-        """Add a repartition topic: the filter of records without a key, the sink, and the source that reads it.
-
-        With `keeps_null_keys` the filter lets all pass; without `drops_null_keys` there is none.
-        """
+        """Add a repartition topic: the filter of records without a key, the sink, and the source that reads it."""
         above = self.names_of(parents)
         key, value = key_of_topic(serdes.key, self.settings), value_of_internal_topic(serdes.value, self.settings)
         if drops_null_keys:
-            self.topology.add_processor(names.filter, PassThrough if keeps_null_keys else DropNullKeys, above)
+            self.topology.add_processor(names.filter, DropNullKeys, above)
             above = [names.filter]
         self.topology.add_internal_topic(names.topic, partitions)
         self.topology.add_sink(
