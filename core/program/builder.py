@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..clock import Duration
 from ..errors import TopologyError
 from ..extractors import TimestampExtractor
 from ..processor import Processor, ValueTransformer
@@ -83,12 +84,13 @@ class Topology:
         key_serde: SerdeLike = None,
         value_serde: SerdeLike = None,
         timestamp_extractor: TimestampExtractor | None = None,
-        offset_reset: str | None = None,
+        offset_reset: Duration | None = None,
     ) -> Topology:
         """Add a node that reads `topics`, or all topics of the log whose whole name matches `pattern`.
 
-        What is not given is the application's default. `offset_reset` is "earliest" or "latest": where a new
-        application starts. A topic belongs to one source: two readers of a topic are two children of its source.
+        What is not given is the application's default. `offset_reset` says where a new application starts: "earliest",
+        "latest", or how far back in time ("1d": at the first record that is at most a day old). A topic belongs to one
+        source: two readers of a topic are two children of its source.
         """
         self._draft.add(
             self._draft.source(name, topics, pattern, key_serde, value_serde, timestamp_extractor, offset_reset)

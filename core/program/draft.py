@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..errors import TopologyError
+from ..clock import Duration
+from ..errors import ConfigError, TopologyError
 from ..extractors import TimestampExtractor
+from ..offset_reset import offset_reset_text
 from ..store import StoreBuilder
 from .checks import (
     check_builder,
@@ -118,7 +120,7 @@ class Draft:
         key_serde: SerdeLike,
         value_serde: SerdeLike,
         timestamp_extractor: TimestampExtractor | None,
-        offset_reset: str | None,
+        offset_reset: Duration | None,
     ) -> SourceNode:
         """Return a source node. Raises TopologyError for what no source can read."""
         where = f"source {name!r}"
@@ -146,11 +148,13 @@ class Draft:
                 raise TopologyError(f"{where}: {pattern!r} is not a regular expression: {error}") from error
             if not isinstance(compiled.pattern, str):
                 raise TopologyError(f"{where}: the pattern {pattern!r} is of bytes; topics have names of text")
-        if offset_reset not in (None, "earliest", "latest"):
-            raise TopologyError(f"{where}: offset_reset is 'earliest' or 'latest', found {offset_reset!r}")
+        try:
+            reset = None if offset_reset is None else offset_reset_text(offset_reset, f"{where}: offset_reset")
+        except ConfigError as error:
+            raise TopologyError(str(error)) from None
         check_function(where, "timestamp_extractor", timestamp_extractor)
         check_serdes(where, key_serde, value_serde)
-        return SourceNode(name, topics, compiled, key_serde, value_serde, timestamp_extractor, offset_reset)
+        return SourceNode(name, topics, compiled, key_serde, value_serde, timestamp_extractor, reset)
 
     def check_declared(self, builder: StoreBuilder) -> None:
         """Refuse what declares no store, and a store whose name is taken by another one."""

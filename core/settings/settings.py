@@ -13,6 +13,7 @@ from ..clock import Duration, duration_ms
 from ..errors import ConfigError, PluginError
 from ..extractors import TimestampExtractor, fail_on_invalid_timestamp
 from ..handlers import DeadLetter, Handler, Retry, fail, skip
+from ..offset_reset import offset_reset_text
 from ..program.serdes import DEFAULTS, SerdeLike
 from ..wrapping import ProcessorWrapper
 from .layers import CODE, Layer, add_origin_to_errors
@@ -20,7 +21,6 @@ from .secret import ClientSettings, Secret, hide
 
 HANDLERS = ("deserialization_handler", "processing_handler", "production_handler")
 _CHOICES = {
-    "offset_reset": ("earliest", "latest"),
     "processing_guarantee": ("exactly_once", "at_least_once"),
     "offset_out_of_range": ("fail", "earliest", "latest"),
     "topology_optimization": ("none", "all"),
@@ -57,8 +57,9 @@ class Settings:
     """Serde of keys and values for stores that name none."""
     timestamp_extractor: TimestampExtractor = fail_on_invalid_timestamp
     """For sources that name none."""
-    offset_reset: str = "earliest"
-    """Where a new application starts in topics whose source has no `offset_reset`: `earliest` or `latest`."""
+    offset_reset: Duration = "earliest"
+    """Where a new application starts in topics whose source has no `offset_reset`: `earliest`, `latest`, or how far
+    back in time, such as `1d`."""
     max_task_idle: Duration | None = "0ms"
     """How long a task waits for data on an empty input while others have some. "0ms": for what the log already has;
     None: never."""
@@ -153,6 +154,7 @@ class Settings:
         explicit = self.explicit_internal_names
         if not isinstance(explicit, bool):
             raise ConfigError(f"setting 'explicit_internal_names': expected True or False, found {explicit!r}")
+        offset_reset_text(self.offset_reset, "setting 'offset_reset'")
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ConfigError(

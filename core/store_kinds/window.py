@@ -81,7 +81,7 @@ class WindowStore(ReadOnlyWindowStore[K, V]):
     """A value for each key and window. A value of None is no value: putting it deletes the window.
 
     A put whose window has expired already is dropped and counted. If the store retains duplicates, each put adds an
-    entry, and a put of None does nothing. Semantics: Kafka Streams' WindowStore.
+    entry, and a put of None does nothing else. Semantics: Kafka Streams' WindowStore.
     """
 
     @abstractmethod

@@ -29,10 +29,7 @@ Run = Callable[[Record], Any]
 
 
 class Nodes:
-    """The nodes of one task: their functions, processors and contexts, and the counts of records between them.
-
-    `engine_values` are, by node, the numbers that the engine's own operators saved with the last commit.
-    """
+    """The nodes of one task: their functions, processors and contexts, and the counts of records between them."""
 
     def __init__(
         self,
@@ -41,14 +38,12 @@ class Nodes:
         outputs: Outputs,
         failures: Failures,
         metrics: Mapping[str, NodeMetrics],
-        engine_values: Mapping[str, Mapping[str, int]],
     ) -> None:
         self._subtopology = subtopology
         self._shared = shared
         self._outputs = outputs
         self._failures = failures
         self._metrics = metrics
-        self._saved_values = engine_values
         self._nodes = {node.name: node for node in subtopology.nodes}
         self._contexts: dict[str, TransformerContext] = {}
         self._processors: dict[str, Processor | ValueTransformer] = {}
@@ -107,16 +102,16 @@ class Nodes:
 
     def _compile_processor(self, node: ProcessorNode, forward: Callable[..., None]) -> Run:
         processor = self._processors[node.name] = make_processor(node, self._shared.settings.processor_wrapper)
-        metrics, values = self._metrics[node.name], self._saved_values.get(node.name, {})
+        metrics = self._metrics[node.name]
         if isinstance(processor, ValueTransformer):
-            self._contexts[node.name] = TransformerContext(self._shared, node, metrics, values)
+            self._contexts[node.name] = TransformerContext(self._shared, node, metrics)
             transform = processor.transform
 
             def run(record: Record) -> None:
                 forward(_record(Record, (record[0], transform(record[0], record[1]), record[2], record[3])))
 
             return run
-        context = self._contexts[node.name] = NodeContext(self._shared, node, metrics, values, forward)
+        context = self._contexts[node.name] = NodeContext(self._shared, node, metrics, forward)
         self._shared.timers.add(node.name, self._shared.stores, processor.on_timer)
         process = processor.bind(context)
         if any(self._shared.stores[store].record_cache is not None for store in node.stores):
@@ -189,7 +184,7 @@ class Nodes:
 
     def engine_values(self) -> dict[str, dict[str, int]]:
         """Return by node the numbers to save with the next commit."""
-        return {name: context.engine_values for name, context in self._contexts.items() if context.engine_values}
+        return {name: values for name, values in self._shared.engine_values.items() if values and name in self._nodes}
 
     def count(self) -> None:
         """Bring the metrics' counts of records up to date from those of the edges."""

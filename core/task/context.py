@@ -24,7 +24,10 @@ Schedule = Callable[[str, Duration, Punctuator, PunctuationType, int | None, str
 
 @dataclass(frozen=True)
 class Shared:
-    """What all contexts of one task share. `takes_commit_requests`: whether a processor's `commit` has an effect."""
+    """What all contexts of one task share. `takes_commit_requests`: whether a processor's `commit` has an effect.
+
+    `engine_values` are, by node, the numbers that the engine's own operators saved with the last commit.
+    """
 
     application_id: str
     task_id: str
@@ -36,14 +39,13 @@ class Shared:
     schedule: Schedule
     takes_commit_requests: bool
     timers: Timers
+    engine_values: dict[str, dict[str, int]]
 
 
 class TransformerContext:
-    """The context of a ValueTransformer: everything but forwarding. `engine_values` are those of the last commit."""
+    """The context of a ValueTransformer: everything but forwarding."""
 
-    def __init__(
-        self, shared: Shared, node: ProcessorNode, metrics: NodeMetrics, engine_values: Mapping[str, int]
-    ) -> None:
+    def __init__(self, shared: Shared, node: ProcessorNode, metrics: NodeMetrics) -> None:
         self._shared = shared
         self._progress = shared.progress
         self._node = node
@@ -51,8 +53,12 @@ class TransformerContext:
         self.task_id = shared.task_id
         self.node = node.name
         self.metrics = metrics
-        self.engine_values = dict(engine_values)
+        self.engine_values = self.engine_values_of(node.name)
         """Numbers that the engine's own operators save with every commit, by name."""
+
+    def engine_values_of(self, node: str) -> dict[str, int]:
+        """Return the `engine_values` of another node of this task, for operators that share them."""
+        return self._shared.engine_values.setdefault(node, {})
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -119,10 +125,9 @@ class NodeContext(TransformerContext):
         shared: Shared,
         node: ProcessorNode,
         metrics: NodeMetrics,
-        engine_values: Mapping[str, int],
         forward: Callable[..., None],
     ) -> None:
-        super().__init__(shared, node, metrics, engine_values)
+        super().__init__(shared, node, metrics)
         self.forward = forward
 
     def timer(self, key: Any, at: int, clock: PunctuationType) -> None:

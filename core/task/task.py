@@ -108,9 +108,9 @@ class Task:
         shared = Shared(
             application_id, name, settings, stores, self.global_stores, read_only_views(subtopology, stores), progress,
             schedule, not takes_whole_batches,
-            self._punctuators.timers,
+            self._punctuators.timers, {node: dict(values) for node, values in state.get("nodes", {}).items()},
         )  # fmt: skip
-        self._nodes = Nodes(subtopology, shared, self._outputs, self._failures, self._metrics, state.get("nodes", {}))
+        self._nodes = Nodes(subtopology, shared, self._outputs, self._failures, self._metrics)
         try:
             self._nodes.compile(queues)
             self._nodes.init(self._schedules)

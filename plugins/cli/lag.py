@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.clock import duration_ms
+from penstock.clock import SystemClock, duration_ms
 
 from .application import application_options, find_application
 from .command import Command, verbose_option
@@ -79,7 +79,7 @@ def _find(application: Application, log: Log) -> list[PartitionLag]:
     from penstock.plugins.runtime.application.lag import find_lag
     from penstock.plugins.runtime.application.preparation import resolve
 
-    return find_lag(application, resolve(application, log), log)
+    return find_lag(application, resolve(application, log), log, SystemClock().now_ms())
 
 
 def _show(application: Application, rows: list[PartitionLag], total: int, *, as_json: bool, follow: bool) -> None:

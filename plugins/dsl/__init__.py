@@ -1,6 +1,7 @@
 """The streams DSL: verbs on streams and tables, which build a plain Topology. It may import core and store kinds."""
 
 from .builder import StreamsBuilder
+from .join_windows import JoinWindows, within
 from .streams.grouped import KGroupedStream
 from .streams.kstream import KStream
 from .streams.windowed import SessionWindowedKStream, TimeWindowedKStream
@@ -9,6 +10,7 @@ from .windowed_serdes import SessionWindowedSerde, TimeWindowedSerde
 from .windows import SessionWindows, SlidingWindows, TimeWindows, hopping, sessions, sliding, tumbling, unlimited
 
 __all__ = [
+    "JoinWindows",
     "KGroupedStream",
     "KStream",
     "KTable",
@@ -25,4 +27,5 @@ __all__ = [
     "sliding",
     "tumbling",
     "unlimited",
+    "within",
 ]

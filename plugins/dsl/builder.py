@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Unpack
 
+from penstock.clock import Duration
 from penstock.errors import TopologyError
 from penstock.extractors import TimestampExtractor
 from penstock.processor import Processor
@@ -50,13 +51,13 @@ class StreamsBuilder(TopologyBuilder):
         key_serde: SerdeLike = None,
         value_serde: SerdeLike = None,
         timestamp_extractor: TimestampExtractor | None = None,
-        offset_reset: str | None = None,
+        offset_reset: Duration | None = None,
         name: str | None = None,
     ) -> KStream[Any, Any]:
         """Return the stream of the records of `topics`, or of all topics whose whole name matches `pattern`.
 
-        What is not given is the application's default. `offset_reset` is "earliest" or "latest": where a new
-        application starts.
+        What is not given is the application's default. `offset_reset` says where a new application starts: "earliest",
+        "latest", or how far back in time, such as "1d".
         """
         if bool(topics) == (pattern is not None):
             raise TopologyError("stream: expected names of topics, or pattern=, and not both; write stream(TOPIC)")
@@ -77,7 +78,7 @@ class StreamsBuilder(TopologyBuilder):
         key_serde: SerdeLike = None,
         value_serde: SerdeLike = None,
         timestamp_extractor: TimestampExtractor | None = None,
-        offset_reset: str | None = None,
+        offset_reset: Duration | None = None,
         name: str | None = None,
         **options: Unpack[TableOptions],
     ) -> KTable[Any, Any]:

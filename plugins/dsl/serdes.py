@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
-from penstock.program.serdes import NodeDefaults, SerdeLike
+from penstock.errors import TopologyError
+from penstock.program.serdes import DEFAULTS, NodeDefaults, SerdeLike, resolve_serde
 from penstock.serde import Serde
 
 from .windowed_serdes import SessionWindowedSerde, TimeWindowedSerde
@@ -63,3 +65,34 @@ def key_of_store(serde: KnownSerde, settings: NodeDefaults) -> SerdeLike:
 def value_of_store(serde: KnownSerde, settings: NodeDefaults) -> SerdeLike:
     """Return the serde of a store's values; None is the default of the state."""
     return settings.value_serde if isinstance(serde, Default) else value_of_topic(serde)
+
+
+def check_same_keys(verb: str, left: KnownSerde, right: KnownSerde, settings: NodeDefaults | None = None) -> None:
+    """Refuse to join by keys that have different serdes: equal keys would be in different partitions.
+
+    What depends on the settings is not compared without them. Raises TopologyError.
+    """
+    if left is None or right is None or left == right:
+        return
+    if settings is None and (_depends_on_settings(left) or _depends_on_settings(right)):
+        return
+    one, two = (resolve_serde(_key(each, settings), None, verb) for each in (left, right))
+    if one.written_form() != two.written_form():
+        raise TopologyError(
+            f"{verb}: the keys of the left side have the serde {_shown(one)}, and those of the right side "
+            f"{_shown(two)}, so equal keys would be in different partitions: send one side through "
+            'repartition("NAME", key_serde=...) with the serde of the other'
+        )
+
+
+def _key(serde: KnownSerde, settings: NodeDefaults | None) -> SerdeLike:
+    found = key_of_topic(serde, DEFAULTS if settings is None else settings)
+    return settings.key_serde if found is None and settings is not None else found
+
+
+def _depends_on_settings(serde: KnownSerde) -> bool:
+    return isinstance(serde, Default) or (isinstance(serde, WindowedKey) and _depends_on_settings(serde.inner))
+
+
+def _shown(serde: Serde[Any]) -> str:
+    return type(serde).__name__

@@ -123,7 +123,7 @@ class ApplicationEngine(Engine):
         return True
 
     def _run_all(self, names: Sequence[str], plan: SlotPlan, known: Mapping[str, KnownCommit]) -> list[TaskResult]:
-        failed = self._prepare(names, known)
+        failed = self._prepare(names, plan.clock_ms, known)
         current = self._are_current(names)
         results = []
         for name in names:
@@ -141,7 +141,7 @@ class ApplicationEngine(Engine):
             if name not in plan.ends and (is_due or (committer is not None and committer.expires())):
                 yield name
 
-    def _prepare(self, names: Iterable[str], known: Mapping[str, KnownCommit]) -> dict[str, Exception]:
+    def _prepare(self, names: Iterable[str], clock_ms: int, known: Mapping[str, KnownCommit]) -> dict[str, Exception]:
         """Open tasks as far as that can be done side by side; return the errors of those that failed.
 
         Raises RuntimeUnavailableError before any is opened when the limit of open files is too low for all.
@@ -162,7 +162,7 @@ class ApplicationEngine(Engine):
 
         def prepare(name: str) -> None:
             try:
-                self._tasks[name].prepare(known.get(name))
+                self._tasks[name].prepare(clock_ms, known.get(name))
             except Exception as error:
                 failed[name] = error
 

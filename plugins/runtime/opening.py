@@ -40,16 +40,16 @@ class LastCommit:
         self._log = log
         self._where = f"application {application.id!r}, task {task_id}"
 
-    def of(self, committer: TaskCommitter, state: TaskState) -> Commit:
+    def of(self, committer: TaskCommitter, state: TaskState, wall_clock_ms: int) -> Commit:
         """Return the last commit, with a position for every partition; commit first if there is none like that.
 
         Raises IncompatibleStateError when the log has lost a commit or a position.
         """
         commit = committer.committed
         if commit is None:
-            return self._make_first(committer, state)
+            return self._make_first(committer, state, wall_clock_ms)
         if set(commit.positions) != set(self._partitions):
-            commit = self._with_new_partitions(commit)
+            commit = self._with_new_partitions(commit, wall_clock_ms)
             committer.commit(commit, [])
         return commit
 
@@ -75,7 +75,7 @@ class LastCommit:
                 f"(version {known.version}): the log lost data or is another one. {ways_on(self._settings)}"
             )
 
-    def _make_first(self, committer: TaskCommitter, state: TaskState) -> Commit:
+    def _make_first(self, committer: TaskCommitter, state: TaskState, wall_clock_ms: int) -> Commit:
         """Commit the starting positions and the empty version, so that a task without a commit has never run.
 
         Raises IncompatibleStateError when the changelog proves that it had one.
@@ -89,12 +89,12 @@ class LastCommit:
                 f"(state version {max(proven)}): {NO_COMMIT}. {ways_on(self._settings)}"
             )
         version = state.new_version(None)
-        commit = Commit(self._inputs.starting_positions(given), version)
+        commit = Commit(self._inputs.starting_positions(given, wall_clock_ms), version)
         state.append_delta({}, version, commit)
         committer.commit(commit, [])
         return commit
 
-    def _with_new_partitions(self, commit: Commit) -> Commit:
+    def _with_new_partitions(self, commit: Commit, wall_clock_ms: int) -> Commit:
         """Return `commit` with starting positions for the partitions of a topic that was added.
 
         Raises IncompatibleStateError for a partition that the task has read before and whose position is gone.
@@ -107,7 +107,8 @@ class LastCommit:
                 "the topic was deleted and made again, or the log lost data. "
                 f"What it would read now is not what follows on its state. {ways_on(self._settings, partly=True)}"
             )
-        starting = self._inputs.starting_positions(self._log.committed(self._application.id, self._partitions))
+        given = self._log.committed(self._application.id, self._partitions)
+        starting = self._inputs.starting_positions(given, wall_clock_ms)
         for partition in new:
             _log.info("%s: reads %s from now on, from offset %d", self._where, partition, starting[partition])
         positions = {partition: commit.positions.get(partition, starting[partition]) for partition in self._partitions}

@@ -10,19 +10,14 @@ from penstock.log import Commit, Log
 from penstock.program.nodes import SourceNode, Subtopology, TaskId, decorate
 from penstock.record import RecordBatch, TopicPartition
 from penstock.settings.application import Application
-from penstock.settings.settings import Settings
 from penstock.task.failures import FailureKey
 from penstock.task.inputs import Want
 from penstock.task.task import Task
 
 from .refill import Refill
+from .starting_offsets import offset_reset_of, starting_offsets
 
 _log = logging.getLogger("penstock.worker")
-
-
-def starts_at_end(source: SourceNode, settings: Settings) -> bool:
-    """Return whether partitions of `source` that have no position are read from their end (`offset_reset`: latest)."""
-    return (source.offset_reset or settings.offset_reset) == "latest"
 
 
 class InputPartitions:
@@ -66,15 +61,15 @@ class InputPartitions:
                 f"topic {topic!r} does not exist in the log; create it: penstock topics create {topic}"
             ) from error
 
-    def starting_positions(self, given: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int]:
-        """Return a position for every partition: the given one; for None the start or end, as `offset_reset` says."""
-        partitions = [partition for partition, _ in self.sources]
-        starts = self._log.start_offsets(partitions)
-        ends = self._log.end_offsets(partitions)
-        positions = {
-            partition: ends[partition] if starts_at_end(source, self._settings) else starts[partition]
+    def starting_positions(
+        self, given: Mapping[TopicPartition, int | None], wall_clock_ms: int
+    ) -> dict[TopicPartition, int]:
+        """Return a position for every partition: the given one; for None, where `offset_reset` says."""
+        resets = {
+            partition: offset_reset_of(source, self._settings, is_internal=partition in self.internal)
             for partition, source in self.sources
         }
+        positions = starting_offsets(self._log, resets, wall_clock_ms)
         return positions | {partition: position for partition, position in given.items() if position is not None}
 
     def refills(self, commit: Commit, attempt: Callable[[FailureKey], int]) -> list[Refill]:

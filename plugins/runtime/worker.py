@@ -240,11 +240,11 @@ class TaskWorker:
             self.abandon("taken over")
         why = self._why_closed
         if self._commit is None:
-            self.prepare(known)
+            self.prepare(wall_clock_ms, known)
         self._start(wall_clock_ms)
         return why
 
-    def prepare(self, known: KnownCommit | None = None) -> None:
+    def prepare(self, wall_clock_ms: int, known: KnownCommit | None = None) -> None:
         """Do the part of opening that waits for the log, if the task is not open: fence, last commit, first commit.
 
         One thread may prepare a task while others prepare other tasks. The next batch does the rest. Raises as
@@ -253,12 +253,12 @@ class TaskWorker:
         if self._commit is not None:
             return
         try:
-            self._prepare(known)
+            self._prepare(wall_clock_ms, known)
         except BaseException:
             self.abandon("failed")
             raise
 
-    def _prepare(self, known: KnownCommit | None) -> None:
+    def _prepare(self, wall_clock_ms: int, known: KnownCommit | None) -> None:
         # Take the fence first: a predecessor cannot change what is read after it.
         committer = self._committer = self._log.open_committer(self._application.id, str(self.id), self.partitions)
         self._last_commit.check(committer.committed, known)
@@ -270,7 +270,7 @@ class TaskWorker:
             changelog = open_changelog(self._settings, self._application.id, str(self.id), self._log, layouts.now)
         directory = self._resources.task_directory(self._application, str(self.id))
         self._state = TaskState(self._application, self.id, directory, changelog, layouts, self._task_count)
-        self._commit = self._last_commit.of(committer, self._state)
+        self._commit = self._last_commit.of(committer, self._state, wall_clock_ms)
 
     def _start(self, wall_clock_ms: int) -> None:
         """Do the rest of opening: stores and processors belong to one thread."""

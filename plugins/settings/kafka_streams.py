@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from penstock import extractors, handlers
+from penstock import extractors, handlers, offset_reset
 from penstock.errors import ConfigError
 from penstock.settings.names import Key, NoCounterpartError
 
@@ -119,7 +119,7 @@ KAFKA_STREAMS: Mapping[str, tuple[str, Convert]] = {
     "default.key.serde": ("key_serde", _serde),
     "default.value.serde": ("value_serde", _serde),
     "default.timestamp.extractor": ("timestamp_extractor", _extractor),
-    "auto.offset.reset": ("offset_reset", lambda value: value),
+    "auto.offset.reset": ("offset_reset", offset_reset.of_kafka),
     "max.task.idle.ms": ("max_task_idle", _idle),
     "deserialization.exception.handler": ("deserialization_handler", _handler),
     "default.deserialization.exception.handler": ("deserialization_handler", _handler),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from penstock.log import Log
+from penstock.offset_reset import EARLIEST, LATEST
+from penstock.plugins.runtime.starting_offsets import starting_offsets
 from penstock.record import TopicPartition
 
 _PAUSES = 20
@@ -18,7 +20,8 @@ _ACTIVE_SECONDS = 10.0
 class Lags:
     """The lags of one application's input partitions, as of the last `look`.
 
-    `internal` and `latest`: topics that are the application's own, and topics that it first reads at their end.
+    `internal`: topics that are the application's own. `resets`: how topics are first read that are not read from their
+    start; `now_ms` returns the wall clock, which that may depend on.
     `behind` has the positions that are below their ends, by partition; `ends` all ends. `seconds` is a clock that never
     goes back.
     """
@@ -29,7 +32,8 @@ class Lags:
         application_id: str,
         partitions: Sequence[TopicPartition],
         internal: Collection[str],
-        latest: Collection[str],
+        resets: Mapping[str, str],
+        now_ms: Callable[[], int],
         seconds: Callable[[], float],
     ) -> None:
         self._log = log
@@ -37,7 +41,8 @@ class Lags:
         self._partitions = partitions
         self._internal = [each for each in partitions if each.topic in internal]
         self._sources = [each for each in partitions if each.topic not in internal]
-        self._latest = frozenset(latest)
+        self._resets = resets
+        self._now_ms = now_ms
         self._targets: Mapping[TopicPartition, int] = {}
         self._is_settled = False
         self._seconds = seconds
@@ -86,8 +91,10 @@ class Lags:
         ends = {**self.ends, **found}
         asked = [each for each in partitions if everything or each in moved or each in self.behind]
         positions = self._log.committed(self._application_id, asked) if asked else {}
-        fresh = [each for each, position in positions.items() if position is None and each.topic not in self._latest]
-        starts = self._log.start_offsets(fresh) if fresh else {}
+        fresh = {each: self._resets.get(each.topic, EARLIEST) for each, at in positions.items() if at is None}
+        # The end of one that is read from its end is what was found here: with a later one it could seem to be behind.
+        asked_for = {each: reset for each, reset in fresh.items() if reset != LATEST}
+        starts = starting_offsets(self._log, asked_for, self._now_ms()) if asked_for else {}
         now = {}
         for each, position in positions.items():
             start = starts.get(each, ends[each]) if position is None else position

@@ -14,7 +14,7 @@ from penstock.clock import Clock, SystemClock, duration_ms
 from penstock.errors import UnknownTopicError
 from penstock.log import Log
 from penstock.plugins.hosts.plan import SlotPlan
-from penstock.plugins.runtime.application.lag import latest_topics
+from penstock.plugins.runtime.application.lag import offset_resets
 from penstock.plugins.runtime.application.preparation import Prepared
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
@@ -50,15 +50,15 @@ _MOST_LOOKS = 100
 class Plan:
     """What the source reads about an application.
 
-    `tasks`: (topic, partition) pairs by task id. `internal`: the application's own topics. `latest`: topics that are
-    first read at their end. `globals`: topics of global stores. `control`: the directory of the control files.
-    `interval_ms`: of Spark's trigger; 0 for batches back to back.
+    `tasks`: (topic, partition) pairs by task id. `internal`: the application's own topics. `resets`: how topics are
+    first read (`offset_reset`) that are not read from their start. `globals`: topics of global stores. `control`: the
+    directory of the control files. `interval_ms`: of Spark's trigger; 0 for batches back to back.
     """
 
     application_id: str
     tasks: Mapping[str, Sequence[tuple[str, int]]]
     internal: Sequence[str]
-    latest: Sequence[str]
+    resets: Mapping[str, str]
     globals: Sequence[str]
     parallelism: int
     max_records: int | None
@@ -75,7 +75,7 @@ class Plan:
             application.id,
             {task: [(topic, partition) for topic, partition in each] for task, each in prepared.tasks().items()},
             list(assignment.internal),
-            [topic for topic in latest_topics(application, assignment) if topic not in assignment.internal],
+            offset_resets(application, assignment),
             sorted({each.topic for each in assignment.globals}),
             parallelism,
             settings.max_records_per_batch,
@@ -122,7 +122,15 @@ class BatchPlanner:
         self._readers = {each: task for task, partitions in self._inputs.items() for each in partitions}
         self._slots = {task: slot(TaskId.parse(task), plan.parallelism) for task in plan.tasks}
         self._keys = [slot_key(number, plan.parallelism) for number in range(plan.parallelism)]
-        self._lags = Lags(log, plan.application_id, list(self._readers), plan.internal, plan.latest, seconds)
+        self._lags = Lags(
+            log,
+            plan.application_id,
+            list(self._readers),
+            plan.internal,
+            plan.resets,
+            lambda: self._now_ms(self._control.read()),
+            seconds,
+        )
         self._drains_only = False
         self._has_run = False
         self._quiet_until = 0.0

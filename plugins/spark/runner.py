@@ -299,7 +299,8 @@ class _Run:
 
     def _lag(self) -> list[PartitionLag]:
         prepared = self._running.prepared
-        return find_lag(prepared.application, prepared.assignment, self._running.log)
+        now_ms = (self._clock or SystemClock()).now_ms()
+        return find_lag(prepared.application, prepared.assignment, self._running.log, now_ms)
 
     def _do_periodic_work(self) -> None:
         now = time.monotonic()

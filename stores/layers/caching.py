@@ -66,7 +66,7 @@ def cache_key_value_store(store: PlainStore, cache: RecordCache) -> PlainStore:
 def cache_window_store(store: BucketWindowStore, cache: RecordCache) -> BucketWindowStore:
     """Let `cache` have the updates of a window store; return the store. Listeners get windowed keys."""
     put, fetch = store.put, store.fetch
-    notes = _Notes(cache, store.rows.user, store.rows.values)
+    notes = _Notes(cache, store.keys, store.values)
 
     def cached(key: Any, value: Any, window_start: Any = None) -> None:
         if cache.listener is None:

@@ -108,9 +108,9 @@ class ExpiringStore(PlainStore, ExpiringKeyValueStore[Any, Any]):
         self.flush_cache()
         self._expiries.free_expired()
 
-    def _encoded(self) -> dict[bytes, bytes | None]:
+    def encoded(self) -> dict[bytes, bytes | None]:
         """Return the pending entries as bytes, and change the index for them."""
-        encoded = super()._encoded()
+        encoded = super().encoded()
         clean, shift, index, by_wall_clock = self.clean.get, self._expiries.shift, self._expiries, self._by_wall_clock
         for raw, (key, entry) in zip(encoded, self.pending.items(), strict=True):
             old = clean(key, MISSING)

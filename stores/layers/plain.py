@@ -24,7 +24,8 @@ class PlainStore(TypedStore):
     serialized yet, `clean` has entries as they are in the BytesStore below; `pending` takes precedence. A key in
     neither takes the slow path, so a TypeError in the fast path can only come from a key that cannot be hashed.
 
-    `KeyForm` and `ValueForm` say which entries may be kept.
+    `KeyForm` and `ValueForm` say which entries may be kept. `is_complete`: all entries under keys that may be kept are,
+    so such a key that is not there has no value.
     """
 
     form_of_values: ClassVar[type[ValueForm]] = ValueForm
@@ -39,6 +40,10 @@ class PlainStore(TypedStore):
         self.values = values
         self.pending: dict[Any, Any] = {}
         self.clean: dict[Any, Any] = {}
+        self.is_complete = False
+        self._compile()
+
+    def _compile(self) -> None:
         # The two hot methods are closures: no look-up in self, and no type check where no other type can be equal.
         setattr(self, "get", self._compile_get())  # noqa: B010
         setattr(self, "put", self._compile_put())  # noqa: B010
@@ -129,17 +134,22 @@ class PlainStore(TypedStore):
 
     def flush_cache(self) -> None:
         """Serialize entries that were put since the last flush; they stay cached for reading."""
-        pending, clean = self.pending, self.clean
-        if pending:
-            self._below.put_all(self._encoded())
-            clean.update(pending)
-            pending.clear()
-            excess = len(clean) - CACHED_ENTRIES
-            if excess > 0:
-                for old in list(islice(clean, excess + CACHED_ENTRIES // 2)):  # the oldest
-                    del clean[old]
+        if self.pending:
+            self._below.put_all(self.encoded())
+            self.settle()
 
-    def _encoded(self) -> dict[bytes, bytes | None]:
+    def settle(self) -> None:
+        """Count pending entries as those that the BytesStore below has: it was given what `encoded` returned."""
+        pending, clean = self.pending, self.clean
+        clean.update(pending)
+        pending.clear()
+        excess = len(clean) - CACHED_ENTRIES
+        if excess > 0:
+            self.is_complete = False
+            for old in list(islice(clean, excess + CACHED_ENTRIES // 2)):  # the oldest
+                del clean[old]
+
+    def encoded(self) -> dict[bytes, bytes | None]:
         """Return the pending entries as bytes."""
         encode = self.values.encode
         try:
@@ -178,7 +188,7 @@ class PlainStore(TypedStore):
         data = self._below.get(raw)
         value = None if data is None else self.values.to_object(raw, data)
         if key is not MISSING and (value is None or self.values.can_keep(value)):
-            keep(self.clean, key, value)
+            self._keep(key, value)
         return value
 
     def _put(self, key: Any, value: Any) -> None:
@@ -200,14 +210,22 @@ class PlainStore(TypedStore):
         if key is not MISSING:
             self.pending.pop(key, None)
             if cacheable:
-                keep(self.clean, key, value)
+                self._keep(key, value)
             else:
+                self.is_complete = False
                 self.clean.pop(key, None)
 
+    def _keep(self, key: Any, value: Any) -> None:
+        """Keep an entry as it is in the BytesStore below."""
+        if keep(self.clean, key, value):
+            self.is_complete = False
 
-def keep(entries: dict[Any, Any], key: Any, value: Any) -> None:
-    """Keep an entry as an object; when there are CACHED_ENTRIES, drop the older half first."""
-    if len(entries) >= CACHED_ENTRIES and key not in entries:
+
+def keep(entries: dict[Any, Any], key: Any, value: Any) -> bool:
+    """Keep an entry as an object; when there are CACHED_ENTRIES, drop the older half first: return whether it did."""
+    is_full = len(entries) >= CACHED_ENTRIES and key not in entries
+    if is_full:
         for old in list(islice(entries, CACHED_ENTRIES // 2)):
             del entries[old]
     entries[key] = value
+    return is_full

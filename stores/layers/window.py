@@ -12,22 +12,27 @@ from penstock.store import BytesStore, Entries, StoreContext
 from penstock.store_kinds.window import HeadersWindowStore, TimestampedWindowStore, WindowStore, WindowStoreSpec
 from penstock.store_kinds.windowed import Windowed
 
-from .composite import MAX_TIME, BucketKeys, Buckets
-from .escaping import without_end
+from . import plain
+from .composite import MAX_TIME, BucketKeys, Buckets, Row
 from .headers_form import HeadersForm
-from .key_form import MISSING
+from .key_form import MISSING, KeyForm
+from .open_window import OpenWindow, WindowKeys
 from .retention import Retention
-from .rows import Entry, RowKeyForm, Rows
 from .scan import Scan
 from .value_form import TimestampedForm, ValueForm
 
 _LONG, _NUMBER = Struct(">q"), Struct(">i")
 _TIME, _TIMES = 8, 12
-_KNOWN_WINDOWS = 1_024
+_OPEN_WINDOWS = 1_024
+"""Of how many windows entries are kept as objects at most."""
 
 
 class BucketWindowStore(WindowStore[Any, Any]):
-    """A WindowStore over a BytesStore. `fetch` and `put` are compiled, as those of a key-value store are."""
+    """A WindowStore over a BytesStore. `fetch` and `put` are compiled, as those of a key-value store are.
+
+    `_open` has the windows that were used recently, by their start, with entries as objects; `_changed` has those of
+    them with entries that are not written yet. A store that retains duplicates writes at once.
+    """
 
     form_of_values: ClassVar[type[ValueForm]] = ValueForm
 
@@ -43,12 +48,13 @@ class BucketWindowStore(WindowStore[Any, Any]):
         self._below = below
         self.size_ms = spec.window_size_ms
         self._duplicates = bool(context.fixed_options["duplicates"])
-        buckets = Buckets(below, context.fixed_options["bucket_ms"], _TIMES if self._duplicates else _TIME)
-        self._buckets = buckets
-        self.retention = Retention(below, buckets, spec.retention_ms, context)
-        row_key, parts = _numbered(buckets) if self._duplicates else _unnumbered(buckets)
-        keys = RowKeyForm(self.name, key_serde, row_key, parts)
-        self.rows = Rows(below, keys, self.form_of_values(self.name, value_serde))
+        self._buckets = Buckets(below, context.fixed_options["bucket_ms"], _TIMES if self._duplicates else _TIME)
+        self.retention = Retention(below, self._buckets, spec.retention_ms, context)
+        self.keys = KeyForm(self.name, key_serde)
+        self.values = self.form_of_values(self.name, value_serde)
+        self._open: dict[int, OpenWindow] = {}
+        self._changed: list[OpenWindow] = []
+        self._misses = self._written = 0
         setattr(self, "fetch", self._compile_fetch())  # noqa: B010
         setattr(self, "put", self._compile_put())  # noqa: B010
 
@@ -63,47 +69,42 @@ class BucketWindowStore(WindowStore[Any, Any]):
         self._put(key, value, window_start)
 
     def _compile_fetch(self) -> Callable[..., Any]:
-        pending, clean, slow = self.rows.pending.get, self.rows.clean.get, self._fetch
-        key_types, retention, read = self.rows.keys.types, self.retention, self.rows.read
-        duplicates = self._duplicates
+        opened, read, slow = self._open.get, self._read, self._fetch
+        key_types, retention = self.keys.types, self.retention
 
         def fetch(key: Any, time_from: Any = None, time_to: Any = None) -> Any:
-            if time_to is None and type(key) in key_types:
-                entry = (key, time_from)
-                value = pending(entry, MISSING)
-                if value is MISSING:
-                    value = clean(entry, MISSING)
-                    if (
-                        value is MISSING
-                        and type(time_from) is int
-                        and not duplicates
-                        and retention.kept_after < time_from <= retention.newest
-                    ):
-                        return read(entry)
-                if value is not MISSING and time_from > retention.kept_after:
-                    return value
+            if time_to is None and type(time_from) is int and type(key) in key_types:
+                window = opened(time_from)
+                if window is not None and time_from > retention.kept_after:
+                    value = window.pending.get(key, MISSING)
+                    if value is MISSING:
+                        value = window.clean.get(key, MISSING)
+                    return read(window, key) if value is MISSING else value
             return slow(key, time_from, time_to)
 
         return fetch
 
     def _compile_put(self) -> Callable[[Any, Any, int], None]:
-        pending, clean, slow = self.rows.pending, self.rows.clean, self._put
-        key_types, can_wait, retention = self.rows.keys.types, self.rows.can_wait, self.retention
-        free_types = self.rows.free_types
-        if self._duplicates:
-            return slow
+        opened, slow, changed = self._open.get, self._put, self._changed
+        key_types, can_wait, retention = self.keys.types, self.values.compile_test(), self.retention
+        free_types = self.values.free_values
 
         def put(key: Any, value: Any, window_start: Any = None) -> None:
-            entry = (key, window_start)
             if (
                 (type(value) in free_types or can_wait(value))
+                and type(window_start) is int
                 and type(key) in key_types
-                and (entry in pending or entry in clean)  # so the serde takes the key
                 and retention.kept_after < window_start <= retention.newest
             ):
-                pending[entry] = value
-            else:
-                slow(key, value, window_start)
+                window = opened(window_start)
+                if window is not None:
+                    pending = window.pending
+                    if key in pending or key in window.clean:  # so the serde takes the key
+                        if not pending:
+                            changed.append(window)
+                        pending[key] = value
+                        return
+            slow(key, value, window_start)
 
         return put
 
@@ -123,25 +124,40 @@ class BucketWindowStore(WindowStore[Any, Any]):
 
     def approximate_count(self) -> int:
         """Return about how many windows there are."""
-        self.rows.flush_cache()
+        self._flush_open()
         return self._below.approximate_count() - self.retention.rows()
 
     # ------------------------------------------------------------------ the commit
 
     def flush(self) -> None:
         """Serialize what is kept as objects, and free what has expired."""
-        changes = len(self.rows.pending)
-        self.rows.flush_cache()
-        self.retention.flush(changes)
+        self._flush_open()
+        self.retention.flush(self._written)
+        self._written = 0
+
+    def _flush_open(self) -> None:
+        """Serialize what is kept as objects."""
+        changes: dict[bytes, bytes | None] = {}
+        for window in self._changed:
+            changes.update(window.encoded())
+        if changes:
+            self._below.put_all(changes)
+            self._written += len(changes)
+        for window in self._changed:
+            window.settle()
+        self._changed.clear()
 
     def discard(self) -> None:
         """Drop what is kept as objects."""
-        self.rows.discard()
+        self._open.clear()
+        self._changed.clear()
+        self._written = 0
         self.retention.discard()
 
     def close(self) -> None:
         """Drop what is kept as objects."""
-        self.rows.close()
+        self._open.clear()
+        self._changed.clear()
 
     # ------------------------------------------------------------------ off the hot path
 
@@ -150,28 +166,69 @@ class BucketWindowStore(WindowStore[Any, Any]):
             return self._scan_key(key, time_from, time_to, reverse=False)
         self._check_time(key, time_from)
         self.retention.load()
-        if time_from <= self.retention.kept_after:
-            self.rows.user.locate(key)  # raises for a wrong key
+        if not self.retention.kept_after < time_from <= self.retention.newest:
+            self.keys.to_bytes(key)  # raises for a wrong key
             return None
-        # With duplicates only the entry that was put last has a number that is known, as in Kafka Streams.
-        return self.rows.get((key, time_from, self.retention.number) if self._duplicates else (key, time_from))
+        if not self._duplicates:
+            return self._window(time_from).get(key)
+        # Only the entry that was put last has a number that is known, as in Kafka Streams.
+        data = self._below.get(self._row_key(key, time_from))
+        return None if data is None else self.values.to_object(key, data)
 
     def _put(self, key: Any, value: Any, window_start: int) -> None:
         self._check_time(key, window_start)
         if window_start < 0:
             raise StoreError(f"store {self.name!r}: a window starts at 0 ms or later, found {window_start}")
         self.retention.load()
-        entry: Entry = (key, window_start)
-        if self._duplicates and value is None:
-            return
         if window_start <= self.retention.kept_after:
-            self.rows.user.to_bytes(key)  # raises for a wrong key
+            self.keys.to_bytes(key)  # raises for a wrong key
             self.retention.drop(window_start)
             return
         if self._duplicates:
-            entry = (key, window_start, self.retention.take_number())
-        self.rows.put(entry, value)
+            if value is None:
+                return
+            value = self.values.checked(value)
+            data = None if value is None else self.values.to_bytes(key, value)
+            self.retention.take_number()
+            self._below.put(self._row_key(key, window_start), data)
+            self._written += 1
+        else:
+            window = self._window(window_start)
+            was_changed = bool(window.pending)
+            window.put(key, value)
+            if window.pending and not was_changed:
+                self._changed.append(window)
         self.retention.note(window_start)
+
+    def _row_key(self, key: Any, start: int) -> bytes:
+        """Return the key of the row of the duplicate that was put last."""
+        return self._buckets.row_key(self.keys.to_bytes(key), start, _NUMBER.pack(self.retention.number))
+
+    def _read(self, window: OpenWindow, key: Any) -> Any:
+        self._count_miss()
+        return window.read(key)
+
+    def _window(self, start: int) -> OpenWindow:
+        """Return a window, to read or put an entry that may not be kept as an object yet."""
+        self._count_miss()
+        window = self._open.get(start)
+        if window is None:
+            keys = WindowKeys(self.keys, self._buckets.around(start))
+            window = OpenWindow(self._below, keys, self.values, is_new=start > self.retention.newest)
+            self._open[start] = window
+        return window
+
+    def _count_miss(self) -> None:
+        """Count an entry that may be kept as an object from now on; close the oldest windows if that is too much."""
+        self._misses += 1
+        if self._misses <= plain.CACHED_ENTRIES // 4 and len(self._open) <= _OPEN_WINDOWS:
+            return
+        self._flush_open()
+        self._misses = 0
+        entries = sum(len(window.clean) for window in self._open.values())
+        if entries > plain.CACHED_ENTRIES or len(self._open) > _OPEN_WINDOWS:
+            while entries > plain.CACHED_ENTRIES // 2 or len(self._open) > _OPEN_WINDOWS // 2:
+                entries -= len(self._open.pop(next(iter(self._open))).clean)
 
     def _check_time(self, key: Any, time: Any) -> None:
         if type(time) is not int or time > MAX_TIME:
@@ -185,11 +242,11 @@ class BucketWindowStore(WindowStore[Any, Any]):
         self._check_time(key, time_from)
         self._check_time(key, time_to)
         self.retention.load()
-        self.rows.flush_cache()
-        raw = self.rows.user.to_bytes(key)
+        self._flush_open()
+        raw = self.keys.to_bytes(key)
         first, last = self._kept(time_from, time_to)
-        rows = self.rows.decoded(self._buckets.of_key(raw, first, last, reverse=reverse))
-        return Scan((entry[1], value) for entry, value in rows)
+        rows = self._buckets.of_key(raw, first, last, reverse=reverse)
+        return Scan((start, value) for _, start, value in self._decoded(rows))
 
     def _scan_keys(
         self, key_from: Any, key_to: Any, time_from: int, time_to: int, *, reverse: bool
@@ -197,21 +254,27 @@ class BucketWindowStore(WindowStore[Any, Any]):
         self._check_time(key_from, time_from)
         self._check_time(key_to, time_to)
         self.retention.load()
-        self.rows.flush_cache()
-        low = None if key_from is None else self.rows.user.to_bytes(key_from)
-        high = None if key_to is None else self.rows.user.to_bytes(key_to)
+        self._flush_open()
+        low = None if key_from is None else self.keys.to_bytes(key_from)
+        high = None if key_to is None else self.keys.to_bytes(key_to)
         first, last = self._kept(time_from, time_to)
-        rows = self.rows.decoded(self._buckets.of_keys(low, high, first, last, reverse=reverse))
-        return Scan(self._windowed(rows))
+        return Scan(self._windowed(self._buckets.of_keys(low, high, first, last, reverse=reverse)))
 
     def _kept(self, time_from: int, time_to: int) -> tuple[int, int]:
         """Return the part of a range of times in which there can be windows: each bucket costs a search."""
         return max(time_from, self.retention.kept_after + 1, 0), min(time_to, self.retention.newest)
 
-    def _windowed(self, rows: Iterator[tuple[Entry, Any]]) -> Iterator[tuple[Windowed, Any]]:
+    def _windowed(self, rows: Iterator[Row]) -> Iterator[tuple[Windowed, Any]]:
         size = self.size_ms
-        for entry, value in rows:
-            yield Windowed(entry[0], entry[1], min(entry[1] + size, MAX_TIME)), value
+        for key, start, value in self._decoded(rows):
+            yield Windowed(key, start, min(start + size, MAX_TIME)), value
+
+    def _decoded(self, rows: Iterator[Row]) -> Iterator[tuple[Any, int, Any]]:
+        """Yield key, window start and value."""
+        for row_key, data in rows:
+            raw, start, _ = self._buckets.parts(row_key)
+            key = self.keys.to_object(raw)
+            yield key, start, self.values.to_object(key, data)
 
 
 class StampedBucketWindowStore(BucketWindowStore, TimestampedWindowStore[Any]):
@@ -224,32 +287,6 @@ class HeadersBucketWindowStore(BucketWindowStore, HeadersWindowStore[Any]):
     """A HeadersWindowStore: values are ValueTimestampHeaders."""
 
     form_of_values = HeadersForm
-
-
-def _unnumbered(keys: BucketKeys) -> tuple[Callable[..., bytes], Callable[[bytes], Entry]]:
-    # Most rows are of few windows: what is around the key is made once for each.
-    around: dict[int, tuple[bytes, bytes]] = {}
-
-    def row_key(key: bytes, start: int) -> bytes:
-        found = around.get(start)
-        if found is None:
-            if len(around) >= _KNOWN_WINDOWS:
-                around.clear()
-            found = around[start] = keys.around(start)
-        return found[0] + without_end(key) + found[1]
-
-    return row_key, lambda row: keys.parts(row)[:2]
-
-
-def _numbered(keys: BucketKeys) -> tuple[Callable[..., bytes], Callable[[bytes], Entry]]:
-    def row_key(key: bytes, start: int, number: int) -> bytes:
-        return keys.row_key(key, start, _NUMBER.pack(number))
-
-    def parts(row: bytes) -> Entry:
-        key, start, rest = keys.parts(row)
-        return key, start, _NUMBER.unpack(rest)[0]
-
-    return row_key, parts
 
 
 class WindowTopicRows:

@@ -97,7 +97,7 @@ SETTINGS: list[tuple[dict[str, Any], list[str]]] = [
     ({"commit_bytes": "64MB"}, ["setting 'commit_bytes': expected a whole number above 0, found '64MB'"]),
     ({"parallelism": 0}, ["setting 'parallelism': expected a whole number above 0, found 0"]),
     ({"fetch_bytes": True}, ["setting 'fetch_bytes': expected a whole number above 0, found True"]),
-    ({"offset_reset": "newest"}, ["setting 'offset_reset': expected 'earliest' or 'latest', found 'newest'"]),
+    ({"offset_reset": "newest"}, ["setting 'offset_reset': expected 'earliest', 'latest', or how far back in time, such as '1d', found 'newest'"]),
     ({"log": "local"}, ["setting 'log': expected NAME:LOCATION, found 'local'"]),
     ({"log": None}, ["setting 'log': expected NAME:LOCATION, found None"]),
     ({"changelog": 7}, ["setting 'changelog': expected NAME:LOCATION, found 7"]),
@@ -128,7 +128,7 @@ def test_an_application_id_that_is_none(name: Any) -> None:
 def test_a_topology_that_is_none() -> None:
     with pytest.raises(ConfigError) as caught:
         Application("shop", totals().build())  # type: ignore[arg-type]
-    says(caught.value, "application 'shop': expected a Topology, found Program")
+    says(caught.value, "application 'shop': expected a Topology or a StreamsBuilder, found Program")
 
 
 # ---------------------------------------------------------------- topics

@@ -18,14 +18,14 @@ from penstock.store_kinds.key_value import TimestampedKeyValueStore
 from penstock.store_kinds.window import TimestampedWindowStore
 from penstock.store_kinds.windowed import Windowed
 
-from . import aggregations, stateless, tables
+from . import aggregations, stateless, stream_joins, tables
 from .differences import LISTED, explained
 from .language import DSL_BUILDERS, settings_for, side_effects
 from .topologies import BUILDERS as PROCESSOR_BUILDERS
 
 Case = dict[str, Any]
 
-PROGRAMS = (stateless, aggregations, tables)
+PROGRAMS = (stateless, aggregations, stream_joins, tables)
 """The modules that register the programs written in the DSL."""
 BUILDERS: dict[str, Any] = {**PROCESSOR_BUILDERS, **DSL_BUILDERS}
 
@@ -72,7 +72,9 @@ def settings_of(case: Case) -> dict[str, Any]:
 
 
 def application_of(case: Case) -> Application:
-    return Application("conformance", BUILDERS[case["topology"]](case["params"]), **settings_of(case))
+    interval = case.get("config", {}).get("outer_join_emit_interval_ms", 0)
+    params = {**case["params"], **({"emit_interval_ms": interval} if interval else {})}
+    return Application("conformance", BUILDERS[case["topology"]](params), **settings_of(case))
 
 
 def headers_of(op: dict[str, Any]) -> tuple[tuple[str, bytes | None], ...]:

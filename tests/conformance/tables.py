@@ -122,3 +122,21 @@ def table_table_join(builder: StreamsBuilder, params: Params) -> None:
 def table_self_join(builder: StreamsBuilder, params: Params) -> None:
     made = table(builder, "in", params["table"])
     joined(made, made.map_values(mapper("upper"), with_key=True), params).to_stream().to("out", **SERDES)
+
+
+@program
+def stream_to_table(builder: StreamsBuilder, params: Params) -> None:
+    stream = builder.stream("in", **SERDES)
+    if "select" in params:
+        stream = stream.select_key(selector(params["select"]), with_key=True)
+    stream.to_table("tbl", **SERDES).to_stream().to("out", **SERDES)
+
+
+@program
+def foreign_key_join(builder: StreamsBuilder, params: Params) -> None:
+    left, right = table(builder, "left", params["left"]), table(builder, "right", params["right"])
+    foreign_key = selector(params.get("fk", "before_colon"))
+    verb = {"inner": left.join, "left": left.left_join}[params["type"]]
+    kept: Any = {"store": params["store"], **SERDES} if "store" in params else {}
+    made: Table = verb(right, joiner, foreign_key=lambda value: foreign_key(None, value), **kept)
+    made.to_stream().to("out", **SERDES)

@@ -154,7 +154,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: base().add_source("s", pattern="x.*").add_source("t", pattern="x.*").build(),
         "sources 's' and 't' have the same pattern 'x",
     ),
-    "offset reset": (lambda: base().add_source("s", "x", offset_reset="first"), "is 'earliest' or 'latest', found " "'first'"),
+    "offset reset": (lambda: base().add_source("s", "x", offset_reset="first"), "expected 'earliest', 'latest', or how far back in time"),
     "extractor": (lambda: base().add_source("s", "x", timestamp_extractor="ts"), "timestamp_extractor is a " "function"),  # type: ignore[arg-type]
     "serde": (lambda: base().add_source("s", "x", key_serde=StrSerde), "key_serde is a Serde or the " "name"),  # type: ignore[arg-type]
     "partitioner": (lambda: base().add_sink("s", "x", "p", partitioner=0), "partitioner is a function, found " "0"),  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ class Stage:
         self.lags = self.new()
 
     def new(self) -> Lags:
-        return Lags(self.log, "app", PARTITIONS, [], [], lambda: self.log.seconds)
+        return Lags(self.log, "app", PARTITIONS, [], {}, lambda: 0, lambda: self.log.seconds)
 
     def put(self, number: int) -> None:
         self.log.append(OutputBatch("in", [b"k"], [b"v"], [0], partitions=[[number]]))

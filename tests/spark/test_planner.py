@@ -33,7 +33,7 @@ class Stage:
         self.control = ControlFile(directory)
         self.control.write(Control())
         self.plan = Plan(
-            "app", {"0_0": [("in", 0)], "1_0": [("app-r", 0)]}, ["app-r"], [], [], 2, None, 1_000,
+            "app", {"0_0": [("in", 0)], "1_0": [("app-r", 0)]}, ["app-r"], {}, [], 2, None, 1_000,
             str(directory),
         )  # fmt: skip
         self.waits: list[float] = []

@@ -17,6 +17,7 @@ from penstock import (
     LogError,
     ProcessingError,
     RuntimeUnavailableError,
+    SystemClock,
     Topology,
     TopologyError,
 )
@@ -155,6 +156,25 @@ def test_a_limit_divides_what_there_is_into_batches(surroundings: Surroundings, 
     assert [each for each in read if each] == [40, 40, 20]
     assert (summary.records_in, summary.lag) == (100, 0)
     assert surroundings.values_by_key("out") == counts(100, keys=20)
+
+
+def test_a_new_application_starts_with_what_is_at_most_an_hour_old(surroundings: Surroundings, spark: Any) -> None:
+    surroundings.create(**{"in": 2, "out": 2})
+    now, minute = SystemClock().now_ms(), 60_000
+    for partition in (0, 1):
+        old = [("k", f"{partition} old", now - age * minute) for age in (300, 200, 100)]
+        new = [("k", f"{partition} {age} min", now - age * minute) for age in (40, 90, 0)]
+        surroundings.put("in", [*old, *new], partition)
+    application = surroundings.application("app", apps.pipe(), offset_reset="1h", max_records_per_batch=4)
+    summary = run(application, session=spark)
+    assert (summary.records_in, summary.lag) == (6, 0), "what is older after the first one is read, too"
+    surroundings.put("in", [("k", "later", now - 300 * minute)], 0)
+    assert run(application, session=spark).records_in == 1
+    values = [value for rows in surroundings.read("out").values() for _, value, _ in rows]
+    assert sorted(map(str, values)) == [
+        *(f"{partition} {age} min" for partition in (0, 1) for age in (0, 40, 90)),
+        "later",
+    ]
 
 
 def test_the_wall_clock_ticks_without_data_until_it_is_stopped(surroundings: Surroundings, spark: Any) -> None:

@@ -60,7 +60,7 @@ def test_the_planner_opens_the_log_with_what_the_file_says(tmp_path: Path, monke
 
     monkeypatch.setattr(source, "open_log", pretend)
     LogFile(tmp_path).write(Settings(clients=SECRETS, processing_guarantee="at_least_once"))
-    plan = Plan("app", {}, [], [], [], 1, None, 1000, str(tmp_path))
+    plan = Plan("app", {}, [], {}, [], 1, None, 1000, str(tmp_path))
     plan.write()
     reader = PenstockStreamReader(str(tmp_path))
     reader.initialOffset()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
@@ -36,13 +37,13 @@ class WindowModel:
     late: int = 0
 
     def put(self, raw: bytes, value: Any, start: int) -> None:
-        if value is None and self.duplicates:
-            return
-        self.newest = max(self.newest, start)
+        if value is not None or not self.duplicates:
+            self.newest = max(self.newest, start)
         if self.is_expired(start):
             self.late += 1
         elif value is None:
-            self.rows.pop((raw, start), None)
+            if not self.duplicates:
+                self.rows.pop((raw, start), None)
         elif self.duplicates:
             self.rows.setdefault((raw, start), []).append(value)
         else:
@@ -250,6 +251,68 @@ def test_a_wrong_value_for_a_known_window_is_refused_as_well() -> None:
         with pytest.raises(SerdeError, match="'views'"):
             store.put("a", value, 1)
     assert list(store.all()) == [(Windowed("a", 1, 60_001), 1)]
+
+
+@settings(max_examples=200)
+@given(
+    st.sampled_from([3, 6, 10_000]),
+    st.lists(
+        st.tuples(
+            st.sampled_from(["put", "put long", "delete", "fetch", "flush", "scan", "reopen"]),
+            st.sampled_from("abcdefgh"),
+            st.sampled_from([0, 1, 1, 1]),
+        ),
+        min_size=10,
+        max_size=60,
+    ),
+)
+def test_windows_whose_entries_are_kept_as_objects_or_not(kept: int, steps: list[tuple[str, str, int]]) -> None:
+    """Each step touches one entry only, so that entries stay where they are: as objects, in bytes, or in both."""
+    spec = window_store("views", retention="1h", window_size="1m", key_serde="str")
+    store, buffer, context = build(key_serde="str")
+    rows: dict[tuple[str, int], Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plain, "CACHED_ENTRIES", kept)
+        for number, (step, key, start) in enumerate(steps):
+            if step == "flush":
+                store.flush()
+            elif step == "scan":
+                assert list(store.fetch(key, 0, start)) == [
+                    (at, rows[key, at]) for at in range(start + 1) if rows.get((key, at)) is not None
+                ]
+            elif step == "reopen":
+                store.flush()
+                store = spec.build(buffer, context)
+            elif step != "fetch":
+                rows[key, start] = {"put": number, "put long": "x" * 300 + str(number), "delete": None}[step]
+                store.put(key, rows[key, start], start)
+            assert store.fetch(key, start) == rows.get((key, start))
+        for key, start in rows:
+            assert store.fetch(key, start) == rows[key, start]
+        store.flush()
+        found = {(session.key, session.start): value for session, value in store.all()}
+        assert found == {row: value for row, value in rows.items() if value is not None}
+
+
+@pytest.mark.parametrize("count", range(1, 20))
+def test_a_window_with_more_entries_than_are_kept_is_read_again(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(plain, "CACHED_ENTRIES", 8)
+    store, _, _ = build(key_serde="str")
+    for number in range(count):
+        store.put(str(number), number, 0)
+    store.flush()
+    assert [store.fetch(str(number), 0) for number in range(count)] == list(range(count))
+
+
+def test_a_fetch_of_a_later_window_does_not_move_time() -> None:
+    store, _, context = build(key_serde="str", value_serde="int")
+    with pytest.raises(SerdeError, match="'views'"):
+        store.put("a", "text", 7_200_000)
+    assert store.fetch("a", 7_200_000) is None
+    assert store.fetch("a", 7_200_000) is None
+    store.put("a", 1, 7_200_000)
+    store.put("a", 1, 0)
+    assert context.drops == 1
 
 
 def test_a_wrong_declaration_names_the_store_and_the_option() -> None:

@@ -14,6 +14,7 @@ from penstock.settings.settings import Settings
 
 from .names import Names
 from .optimising import copied, merge_repartitions
+from .self_joins import share_stores_of_self_joins
 from .step import Step
 from .writer import Writer
 
@@ -69,6 +70,7 @@ class Recorder:
         if settings.topology_optimization == "all":
             root = copied(root)
             writer.renamed |= merge_repartitions(in_order(root), self.names.copied())
+            share_stores_of_self_joins(in_order(root))
         for step in in_order(root):
             step.write(writer)
         for sources in self.copartitioned:

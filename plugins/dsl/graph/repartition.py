@@ -54,5 +54,14 @@ class RepartitionStep(Step):
     def write(self, writer: Writer) -> None:
         """Add the topic, and the nodes around it."""
         writer.repartition(
-            self.names, self.parent_names(), self.serdes, partitions=self.partitions, partitioner=self.partitioner
+            self.names,
+            self.parent_names(),
+            self.serdes,
+            partitions=self.partitions,
+            partitioner=self.partitioner,
+            keeps_null_keys=_leads_to_null_keys(self),
         )
+
+
+def _leads_to_null_keys(step: Step) -> bool:
+    return any(child.takes_null_keys or _leads_to_null_keys(child) for child in step.children)

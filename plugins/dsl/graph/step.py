@@ -19,7 +19,8 @@ class Step(ABC):
     """A node of the logical graph. Kafka Streams calls it GraphNode.
 
     `priority` is its place among all steps: they are written in this order, each after its parents. `changes_key` and
-    `changes_value` say what it may do to records; the optimisations depend on it.
+    `changes_value` say what it may do to records; the optimisations depend on it. `takes_null_keys`: it is a join that
+    has a result for records without a key (KIP-962), so repartition topics above it do not drop them.
     """
 
     def __init__(self, name: str, *, changes_key: bool = False, changes_value: bool = False) -> None:
@@ -27,6 +28,7 @@ class Step(ABC):
         self.changes_key = changes_key
         self.changes_value = changes_value
         self.is_merge = False
+        self.takes_null_keys = False
         self.priority = -1
         self.parents: list[Step] = []
         self.children: list[Step] = []

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from penstock.clock import Duration
 from penstock.errors import TopologyError
 from penstock.extractors import TimestampExtractor
 from penstock.program.builder import Topology
@@ -13,6 +14,7 @@ from penstock.program.key_filter import DropNullKeys
 from penstock.program.nodes import Partitioner
 from penstock.settings.settings import Settings
 
+from ..nodes.pass_through import PassThrough
 from ..serdes import Serdes, key_of_topic, value_of_internal_topic, value_of_topic
 
 
@@ -32,7 +34,7 @@ class Consumed:
 
     serdes: Serdes
     timestamp_extractor: TimestampExtractor | None = None
-    offset_reset: str | None = None
+    offset_reset: Duration | None = None
 
 
 class Writer:
@@ -88,12 +90,16 @@ class Writer:
         partitions: int | None = None,
         partitioner: Partitioner | None = None,
         drops_null_keys: bool = True,
+        keeps_null_keys: bool = False,
     ) -> None:
-        """Add a repartition topic: the filter of records without a key, the sink, and the source that reads it."""
+        """Add a repartition topic: the filter of records without a key, the sink, and the source that reads it.
+
+        With `keeps_null_keys` the filter lets all pass; without `drops_null_keys` there is none.
+        """
         above = self.names_of(parents)
         key, value = key_of_topic(serdes.key, self.settings), value_of_internal_topic(serdes.value, self.settings)
         if drops_null_keys:
-            self.topology.add_processor(names.filter, DropNullKeys, above)
+            self.topology.add_processor(names.filter, PassThrough if keeps_null_keys else DropNullKeys, above)
             above = [names.filter]
         self.topology.add_internal_topic(names.topic, partitions)
         self.topology.add_sink(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from .base import K, V
 from .grouping import Grouping
-from .output import Output
+from .joining import Joining
 from .stateless import Stateless
+from .to_table import ToTable
 
 
-class KStream(Stateless[K, V], Grouping[K, V], Output[K, V]):
+class KStream(Stateless[K, V], Grouping[K, V], Joining[K, V], ToTable[K, V]):
     """A stream of records: each stands for itself, unlike those of a KTable, which replace earlier ones of their key.
 
     `StreamsBuilder.stream` makes the first one, and every verb another. Semantics: Kafka Streams' KStream.

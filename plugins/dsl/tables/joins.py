@@ -6,14 +6,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from penstock.errors import TopologyError
+from penstock.program.nodes import Partitioner
 
-from ..functions import check_function
+from ..functions import check_function, check_mapper, keyed
 from ..graph.step import ProcessorStep
 from ..nodes.table_join import TableJoin, TableMerge
 from ..serdes import Serdes
 from ..state import Materialized, StoreLike, StoreOptions
 from ..streams.base import Flow, K, StreamBase, V
 from .base import TableBase, keep, serdes_with
+from .foreign_keys import ForeignKeyJoin
 from .key_check import check_keys
 from .values import StoreGetter, TableSource, ValueGetter
 from .views import JoinedGetter
@@ -33,15 +35,24 @@ class TableJoins(TableBase[K, V]):
     has the later of both timestamps. `store` is the name of a store for the result, or a declared store; without it,
     the result is computed from both tables when it is needed. Both topics need equal numbers of partitions, and equal
     keys in equal partitions. Of a table with versions, only the latest ones count.
+
+    A join by `foreign_key` works for any numbers of partitions. Updates go to the other table's partitions and back
+    through two topics of the application's own, `NAME-subscription-registration-topic` and
+    `NAME-subscription-response-topic`: the result is that of a join in a database once both are drained. If a table's
+    topic was not partitioned by the default partitioner, say which: `other_partitioner` for the other table's keys,
+    `partitioner` for this one's (KIP-775); they get records without a value.
     """
 
     def join(
         self,
-        other: KTable[K, V2],
+        other: KTable[Any, V2],
         joiner: Callable[..., R],
         store: StoreLike | None = None,
         *,
+        foreign_key: Callable[..., Any] | None = None,
         with_key: bool = False,
+        partitioner: Partitioner | None = None,
+        other_partitioner: Partitioner | None = None,
         name: str | None = None,
         **options: Unpack[StoreOptions],
     ) -> KTable[K, R]:
@@ -54,18 +65,31 @@ class TableJoins(TableBase[K, V]):
             right              a: x              a deleted
             result             a: 1x    a: 2x    a deleted
 
-        Semantics: Kafka Streams' KTable-KTable join.
+        With `foreign_key`, a function of this table's value (with `with_key=True`, of key and value), each row is
+        joined with the row of the other table that has this key; no row if it returns None. See `TableJoins`.
+
+        Semantics: Kafka Streams' KTable-KTable join, and its foreign-key join (KIP-213).
         """
-        made: KTable[K, R] = self._joined("join", other, joiner, store, with_key, name, options)
+        made: KTable[K, R]
+        if foreign_key is None and partitioner is None and other_partitioner is None:
+            made = self._joined("join", other, joiner, store, with_key, name, options)
+        else:
+            partitioners = partitioner, other_partitioner
+            made = self._by_foreign_key(
+                "join", other, joiner, store, foreign_key, with_key, name, partitioners, options
+            )
         return made
 
     def left_join(
         self,
-        other: KTable[K, V2],
+        other: KTable[Any, V2],
         joiner: Callable[..., R],
         store: StoreLike | None = None,
         *,
+        foreign_key: Callable[..., Any] | None = None,
         with_key: bool = False,
+        partitioner: Partitioner | None = None,
+        other_partitioner: Partitioner | None = None,
         name: str | None = None,
         **options: Unpack[StoreOptions],
     ) -> KTable[K, R]:
@@ -78,9 +102,18 @@ class TableJoins(TableBase[K, V]):
             right              a: x              a deleted
             result    a: 1-    a: 1x    a: 2x    a: 2-
 
-        Semantics: Kafka Streams' KTable-KTable left join.
+        With `foreign_key`, a row whose function returns None has a result without the other row; see `join`.
+
+        Semantics: Kafka Streams' KTable-KTable left join, and its foreign-key left join (KIP-213).
         """
-        made: KTable[K, R] = self._joined("left_join", other, joiner, store, with_key, name, options)
+        made: KTable[K, R]
+        if foreign_key is None and partitioner is None and other_partitioner is None:
+            made = self._joined("left_join", other, joiner, store, with_key, name, options)
+        else:
+            partitioners = partitioner, other_partitioner
+            made = self._by_foreign_key(
+                "left_join", other, joiner, store, foreign_key, with_key, name, partitioners, options
+            )
         return made
 
     def outer_join(
@@ -159,6 +192,37 @@ class TableJoins(TableBase[K, V]):
         return self.recorder.kinds.table(
             self.recorder, Flow(merge, serdes, sources), source, None if kept is None else kept.name
         )
+
+    def _by_foreign_key(
+        self,
+        verb: str,
+        other: TableBase[Any, Any],
+        joiner: Callable[..., Any],
+        store: StoreLike | None,
+        foreign_key: Callable[..., Any] | None,
+        with_key: bool,
+        name: str | None,
+        partitioners: tuple[Partitioner | None, Partitioner | None],
+        options: Any,
+    ) -> Any:
+        check_table(verb, other)
+        if foreign_key is None:
+            raise TopologyError(
+                f"{verb}: partitioner and other_partitioner are for joins by foreign key; without foreign_key=, equal "
+                "keys of both tables must be in equal partitions"
+            )
+        check_function(verb, joiner, *(("key", "left", "right") if with_key else ("left", "right")), what="joiner")
+        check_mapper(verb, foreign_key, with_key=with_key, what="foreign_key")
+        join = ForeignKeyJoin(
+            self,
+            other,
+            keyed(foreign_key, with_key=with_key),
+            joiner if with_key else lambda key, mine, others: joiner(mine, others),
+            verb == "left_join",
+            name,
+            *partitioners,
+        )
+        return join.add(verb, store, options)
 
 
 def join_step(name: str, options: dict[str, Any], source: TableSource) -> ProcessorStep:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from penstock.offset_reset import of_kafka
 from penstock.settings.names import CLIENT_PREFIXES, Key, NoCounterpartError
 
 RENAMED: Mapping[str, str] = {
@@ -134,7 +135,7 @@ class ClientNames:
         """Return the setting of the log's clients that `name` stands for, and its value."""
         prefix, plain = _split(name)
         if plain == "auto.offset.reset":
-            return "offset_reset", value
+            return "offset_reset", of_kafka(value)
         if plain in JAVA_ONLY:
             raise NoCounterpartError(f"{name!r} is one of Java's clients only, not librdkafka's: {advice(plain)}")
         if isinstance(value, (list, tuple)):

@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from penstock.changelog import TaskChangelog, version_counter
+from penstock.clock import SystemClock
 from penstock.errors import ChangelogError, ConfigError, IncompatibleStateError
 from penstock.log import Commit, Log
 from penstock.program.assignment import Assignment
@@ -235,7 +236,7 @@ class _Finder:
             if not topics or each.topic in topics
         }
         sources = sorted(each for each in movable if each.topic not in self.assignment.internal)
-        fresh = start_positions(self.application, self.assignment, self.log, sources)
+        fresh = start_positions(self.application, self.assignment, self.log, sources, SystemClock().now_ms())
         proven = {each: at for recovery in recoveries for each, at in recovery.then.items()}
         known = Known(
             self.log,

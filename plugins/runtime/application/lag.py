@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.log import Log
+from penstock.offset_reset import EARLIEST
 from penstock.program.assignment import Assignment
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
 
-from ..positions import starts_at_end
+from ..starting_offsets import offset_reset_of, starting_offsets
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,14 @@ class PartitionLag:
         return self.end - self.lag if self.position is None else self.position
 
 
-def find_lag(application: Application, assignment: Assignment, log: Log) -> list[PartitionLag]:
+def find_lag(application: Application, assignment: Assignment, log: Log, now_ms: int) -> list[PartitionLag]:
     """Return the lag in every partition that the application's tasks read, in the order of tasks."""
     found = []
     missing = assignment.missing
     partitions = [each for read in assignment.tasks.values() for each in read if each.topic not in missing]
     committed = log.committed(application.id, partitions)
-    starts = start_positions(application, assignment, log, [each for each in partitions if committed[each] is None])
+    fresh = [each for each in partitions if committed[each] is None]
+    starts = start_positions(application, assignment, log, fresh, now_ms)
     # Ask for the ends after the positions: otherwise an application that runs could seem to be ahead of its topics.
     ends = log.end_offsets(partitions)
     for task, read in assignment.tasks.items():
@@ -53,23 +55,20 @@ def find_lag(application: Application, assignment: Assignment, log: Log) -> list
 
 
 def start_positions(
-    application: Application, assignment: Assignment, log: Log, partitions: list[TopicPartition]
+    application: Application, assignment: Assignment, log: Log, partitions: list[TopicPartition], now_ms: int
 ) -> dict[TopicPartition, int]:
     """Return where the application would start in each of `partitions` without a position, as `offset_reset` says."""
-    if not partitions:
-        return {}
-    latest = latest_topics(application, assignment)
-    starts = dict(log.start_offsets([each for each in partitions if each.topic not in latest]))
-    return starts | dict(log.end_offsets([each for each in partitions if each.topic in latest]))
+    resets = offset_resets(application, assignment)
+    return starting_offsets(log, {each: resets.get(each.topic, EARLIEST) for each in partitions}, now_ms)
 
 
-def latest_topics(application: Application, assignment: Assignment) -> list[str]:
-    """Return the topics that a new application starts to read at their end."""
+def offset_resets(application: Application, assignment: Assignment) -> dict[str, str]:
+    """Return how topics are first read that a new application does not read from their start."""
     program = application.program
     sources = {source.name: source for each in program.subtopologies for source in each.sources}
-    return [
-        topic
+    resets = {
+        topic: offset_reset_of(sources[name], application.settings, is_internal=topic in assignment.internal)
         for topics in assignment.sources.values()
         for topic, name in topics.items()
-        if starts_at_end(sources[name], application.settings)
-    ]
+    }
+    return {topic: reset for topic, reset in resets.items() if reset != EARLIEST}

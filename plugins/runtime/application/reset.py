@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
+from penstock.clock import SystemClock
 from penstock.errors import ConfigError
 from penstock.log import Log
 from penstock.plugins.changelogs.topic import changelog_topic
@@ -218,7 +219,7 @@ def _moves(
     moving = partitions if topics is None else _of_topics(application, partitions, topics)
     committed = log.committed(application.id, partitions)
     starts, ends = log.start_offsets(partitions), log.end_offsets(partitions)
-    fresh = start_positions(application, assignment, log, partitions)
+    fresh = start_positions(application, assignment, log, partitions, SystemClock().now_ms())
     positions = {each: fresh[each] if (now := committed[each]) is None else now for each in moving}
     asked = destination(
         Known(log, positions, {each: starts[each] for each in moving}, {each: ends[each] for each in moving})

@@ -1,0 +1,125 @@
+"""StreamJoinStep: the nodes and stores of a join of two streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.store import StoreBuilder
+
+from ..join_windows import JoinWindows
+from ..nodes.pass_through import PassThrough
+from ..nodes.stream_stream_join import StreamStreamJoin
+from ..nodes.stream_stream_outer_join import StreamStreamOuterJoin
+from ..nodes.stream_stream_self_join import StreamStreamSelfJoin
+from ..serdes import KnownSerde, check_same_keys
+from .step import ProcessorStep, Step
+from .writer import Writer
+
+
+@dataclass(frozen=True)
+class JoinSide:
+    """One side of a join: the step that fills its store, the store's name, that of the join node, the retention."""
+
+    window: ProcessorStep
+    store: str
+    join: str
+    retention_ms: int
+
+
+@dataclass(frozen=True)
+class Joiner:
+    """What makes a result: `function` of (left, right), and with `with_key` of (key, left, right)."""
+
+    function: Callable[..., Any]
+    with_key: bool
+
+
+class StreamJoinStep(Step):
+    """Writes the two join nodes, and the one in which their results meet, whose name is the step's.
+
+    Of pairs, the first is the left side's. `keys` are the serdes of the keys, `keep_unmatched` says whether there are
+    results without a match, and `waiting` declares the store of the records that wait for one. `verb` is for messages.
+    Kafka Streams: StreamStreamJoinNode.
+    """
+
+    def __init__(
+        self,
+        verb: str,
+        name: str,
+        sides: tuple[JoinSide, JoinSide],
+        windows: JoinWindows,
+        joiner: Joiner,
+        keys: tuple[KnownSerde, KnownSerde],
+        keep_unmatched: tuple[bool, bool],
+        waiting: Callable[[Writer], StoreBuilder] | None,
+        emit_interval_ms: int,
+    ) -> None:
+        super().__init__(name, changes_value=True)
+        self.verb = verb
+        self.left, self.right = sides
+        self.windows = windows
+        self.joiner = joiner
+        self.keys = keys
+        self.keep_unmatched = keep_unmatched
+        self.waiting = waiting
+        self.emit_interval_ms = emit_interval_ms
+        self.takes_null_keys = any(keep_unmatched)
+
+    def write(self, writer: Writer) -> None:
+        """Add the nodes."""
+        check_same_keys(self.verb, *self.keys, writer.settings)
+        waiting = None if self.waiting is None else self.waiting(writer)
+        for is_left in (True, False):
+            self._write_side(writer, is_left, waiting)
+        writer.topology.add_processor(self.name, PassThrough, [self.left.join, self.right.join])
+
+    def _write_side(self, writer: Writer, is_left: bool, waiting: StoreBuilder | None) -> None:
+        mine, other = (self.left, self.right) if is_left else (self.right, self.left)
+        before, after = self.windows.before_ms, self.windows.after_ms
+        options: dict[str, Any] = {
+            "others": other.store,
+            "before_ms": before if is_left else after,
+            "after_ms": after if is_left else before,
+            "joiner": self.joiner.function,
+            "with_key": self.joiner.with_key,
+            "is_left": is_left,
+        }
+        supplier: Any = StreamStreamJoin
+        stores: Sequence[str | StoreBuilder] = (other.store,)
+        if waiting is not None:
+            supplier = StreamStreamOuterJoin
+            stores = (other.store, waiting if is_left else waiting.name)
+            options |= {
+                "waiting": waiting.name,
+                "left": self.left.join,
+                "grace_ms": self.windows.grace_ms,
+                "emit_interval_ms": self.emit_interval_ms,
+                "keeps_unmatched": self.keep_unmatched[0 if is_left else 1],
+            }
+        writer.topology.add_processor(mine.join, supplier, [mine.window.name], stores=stores, **options)
+
+
+class SelfJoinStep(Step):
+    """Writes the join of a stream with itself over one store. Kafka Streams: `single.store.self.join` (KIP-862)."""
+
+    def __init__(self, join: StreamJoinStep) -> None:
+        super().__init__(join.name, changes_value=True)
+        self.priority = join.priority
+        self._join = join
+
+    def write(self, writer: Writer) -> None:
+        """Add the node."""
+        side, windows, joiner = self._join.left, self._join.windows, self._join.joiner
+        options: dict[str, Any] = {
+            "store": side.store,
+            "before_ms": windows.before_ms,
+            "after_ms": windows.after_ms,
+            "retention_ms": side.retention_ms,
+            "joiner": joiner.function,
+            "with_key": joiner.with_key,
+        }
+        writer.topology.add_processor(
+            self.name, StreamStreamSelfJoin, [side.window.name], stores=(side.store,), **options
+        )

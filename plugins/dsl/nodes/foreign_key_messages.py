@@ -1,0 +1,146 @@
+"""What the two sides of a foreign-key join send each other, and how it is written.
+
+The left side subscribes to a foreign key. The right side keeps the subscriptions, and answers each of them, and each of
+its own updates, with its row. Semantics: Kafka Streams' foreign-key join (KIP-213).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from hashlib import blake2b
+from struct import Struct
+from typing import Any, NamedTuple
+
+from penstock.errors import SerdeError
+from penstock.program.serdes import SerdeLike, resolve_serde
+from penstock.serde import Serde
+
+_HASH_BYTES = 16
+_SUBSCRIPTION = Struct(">B?16si")
+_RESPONSE = Struct(">??16si")
+_LENGTH = Struct(">I")
+_NO_HASH = bytes(_HASH_BYTES)
+
+
+class Instruction(IntEnum):
+    """What the right side does with a subscription."""
+
+    UNSUBSCRIBE = 0
+    """Forget it."""
+    UNSUBSCRIBE_AND_ANSWER = 1
+    """Forget it, and answer that there is no row."""
+    ANSWER = 2
+    """Keep it, and answer with the row or without one."""
+    ANSWER_IF_FOUND = 3
+    """Keep it, and answer if there is a row."""
+
+
+class Subscription(NamedTuple):
+    """The row `key` of the left table refers to a row of the right table, or no longer does.
+
+    `hash` is that of the left row's value, None if it was deleted; `partition` is the partition of the left row.
+    """
+
+    hash: bytes | None
+    instruction: int
+    key: Any
+    partition: int
+
+
+class Response(NamedTuple):
+    """The value of the right row, or None, for a left row whose value had this hash."""
+
+    hash: bytes | None
+    value: Any
+    partition: int
+
+
+class SubscriptionSerde(Serde[Subscription]):
+    """Subscriptions in a topic and in their store; `key` is the serde of the left table's keys."""
+
+    def __init__(self, key: SerdeLike) -> None:
+        self.key: Serde[Any] = resolve_serde(key, None, "SubscriptionSerde: key")
+
+    def serialize(self, value: Subscription) -> bytes:
+        """Return a subscription as bytes."""
+        fixed = _SUBSCRIPTION.pack(value[1], value[0] is not None, value[0] or _NO_HASH, value[3])
+        return fixed + self.key.serialize(value[2])
+
+    def deserialize(self, data: bytes) -> Subscription:
+        """Return the subscription."""
+        _check(self, data, _SUBSCRIPTION.size)
+        instruction, has_hash, digest, partition = _SUBSCRIPTION.unpack_from(data)
+        key = self.key.deserialize(data[_SUBSCRIPTION.size :])
+        return Subscription(digest if has_hash else None, instruction, key, partition)
+
+    def bind(self, topic: str, *, is_key: bool) -> Serde[Subscription]:
+        """Return the serde to use for one topic."""
+        return SubscriptionSerde(self.key.bind(f"{topic}-pk", is_key=True))
+
+    def written_form(self) -> str:
+        """Return a name for the bytes that this serde writes."""
+        return f"SubscriptionSerde({self.key.written_form()})"
+
+
+class ResponseSerde(Serde[Response]):
+    """Responses in a topic; `value` is the serde of the right table's values."""
+
+    def __init__(self, value: SerdeLike) -> None:
+        self.value: Serde[Any] = resolve_serde(value, None, "ResponseSerde: value")
+
+    def serialize(self, value: Response) -> bytes:
+        """Return a response as bytes."""
+        found = value[1] is not None
+        fixed = _RESPONSE.pack(found, value[0] is not None, value[0] or _NO_HASH, value[2])
+        return fixed + self.value.serialize(value[1]) if found else fixed
+
+    def deserialize(self, data: bytes) -> Response:
+        """Return the response."""
+        _check(self, data, _RESPONSE.size)
+        found, has_hash, digest, partition = _RESPONSE.unpack_from(data)
+        value = self.value.deserialize(data[_RESPONSE.size :]) if found else None
+        return Response(digest if has_hash else None, value, partition)
+
+    def bind(self, topic: str, *, is_key: bool) -> Serde[Response]:
+        """Return the serde to use for one topic."""
+        return ResponseSerde(self.value.bind(topic, is_key=False))
+
+    def written_form(self) -> str:
+        """Return a name for the bytes that this serde writes."""
+        return f"ResponseSerde({self.value.written_form()})"
+
+
+def compile_hash(serde: Serde[Any]) -> Callable[[Any], bytes | None]:
+    """Return the function that hashes a left row's value, None for None.
+
+    The hash is taken of what is written. A value before it was written and the same value read again may be written as
+    different bytes (pickled objects are), so what is not plain is hashed as it is written the second time.
+    """
+    serialize, deserialize, plain = serde.serialize, serde.deserialize, serde.immutable_types | serde.checked_types
+
+    def digest(value: Any) -> bytes | None:
+        if value is None:
+            return None
+        data = serialize(value)
+        if type(value) not in plain:
+            data = serialize(deserialize(data))
+        return blake2b(data, digest_size=_HASH_BYTES).digest()
+
+    return digest
+
+
+def compile_prefix(serde: Serde[Any]) -> Callable[[Any], bytes]:
+    """Return the function that makes, of a foreign key, what the keys of its subscriptions begin with."""
+    serialize = serde.serialize
+
+    def prefix(foreign_key: Any) -> bytes:
+        data = serialize(foreign_key)
+        return _LENGTH.pack(len(data)) + data
+
+    return prefix
+
+
+def _check(serde: Serde[Any], data: bytes, least: int) -> None:
+    if len(data) < least:
+        raise SerdeError(f"{type(serde).__name__} expects at least {least} bytes, found {len(data)}")
