@@ -15,6 +15,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from pathlib import Path
 from types import ModuleType
@@ -50,6 +51,16 @@ def marked(page: Path) -> object:
     return pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
 
 
+@pytest.fixture
+def no_modules_left(tmp_path: Path) -> Iterator[None]:
+    """Forget what a page imports from its own directory: another test of this process has modules of these names."""
+    yield
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.mark.usefixtures("no_modules_left")
 @pytest.mark.parametrize("page", [marked(page) for page in PAGES if BLOCK.search(page.read_text())])
 def test_every_example_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -204,7 +204,8 @@ class Draft:
                 f"store {stores[0]!r} cannot be connected to {processor!r}, which is a {kind_of(node)}: only "
                 "processors use stores"
             )
-        if processor in self.global_nodes():
-            raise TopologyError(f"processor {processor!r} fills a global store and can have no other store")
+        for kind, nodes in (("global", self.global_nodes()), ("read-only", self.read_only_nodes())):
+            if processor in nodes:
+                raise TopologyError(f"processor {processor!r} fills a {kind} store and can have no other store")
         names = [self.connectable(f"processor {processor!r}", store) for store in stores]
         self.nodes[processor] = replace(node, stores=tuple(dict.fromkeys([*node.stores, *names])))

@@ -4,16 +4,28 @@ from .builder import StreamsBuilder
 from .join_windows import JoinWindows, within
 from .streams.grouped import KGroupedStream
 from .streams.kstream import KStream
+from .streams.windowed import SessionWindowedKStream, TimeWindowedKStream
 from .tables.ktable import KTable
 from .windowed_serdes import SessionWindowedSerde, TimeWindowedSerde
+from .windows import SessionWindows, SlidingWindows, TimeWindows, hopping, sessions, sliding, tumbling, unlimited
 
 __all__ = [
     "JoinWindows",
     "KGroupedStream",
     "KStream",
     "KTable",
+    "SessionWindowedKStream",
     "SessionWindowedSerde",
+    "SessionWindows",
+    "SlidingWindows",
     "StreamsBuilder",
+    "TimeWindowedKStream",
     "TimeWindowedSerde",
+    "TimeWindows",
+    "hopping",
+    "sessions",
+    "sliding",
+    "tumbling",
+    "unlimited",
     "within",
 ]

@@ -1,9 +1,10 @@
-"""`python -m tests.conformance DIR`: a line per family, each failing case with its first difference; exit 0 only if all
-pass."""
+"""`python -m tests.conformance DIR`: a line per family, each failing case with its first difference, and the cases that
+differ as differences.py says, with the reason; exit 0 only if all pass."""
 
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from pathlib import Path
 
@@ -26,6 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if not given.directory.is_dir():
         parser.error(f"{given.directory} is not a folder")
+    logging.getLogger("penstock").setLevel(logging.ERROR)
     cases, descriptions = load(given.directory)
 
     def wanted(family: str, topology: str) -> bool:
@@ -47,12 +49,29 @@ def main(arguments: list[str] | None = None) -> int:
     if not results:
         print(f"no case in {given.directory} fits", file=sys.stderr)
         return 2
-    for family, members in sorted(by_family(results).items()):
-        failed = [result for result in members if result.difference]
-        print(f"{family}: {len(members) - len(failed)}/{len(members)}")
-        for result in failed:
-            print(f"  FAILED {result.case}: {result.difference}")
+    print_table(results)
     return 1 if any(result.difference for result in results) else 0
+
+
+def print_table(results: list[Result]) -> None:
+    """Print a line for each family, then the failures, and the differences that are listed with their reasons."""
+    families = sorted(by_family(results).items())
+    width = max(len("family"), *(len(family) for family, _ in families))
+    print(f"{'family':{width}}  cases  passed  differing as listed")
+    for family, members in families:
+        failed, listed = (
+            sum(bool(each) for each in some) for some in zip(*((r.difference, r.listed) for r in members))
+        )
+        print(f"{family:{width}}  {len(members):5}  {len(members) - failed:6}  {listed or '':>19}".rstrip())
+    for result in results:
+        if result.difference:
+            print(f"FAILED {result.case}: {result.difference}")
+    reasons: dict[str, list[str]] = {}
+    for result in results:
+        if result.listed:
+            reasons.setdefault(result.listed, []).append(result.case)
+    for reason, names in reasons.items():
+        print(f"differ as listed ({reason}): {', '.join(names)}")
 
 
 if __name__ == "__main__":

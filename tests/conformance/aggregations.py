@@ -5,11 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from penstock import Processor, Record
-from penstock.plugins.dsl import KTable, StreamsBuilder
+from penstock.plugins.dsl import (
+    KTable,
+    SessionWindowedKStream,
+    StreamsBuilder,
+    hopping,
+    sessions,
+    sliding,
+    tumbling,
+    unlimited,
+)
 
-from .language import SERDES, Params, add, program, reduce, selector, words
+from .language import SERDES, Params, add, merge_sessions, program, reduce, selector, words
 from .stateless import source
 from .store_commands import text
+from .tables import suppressed
 
 Table = KTable[Any, Any]
 
@@ -24,6 +34,22 @@ def grouped(stream: Any, group: str, name: str | None = None) -> Any:
     return stream.group_by(selector(group), with_key=True, name=name, **SERDES)
 
 
+def windows_of(spec: Params) -> Any:
+    def ms(field: str) -> str:
+        return f"{spec.get(field, 0)}ms"
+
+    match spec["kind"]:
+        case "tumbling":
+            return tumbling(ms("size"), grace=ms("grace"))
+        case "hopping":
+            return hopping(ms("size"), every=ms("advance"), grace=ms("grace"))
+        case "sliding":
+            return sliding(ms("diff"), grace=ms("grace"))
+        case "session":
+            return sessions(gap=ms("gap"), grace=ms("grace"))
+    return unlimited(start=spec["start"])
+
+
 def aggregated(stream: Any, how: str, store: str, **options: Any) -> Table:
     """Aggregate a grouped stream, windowed by time or not."""
     made: Table
@@ -33,7 +59,8 @@ def aggregated(stream: Any, how: str, store: str, **options: Any) -> Table:
         case "reduce":
             made = stream.reduce(reduce, store, **options)
         case "aggregate":
-            made = stream.aggregate(str, add, store, value_serde="json", **options)
+            merger = [merge_sessions] if isinstance(stream, SessionWindowedKStream) else []
+            made = stream.aggregate(str, add, *merger, store, value_serde="json", **options)
         case "reduce_null":
             made = stream.reduce(lambda a, v: None if begins_with_x(v) else f"{text(a)},{text(v)}", store, **options)
         case "aggregate_null":
@@ -68,3 +95,48 @@ class Words(Processor):
 def dsl_process_regroup(builder: StreamsBuilder, params: Params) -> None:
     made = source(builder).process(Words).group_by_key(**SERDES)
     made.count("agg").to_stream().to("out", value_serde="json")
+
+
+def windowed_table(stream: Any, params: Params, store: str) -> Table:
+    """Return the windowed aggregate that `windowed_aggregate` describes, without what comes after it."""
+    made = grouped(stream, params.get("group", "key"))
+    emit = "on_close" if params.get("emit") == "on_window_close" else "on_update"
+    kept = {"retention": f"{params['retention']}ms"} if "retention" in params else {}
+    table = aggregated(made.windowed_by(windows_of(params["window"]), emit=emit), params["agg"], store, **kept)
+    return suppressed(table, params["suppress"]) if "suppress" in params else table
+
+
+@program
+def windowed_aggregate(builder: StreamsBuilder, params: Params) -> None:
+    table = windowed_table(source(builder), params, "agg")
+    table.to_stream().to("out", value_serde="json")
+
+
+@program
+def timestamp_extractor(builder: StreamsBuilder, params: Params) -> None:
+    def digits(record: Record, partition_time: int, wall_clock: int) -> int:
+        before, colon, _ = text(record.value).partition(":")
+        return int(before) if colon and before.isdigit() else record.timestamp
+
+    stream = builder.stream("in", timestamp_extractor=digits, **SERDES)
+    made = grouped(stream, "key").windowed_by(windows_of(params["window"]))
+    aggregated(made, "aggregate", "agg").to_stream().to("out", value_serde="json")
+
+
+@program
+def partition_time_extractor(builder: StreamsBuilder, params: Params) -> None:
+    def extract(record: Record, partition_time: int, wall_clock: int) -> int:
+        if record.value is not None:
+            return record.timestamp
+        return partition_time if partition_time >= 0 else record.timestamp
+
+    builder.stream("in", timestamp_extractor=extract, **SERDES).to("out", **SERDES)
+
+
+@program
+def windowed_to_string_key(builder: StreamsBuilder, params: Params) -> None:
+    counts = windowed_table(source(builder), {**params, "agg": "count"}, "agg")
+    stream = counts.to_stream(lambda key, value: f"{key.key}@{key.start}-{key.end}", with_key=True)
+    stream.to("out", key_serde="str", value_serde="json")
+    kept = stream.filter(lambda value: value is not None)
+    kept.group_by(selector("key_first_char"), with_key=True, name="regroup", **SERDES).count("again")

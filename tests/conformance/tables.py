@@ -29,9 +29,17 @@ def to_stream_rekey(builder: StreamsBuilder, params: Params) -> None:
     stream.to("out", **SERDES)
 
 
+@program
 def table_pipeline(builder: StreamsBuilder, params: Params) -> None:
     made = with_steps(table(builder, "in", params["table"]), params["steps"])
     made.to_stream().to("out", **SERDES)
+
+
+def suppressed(made: Table, spec: Params) -> Table:
+    """Return a table with the suppression that a suppress object of the vectors describes."""
+    until = "window_closes" if spec["until"] == "window_closes" else f"{spec['ms']}ms"
+    full = {"emit_early": "emit_early", "shut_down": "stop", None: None}[spec.get("full")]
+    return made.suppress(until, max_records=spec.get("max_records"), when_full=full)
 
 
 def with_steps(made: Table, steps: list[Params]) -> Table:
@@ -44,13 +52,11 @@ def with_steps(made: Table, steps: list[Params]) -> Table:
                 made = made.filter_not(predicate(step["pred"]), with_key=True, **kept)
             case "map_values":
                 made = made.map_values(mapper(step["fn"]), with_key=True, **kept)
+            case "suppress":
+                made = suppressed(made, step)
             case _:
                 raise AssertionError(step)
     return made
-
-
-if hasattr(KTable, "suppress"):
-    program(table_pipeline)
 
 
 class KeyAndValue(ValueTransformer):

@@ -11,6 +11,7 @@ import pytest
 
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
+from .differences import LISTED, explained
 from .runner import BUILDERS, Case, TestDriver, check, check_description, difference, load, play
 
 VECTORS = Path(__file__).parent / "vectors"
@@ -85,6 +86,25 @@ def test_a_wrong_answer_is_found() -> None:
     assert found.difference.startswith("outputs[3]: expected")
 
 
+LISTED_CASES = [case for case in CASES if case["name"] in LISTED]
+
+
+def test_all_listed_differences_are_of_cases_that_are_kept_here() -> None:
+    assert {case["name"] for case in LISTED_CASES} == set(LISTED)
+
+
+@pytest.mark.parametrize("case", LISTED_CASES, ids=lambda case: case["name"])
+def test_a_listed_difference_is_strict(case: Case) -> None:
+    assert check(case, TestDriver).listed == LISTED[case["name"]].reason
+    driver = TestDriver(case)
+    got = play(case, driver)
+    driver.close()
+    gone = check({**case, "expected": got}, TestDriver)
+    assert "its listed difference is gone" in gone.difference
+    more = {**got, "outputs": got["outputs"] + got["outputs"][-1:]}
+    assert not explained(case, more, lambda other: got)
+
+
 def test_command_line_fails_for_a_topology_it_does_not_know(tmp_path: Path) -> None:
     (tmp_path / "new.json").write_text(
         '{"format":1,"family":"new","cases":[{"name":"new/a","family":"new","topology":"nobody_knows","params":{},"inputs":[],"expected":{}}]}'
@@ -93,5 +113,5 @@ def test_command_line_fails_for_a_topology_it_does_not_know(tmp_path: Path) -> N
         [sys.executable, "-m", "tests.conformance", str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert "new: 0/1" in done.stdout
+    assert "new         1       0\n" in done.stdout
     assert "FAILED new/a: topology 'nobody_knows' is not known" in done.stdout

@@ -203,6 +203,10 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "child of a global source": (lambda: with_global().add_sink("q", "t", "gs-source"), "belongs to a global store " ".*get_store"),
     "child of a global processor": (lambda: with_global().add_sink("q", "t", "gs-fill"), "belongs to a global store"),
     "second store of a global processor": (lambda: with_global().connect("gs-fill", "s"), "can have no other store"),
+    "second store of a read-only store's processor": (
+        lambda: base().add_read_only_store(key_value_store("ro"), "a", "g", "b", Pass).connect("b", "s"),
+        "fills a read-only store and can have no other store",
+    ),
     "global names alike": (lambda: base().add_global_store(key_value_store("x"), "a", "g", "a", Pass), "need different names"),
     "global topic read elsewhere": (lambda: with_global().add_source("s", "g"), "'g' is already read by source " "'gs-source'"),
     "global store of an internal topic": (

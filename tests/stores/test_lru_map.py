@@ -101,6 +101,20 @@ def test_any_history(backend: str) -> None:
     check(Lru, lru_map("s", max_entries=SIZE, key_serde="str"), backend)
 
 
+def test_puts_of_several_openings_are_in_one_order(tmp_path: Path) -> None:
+    backend = MemoryBackend(tmp_path, ["s"])
+    version = backend.version()
+    spec = lru_map("s", max_entries=5, key_serde="str")
+    for number, key in enumerate("abca"):
+        buffer = CommitBuffer(backend, "s")
+        store: Any = spec.build(buffer, TestContext())
+        store.put(key, number)
+        backend.write({"s": buffer.changes()}, version, str(number))
+        version = str(number)
+    opened: Any = spec.build(CommitBuffer(backend, "s"), TestContext())
+    assert list(opened._known()) == [b"b", b"c", b"a"]
+
+
 def test_a_later_program_may_have_fewer_entries(tmp_path: Path) -> None:
     buffer = CommitBuffer(MemoryBackend(tmp_path, ["s"]), "s")
     store: Any = lru_map("s", max_entries=5, key_serde="str").build(buffer, TestContext())

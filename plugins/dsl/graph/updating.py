@@ -16,7 +16,7 @@ class UpdatingStep(ProcessorStep):
     """Writes a processor that gets, beside `options`, the name of its store and whether that keeps headers.
 
     `declare` returns the store once the settings are known. `window_grace_ms` is the time after the end of its windows
-    at which they close, if it has windows.
+    at which they close, if it has windows. One that `needs_key_serde` gets that of the store, as well.
     """
 
     def __init__(
@@ -27,9 +27,11 @@ class UpdatingStep(ProcessorStep):
         declare: Callable[[Writer], StoreSpec],
         *,
         window_grace_ms: int | None = None,
+        needs_key_serde: bool = False,
     ) -> None:
         super().__init__(name, supplier, options)
         self._declare = declare
+        self._needs_key_serde = needs_key_serde
         self.window_grace_ms = window_grace_ms
 
     def write(self, writer: Writer) -> None:
@@ -37,5 +39,7 @@ class UpdatingStep(ProcessorStep):
         store = self._declare(writer)
         keeps = getattr(store, "headers", False)
         options = {**self.options, "store": store.name, **({"keeps_headers": True} if keeps else {})}
+        if self._needs_key_serde:
+            options["key_serde"] = getattr(store, "key_serde", None) or writer.settings.state_serde
         parents = writer.names_of(self.parent_names())
         writer.topology.add_processor(self.name, self.supplier, parents, stores=(store,), **options)

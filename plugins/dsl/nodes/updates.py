@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.context import ProcessorContext
 from penstock.record import Headers, Record
-from penstock.record_cache import Change
+from penstock.record_cache import Change, FlushListener
 from penstock.store import StateStore, ValueAndTimestamp
 from penstock.store_kinds.headers import ValueTimestampHeaders
 
@@ -37,14 +37,22 @@ class UpdatingOperator(Operator):
         """Let the record cache, if the store has one, forward the updates."""
         super().init(context)
         if context.get_store(self._store_name).record_cache is not None:
-            context.set_flush_listener(self._store_name, flush_listener(context.forward, sends_old=self._sends_old))
+            context.set_flush_listener(self._store_name, self._listener(context))
+
+    def _listener(self, context: ProcessorContext) -> FlushListener:
+        """Return what gets the updates of the record cache, and forwards the values in them."""
+        return flush_listener(self._emitter(context), sends_old=self._sends_old)
+
+    def _emitter(self, context: ProcessorContext) -> Run:
+        """Return the function that sends a record to the children of the table."""
+        return context.forward
 
     def _forward(self, context: ProcessorContext, store: StateStore) -> Run:
         """Return the function that sends an update at once, or does nothing if it leaves when the cache is flushed."""
-        return context.forward if store.record_cache is None else _later
+        return self._emitter(context) if store.record_cache is None else _later
 
 
-def flush_listener(forward: Run, *, sends_old: bool) -> Callable[[Record], None]:
+def flush_listener(forward: Run, *, sends_old: bool) -> FlushListener:
     """Return what gets the updates of a record cache, and forwards the values in them."""
 
     def flushed(record: Record) -> None:

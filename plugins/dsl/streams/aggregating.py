@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
-
-from penstock.processor import Processor
-from penstock.store_specs import StoreSpec
 
 from ..graph.recorder import Recorder
 from ..graph.repartition import RepartitionStep, repartition_names
 from ..graph.step import Step
-from ..graph.updating import UpdatingStep
-from ..graph.writer import Writer
 from ..serdes import Default, Serdes
 from ..state import Materialized, StoreLike, materialized
 from ..tables.values import TableSource
 from .base import Flow
 
 REDUCE, AGGREGATE = "KSTREAM-REDUCE-", "KSTREAM-AGGREGATE-"
-
-Declare = Callable[[Writer, Materialized, Serdes], StoreSpec]
-"""Returns the store of an aggregation once the settings are known."""
-Source = Callable[[UpdatingStep, Materialized], TableSource]
-"""Returns how the table that an aggregation makes is read."""
 
 
 class GroupedSource:
@@ -64,23 +54,6 @@ def store_of(
     if verb == "count" and store is None and options:
         recorder.names.step("")  # Kafka Streams uses up a number here
     return materialized(verb, recorder.names, store, options, prefix)
-
-
-def add_aggregation(
-    source: GroupedSource,
-    made: Materialized,
-    step_name: str,
-    supplier: Callable[..., Processor],
-    options: Mapping[str, Any],
-    declare: Callable[[Writer], StoreSpec],
-    *,
-    window_grace_ms: int | None = None,
-) -> tuple[UpdatingStep, frozenset[str]]:
-    """Add the processor of an aggregation; return it and the sources above it."""
-    parent, sources = source.behind_repartition(made.name)
-    step = UpdatingStep(step_name, supplier, options, declare, window_grace_ms=window_grace_ms)
-    source.recorder.add(step, parent)
-    return step, sources
 
 
 def table_of(

@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overload
 
-from penstock.processor import Processor
+from penstock.clock import Duration
+from penstock.errors import TopologyError
 
 from ..functions import check_aggregator, check_function, check_initializer
 from ..graph.recorder import Recorder
-from ..nodes.aggregate import Aggregate, Count, Reduce
+from ..graph.updating import UpdatingStep
+from ..nodes.aggregate import Aggregate
+from ..nodes.folds import Aggregating, Counting, Fold, Reducing
 from ..serdes import KnownSerde, Serdes
 from ..state import StoreLike, StoreOptions
 from ..tables.values import StoredTable
-from .aggregating import AGGREGATE, REDUCE, GroupedSource, add_aggregation, store_of, table_of
+from ..windows import SessionWindows, SlidingWindows, TimeWindows
+from .aggregating import AGGREGATE, REDUCE, GroupedSource, store_of, table_of
 from .base import Flow, K, V
+from .windowed import Emit, SessionWindowedKStream, TimeWindowedKStream
 
 if TYPE_CHECKING:
     from ..tables.ktable import KTable
+    from .kstream import KStream
 
 A = TypeVar("A")
 
@@ -37,7 +43,7 @@ class KGroupedStream(Generic[K, V]):
         self, store: StoreLike | None = None, *, name: str | None = None, **options: Unpack[StoreOptions]
     ) -> KTable[K, int]:
         """Count the records of each key."""
-        made: KTable[K, int] = self._aggregation("count", AGGREGATE, Count, {}, store, name, options, "int")
+        made: KTable[K, int] = self._aggregation("count", AGGREGATE, Counting(), store, name, options, "int")
         return made
 
     def reduce(
@@ -54,7 +60,7 @@ class KGroupedStream(Generic[K, V]):
         """
         check_function("reduce", reducer, "aggregate", "value", what="reducer")
         made: KTable[K, V] = self._aggregation(
-            "reduce", REDUCE, Reduce, {"reducer": reducer}, store, name, options, self.source.serdes.value
+            "reduce", REDUCE, Reducing(reducer), store, name, options, self.source.serdes.value
         )
         return made
 
@@ -97,15 +103,75 @@ class KGroupedStream(Generic[K, V]):
         """
         check_initializer("aggregate", initializer)
         check_aggregator("aggregate", aggregator, with_key=with_key)
-        functions = {"initializer": initializer, "aggregator": aggregator, "with_key": with_key}
-        return self._aggregation("aggregate", AGGREGATE, Aggregate, functions, store, name, options, None)
+        fold = Aggregating(initializer, aggregator, with_key)
+        return self._aggregation("aggregate", AGGREGATE, fold, store, name, options, None)
+
+    # ------------------------------------------------------------------ windows
+
+    @overload
+    def windowed_by(
+        self,
+        windows: TimeWindows | SlidingWindows,
+        *,
+        emit: str = "on_update",
+        idle: Duration | None = None,
+        late: str | Callable[[KStream[K, V]], Any] | None = None,
+    ) -> TimeWindowedKStream[K, V]: ...
+    @overload
+    def windowed_by(
+        self,
+        windows: SessionWindows,
+        *,
+        emit: str = "on_update",
+        idle: Duration | None = None,
+        late: str | Callable[[KStream[K, V]], Any] | None = None,
+    ) -> SessionWindowedKStream[K, V]: ...
+    def windowed_by(
+        self,
+        windows: Any,
+        *,
+        emit: str = "on_update",
+        idle: Duration | None = None,
+        late: str | Callable[[KStream[K, V]], Any] | None = None,
+    ) -> Any:
+        """Aggregate by key and window: `tumbling`, `hopping`, `sliding`, `sessions`, `unlimited`, or your TimeWindows.
+
+        With `emit="on_update"` each record's update is sent. With `emit="on_close"` each window is sent once: when a
+        later record moves stream time to its end plus the grace. If no record comes, it waits; `idle` is how long.
+        After so long without a record, on the wall clock, time goes on as fast as the wall clock does, and windows
+        close. What was decided is committed with the task, so a crash changes nothing; but to process the same records
+        again may give other results, because then they are not late.
+
+        `late` gets the records that no window took any more, which are also counted as dropped: a topic, or a function
+        that is called with the stream of them.
+
+        >>> from penstock.plugins.dsl import StreamsBuilder, tumbling
+        >>> from penstock.plugins.testing import TopologyTestDriver
+        >>> builder = StreamsBuilder()
+        >>> clicks = builder.stream("clicks", key_serde="str").group_by_key()
+        >>> counts = clicks.windowed_by(tumbling("10s", grace="0s"), emit="on_close").count("counts")
+        >>> counts.to_stream(lambda key, n: f"{key.key}@{key.start}", with_key=True).to("out", key_serde="str")
+        >>> with TopologyTestDriver(builder) as driver:
+        ...     for seconds in (1, 4, 12):
+        ...         driver.pipe("clicks", "anna", "x", timestamp=seconds * 1000)
+        ...     [(record.key, record.value) for record in driver.read_all("out")]
+        [('anna@0', 2)]
+        """
+        chosen = Emit(emit, idle, late)
+        if isinstance(windows, SessionWindows):
+            return SessionWindowedKStream(self.source, windows, chosen)
+        if isinstance(windows, (TimeWindows, SlidingWindows)):
+            return TimeWindowedKStream(self.source, windows, chosen)
+        raise TopologyError(
+            f'windowed_by: expected windows, found {windows!r}; write tumbling("5m", grace="0s"), hopping(...), '
+            "sliding(...), sessions(gap=...), or a subclass of TimeWindows"
+        )
 
     def _aggregation(
         self,
         verb: str,
         prefix: str,
-        supplier: Callable[..., Processor],
-        functions: dict[str, Any],
+        fold: Fold,
         store: StoreLike | None,
         name: str | None,
         options: StoreOptions,
@@ -115,8 +181,8 @@ class KGroupedStream(Generic[K, V]):
         made = store_of(verb, source.recorder, store, options, prefix)
         step_name = source.recorder.names.step(prefix, name)
         serdes = made.serdes(Serdes(source.serdes.key, value_serde))
-        step, sources = add_aggregation(
-            source, made, step_name, supplier, functions, lambda writer: made.key_value(writer, serdes)
-        )
+        parent, sources = source.behind_repartition(made.name)
+        step = UpdatingStep(step_name, Aggregate, {"fold": fold}, lambda writer: made.key_value(writer, serdes))
+        source.recorder.add(step, parent)
         table = StoredTable(step, made.name, versioned=made.is_versioned)
         return table_of(source, step, sources, serdes, table, made)

@@ -13,6 +13,7 @@ from .base import TableBase
 from .grouping import TableGrouping
 from .joins import TableJoins
 from .stateless import TableStateless
+from .suppression import Suppression
 
 if TYPE_CHECKING:
     from ..streams.kstream import KStream
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["KTable", "TableBase"]
 
 
-class KTable(TableStateless[K, V], TableJoins[K, V], TableGrouping[K, V]):
+class KTable(TableStateless[K, V], TableJoins[K, V], TableGrouping[K, V], Suppression[K, V]):
     """The latest value of each key: a record replaces the one before, and one without a value deletes it.
 
     Semantics: Kafka Streams' KTable.

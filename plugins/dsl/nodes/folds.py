@@ -1,0 +1,94 @@
+"""Folds: how an aggregation begins, takes a value, and merges two aggregates."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Take = Callable[[Any, Any, Any], Any]
+"""(key, value, aggregate) -> the next aggregate."""
+
+
+class Fold(ABC):
+    """What all forms of an aggregation share; an argument of its processor."""
+
+    @abstractmethod
+    def initial(self) -> Any:
+        """Return what an aggregate begins with."""
+
+    @abstractmethod
+    def compile_take(self) -> Take:
+        """Return the function that takes a value into an aggregate."""
+
+    def merged(self, key: Any, one: Any, other: Any) -> Any:
+        """Return the aggregate of two sessions."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Counting(Fold):
+    """Counts."""
+
+    def initial(self) -> int:
+        """Return 0."""
+        return 0
+
+    def compile_take(self) -> Take:
+        """Return a function that adds 1."""
+        return lambda key, value, aggregate: aggregate + 1
+
+    def merged(self, key: Any, one: Any, other: Any) -> Any:
+        """Return the sum."""
+        return one + other
+
+
+@dataclass(frozen=True)
+class Reducing(Fold):
+    """Combines values by `reducer`; the first one is the first aggregate."""
+
+    reducer: Callable[[Any, Any], Any]
+
+    def initial(self) -> None:
+        """Return nothing."""
+        return
+
+    def compile_take(self) -> Take:
+        """Return a function that calls the reducer."""
+        reducer = self.reducer
+        return lambda key, value, aggregate: value if aggregate is None else reducer(aggregate, value)
+
+    def merged(self, key: Any, one: Any, other: Any) -> Any:
+        """Return what the reducer makes of both."""
+        return other if one is None else self.reducer(one, other)
+
+
+@dataclass(frozen=True)
+class Aggregating(Fold):
+    """Combines values by `aggregator`, beginning with what `initializer` makes.
+
+    The aggregator gets the aggregate and the value, and with `with_key` the key before them. The `merger` gets two
+    aggregates, and with `with_key` the key before them.
+    """
+
+    initializer: Callable[[], Any]
+    aggregator: Callable[..., Any]
+    with_key: bool = False
+    merger: Callable[..., Any] | None = None
+
+    def initial(self) -> Any:
+        """Return what the initializer makes."""
+        return self.initializer()
+
+    def compile_take(self) -> Take:
+        """Return a function that calls the aggregator."""
+        aggregator = self.aggregator
+        if self.with_key:
+            return lambda key, value, aggregate: aggregator(key, aggregate, value)
+        return lambda key, value, aggregate: aggregator(aggregate, value)
+
+    def merged(self, key: Any, one: Any, other: Any) -> Any:
+        """Return what the merger makes of both."""
+        assert self.merger is not None
+        return self.merger(key, one, other) if self.with_key else self.merger(one, other)

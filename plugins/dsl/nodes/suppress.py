@@ -1,0 +1,145 @@
+"""Suppress: keeps a table's updates back, and lets the last one of each key go."""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+from penstock.context import ProcessorContext
+from penstock.errors import ProcessingError
+from penstock.program.serdes import SerdeLike, resolve_serde
+from penstock.record import Headers, Record
+from penstock.record_cache import Change
+from penstock.serde import Serde
+
+from ..tables.buffered import Buffered
+from .operator import Operator, Run, new
+from .own_time import OwnTime
+
+_OF_RECORD = 28
+"""About how many bytes an update takes beside its key, values and headers."""
+
+
+class Suppress(Operator):
+    """Keeps the last update of each key in a store, until its time is `wait_ms` before the node's stream time.
+
+    The time of a key is that of the first update that was kept, or with `by_window` the end of its window. Updates
+    leave by time, then the bytes of their keys. With `drops_tombstones`, deletions do not leave. `max_records` and
+    `max_bytes` bound the buffer: if it has more, the oldest leave early, or with `stops_when_full` the record fails.
+    Which keys wait, and since when, is in memory, too. Kafka Streams: KTableSuppressProcessorSupplier.
+    """
+
+    def __init__(
+        self,
+        store: str,
+        *,
+        key_serde: SerdeLike,
+        value_serde: SerdeLike,
+        wait_ms: int,
+        by_window: bool = False,
+        drops_tombstones: bool = False,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+        stops_when_full: bool = False,
+    ) -> None:
+        self._store_name = store
+        self._keys: Serde[Any] = resolve_serde(key_serde, None, f"store {store!r}: key_serde")
+        self._values: Serde[Any] = resolve_serde(value_serde, None, f"store {store!r}: value_serde")
+        self._wait_ms = wait_ms
+        self._by_window = by_window
+        self._drops_tombstones = drops_tombstones
+        self._max_records = max_records
+        self._max_bytes = max_bytes
+        self._stops_when_full = stops_when_full
+        self._places: list[tuple[int, bytes]] = []
+        self._sizes: dict[bytes, int] = {}
+        self._bytes = 0
+
+    def init(self, context: ProcessorContext) -> None:
+        """Read which keys wait."""
+        super().init(context)
+        with context.get_store(self._store_name).all() as entries:
+            for raw, entry in entries:
+                self._places.append((entry.time, raw))
+                self._note_size(raw, entry)
+        heapify(self._places)
+
+    def bind(self, context: ProcessorContext) -> Run:
+        """Return the function that gets each record."""
+        store = context.get_store(self._store_name)
+        get, put, key_bytes, time = store.get, store.put, self._keys.serialize, OwnTime(context)
+        by_window, wait, places, let_go = self._by_window, self._wait_ms, self._places, self._compile_let_go(context)
+        is_bounded = self._max_records is not None or self._max_bytes is not None
+        sizes, note_size = self._sizes, self._note_size
+
+        def run(record: Record) -> None:
+            key, (value, old), timestamp, headers = record
+            raw = key_bytes(key)
+            before = get(raw)
+            if before is None:
+                entry = Buffered(key[2] if by_window else timestamp, timestamp, headers, old, old, value)
+                heappush(places, (entry[0], raw))
+            else:
+                entry = Buffered(before[0], timestamp, headers, before[3], old, value)
+            put(raw, entry)
+            if is_bounded:
+                note_size(raw, entry)
+            elif before is None:
+                sizes[raw] = 0
+            if timestamp > time.now:
+                time.move(timestamp)
+            until = time.now - wait
+            while places and places[0][0] <= until:
+                let_go()
+            if is_bounded and self._is_full():
+                self._make_room(context.node, let_go)
+
+        return run
+
+    def _compile_let_go(self, context: ProcessorContext) -> Any:
+        """Return the function that removes the first update, and forwards it."""
+        store = context.get_store(self._store_name)
+        forward, places, drops_tombstones, key_of = (
+            context.forward,
+            self._places,
+            self._drops_tombstones,
+            self._keys.deserialize,
+        )
+
+        def let_go() -> None:
+            _, raw = heappop(places)
+            entry = store.get(raw)
+            store.put(raw, None)
+            self._bytes -= self._sizes.pop(raw)
+            if entry.new is not None or not drops_tombstones:
+                change = new(Change, (entry.new, entry.old))
+                forward(new(Record, (key_of(raw), change, entry.timestamp, entry.headers)))
+
+        return let_go
+
+    def _is_full(self) -> bool:
+        too_many = self._max_records is not None and len(self._sizes) > self._max_records
+        return too_many or (self._max_bytes is not None and self._bytes > self._max_bytes)
+
+    def _make_room(self, node: str, let_go: Any) -> None:
+        if self._stops_when_full:
+            raise ProcessingError(
+                f"node {node!r}: its buffer has {len(self._sizes)} records and about {self._bytes} bytes, and may have "
+                f"{'any number of' if self._max_records is None else self._max_records} records and "
+                f"{'any number of' if self._max_bytes is None else self._max_bytes} bytes; allow more, or let the "
+                'oldest leave: suppress(..., when_full="emit_early")'
+            )
+        while self._is_full():
+            let_go()
+
+    def _note_size(self, raw: bytes, entry: Buffered) -> None:
+        size = 0
+        if self._max_bytes is not None:
+            values = [self._values.serialize(each) for each in entry[3:] if each is not None]
+            size = _OF_RECORD + len(raw) + _size(entry.headers) + sum(map(len, values))
+        self._bytes += size - self._sizes.get(raw, 0)
+        self._sizes[raw] = size
+
+
+def _size(headers: Headers) -> int:
+    return sum(len(name) + len(data or b"") for name, data in headers)

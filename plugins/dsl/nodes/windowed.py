@@ -1,0 +1,133 @@
+"""WindowedOperator: what the aggregations over windows share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from penstock.context import ProcessorContext
+from penstock.record import Headers, Record
+from penstock.record_cache import Change
+from penstock.store import StateStore
+from penstock.store_kinds.windowed import Windowed
+
+from .folds import Fold
+from .operator import Operator, Run, new
+from .own_time import IdleClock, OwnTime
+from .updates import NULL_KEY, NULL_VALUE, UpdatingOperator
+
+Take = Callable[[Record], bool]
+"""Handles a record that has a key, after stream time was moved. Returns whether any window took it."""
+Close = Callable[[Headers], None]
+"""Emits the windows that have closed by now, with these headers."""
+
+
+class WindowedOperator(UpdatingOperator):
+    """An aggregation over windows. Records without a key are dropped and counted.
+
+    With `on_close`, a window is emitted once, when it closes, and updates are not. `idle_ms`: after so long without a
+    record, time goes on with the wall clock. `late_to`: the child that gets records that no window took, and
+    `updates_to` the one that gets all else.
+
+    Windows that close are emitted before the record that closes them is put: the store then still has them, whatever
+    its retention. A record never closes a window that takes it, so the order is that of Kafka Streams.
+    """
+
+    takes_null_values: ClassVar[bool] = True
+    """Whether a value of None counts as any other; else such records are dropped and counted."""
+
+    def __init__(
+        self,
+        fold: Fold,
+        store: str,
+        *,
+        on_close: bool = False,
+        idle_ms: int | None = None,
+        late_to: str | None = None,
+        updates_to: str | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(store, **options)
+        self._fold = fold
+        self._on_close = on_close
+        self._idle_ms = idle_ms
+        self._late_to = late_to
+        self._updates_to = updates_to
+        self._time: OwnTime | None = None
+        self._close: Close | None = None
+        self._idle: IdleClock | None = None
+
+    @abstractmethod
+    def _bind_windows(self, context: ProcessorContext, time: OwnTime) -> tuple[Take, Close]:
+        """Return what takes a record and what closes windows."""
+
+    def _emitter(self, context: ProcessorContext) -> Run:
+        """Return the function that sends a record to the children of the table."""
+        forward, updates_to = context.forward, self._updates_to
+        return forward if updates_to is None else lambda record: forward(record, updates_to)
+
+    def bind(self, context: ProcessorContext) -> Run:
+        """Return the function that gets each record."""
+        time = self._time = OwnTime(context)
+        forward, late_to = context.forward, self._late_to
+        take, close = self._bind_windows(context, time)
+        self._close = close
+        drop, on_close = context.metrics.drop, self._on_close
+        if self._idle_ms is not None:
+            take = self._noting_arrivals(take)
+
+        takes_null_values = self.takes_null_values
+
+        def run(record: Record) -> None:
+            key, value, timestamp, _ = record
+            if key is None or (value is None and not takes_null_values):
+                drop(NULL_KEY if key is None else NULL_VALUE)
+                return
+            if timestamp > time.now:
+                time.move(timestamp)
+                if on_close:
+                    close(record[3])
+            if not take(record) and late_to is not None:
+                forward(record, late_to)
+
+        return run
+
+    def init(self, context: ProcessorContext) -> None:
+        """Let the record cache forward updates, unless windows are emitted when they close; watch for idle input."""
+        if self._on_close:
+            Operator.init(self, context)
+        else:
+            super().init(context)
+        if self._idle_ms is not None:
+            assert self._time is not None
+            self._idle = IdleClock(context, self._idle_ms, self._time, self._move)
+
+    def _noting_arrivals(self, take: Take) -> Take:
+        def noting(record: Record) -> bool:
+            assert self._idle is not None
+            self._idle.note_arrival()
+            return take(record)
+
+        return noting
+
+    def _move(self, time: int) -> None:
+        assert self._time is not None and self._close is not None
+        self._time.move(time)
+        self._close(())
+
+    def _compile_update(self, context: ProcessorContext, store: StateStore) -> Callable[..., None]:
+        """Return update(key, start, end, new, old, timestamp, headers), which sends an update of a window."""
+        if self._on_close or store.record_cache is not None:
+            return _nothing
+        sends_old, emit = self._sends_old, self._emitter(context)
+
+        def update(key: Any, start: int, end: int, aggregate: Any, old: Any, timestamp: int, headers: Headers) -> None:
+            change = new(Change, (aggregate, old if sends_old else None))
+            emit(new(Record, (new(Windowed, (key, start, end)), change, timestamp, headers)))
+
+        return update
+
+
+def _nothing(*update: Any) -> None:
+    """Do nothing: the update leaves when the record cache is flushed, or when its window closes."""

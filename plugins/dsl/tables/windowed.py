@@ -1,0 +1,58 @@
+"""WindowedTable: a table whose rows are windows of keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.context import ProcessorContext
+from penstock.store import ValueAndTimestamp
+from penstock.store_kinds.session import SessionStore
+
+from ..graph.step import ProcessorStep
+from .values import Get, TableSource, ValueGetter
+
+
+class WindowGetter(ValueGetter):
+    """Reads a window or session store by windowed key. The timestamp of a session is its end."""
+
+    def __init__(self, store: str) -> None:
+        self._store = store
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """The table's store."""
+        return (self._store,)
+
+    def open(self, context: ProcessorContext) -> Get:
+        """Return the function that reads the store."""
+        store = context.get_store(self._store)
+        if not isinstance(store, SessionStore):
+            fetch = store.fetch
+            return lambda windowed: fetch(windowed[0], windowed[1])
+        find = store.fetch_session
+        keeps_headers = bool(getattr(getattr(store, "values", None), "keeps_headers", False))
+
+        def session(windowed: Any) -> ValueAndTimestamp | None:
+            entry = find(*windowed)
+            if entry is None:
+                return None
+            return ValueAndTimestamp(entry[0] if keeps_headers else entry, windowed[2])
+
+        return session
+
+
+class WindowedTable(TableSource):
+    """A table over windows; its processor has an option `sends_old`."""
+
+    def __init__(self, step: ProcessorStep, store: str) -> None:
+        self._step = step
+        self._store = store
+
+    def getter(self) -> ValueGetter:
+        """Return how the store is read."""
+        return WindowGetter(self._store)
+
+    def send_old_values(self, *, force: bool) -> bool:
+        """Let the processor send what the store had before."""
+        self._step.options["sends_old"] = True
+        return True

@@ -1,0 +1,230 @@
+"""Windows: the pieces of time in which records are aggregated, as values."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.clock import Duration, duration_ms
+from penstock.errors import TopologyError
+
+MAX_TIME = 2**63 - 1
+"""The end of a window that never ends (ms)."""
+
+Window = tuple[int, int]
+"""Start and end of a window, in ms since the epoch. The end is the first ms after it."""
+
+
+class TimeWindows(ABC):
+    """Windows that follow from timestamps alone. Subclass it for windows of your own; instances must be picklable.
+
+    `grace_ms`: a window takes late records until stream time has reached its end and this much more.
+    """
+
+    grace_ms: int
+
+    @property
+    @abstractmethod
+    def size_ms(self) -> int:
+        """How long a window is; of windows of different lengths, the longest."""
+
+    @abstractmethod
+    def windows_for(self, timestamp: int) -> Sequence[Window]:
+        """Return (start, end) of each window that a record at `timestamp` (ms) belongs to, the earliest start first.
+
+        A window contains its start: `windows_for(start)` has it, too. At most one window begins at a time, at 0 or
+        later.
+        """
+
+    @property
+    def retention_ms(self) -> int:
+        """How long a store must keep windows, counted back from the newest start."""
+        return min(self.size_ms + self.grace_ms, MAX_TIME)
+
+
+@dataclass(frozen=True)
+class TumblingWindows(TimeWindows):
+    """Windows of equal length, one after the other."""
+
+    length_ms: int
+    grace_ms: int
+
+    @property
+    def size_ms(self) -> int:
+        """How long a window is."""
+        return self.length_ms
+
+    def windows_for(self, timestamp: int) -> Sequence[Window]:
+        """Return the one window that a record belongs to."""
+        start = timestamp - timestamp % self.length_ms
+        return ((start, start + self.length_ms),)
+
+
+@dataclass(frozen=True)
+class HoppingWindows(TimeWindows):
+    """Windows of equal length that begin at equal distances, and overlap."""
+
+    length_ms: int
+    advance_ms: int
+    grace_ms: int
+
+    @property
+    def size_ms(self) -> int:
+        """How long a window is."""
+        return self.length_ms
+
+    def windows_for(self, timestamp: int) -> Sequence[Window]:
+        """Return the windows that a record belongs to."""
+        length, advance = self.length_ms, self.advance_ms
+        first = max(0, timestamp - length + advance) // advance * advance
+        return [(start, start + length) for start in range(first, timestamp + 1, advance)]
+
+
+@dataclass(frozen=True)
+class UnlimitedWindows(TimeWindows):
+    """One window that never ends."""
+
+    start_ms: int
+    grace_ms: int = 0
+
+    @property
+    def size_ms(self) -> int:
+        """More than there is time."""
+        return MAX_TIME
+
+    def windows_for(self, timestamp: int) -> Sequence[Window]:
+        """Return the window, or nothing for a record before it."""
+        return ((self.start_ms, MAX_TIME),) if timestamp >= self.start_ms else ()
+
+
+@dataclass(frozen=True)
+class SlidingWindows:
+    """For each key, a window for each different set of records that are at most `difference_ms` apart."""
+
+    difference_ms: int
+    grace_ms: int
+
+    @property
+    def retention_ms(self) -> int:
+        """How long a store must keep windows, counted back from the newest start."""
+        return 2 * self.difference_ms + self.grace_ms
+
+
+@dataclass(frozen=True)
+class SessionWindows:
+    """For each key, sessions: records that are at most `gap_ms` apart."""
+
+    gap_ms: int
+    grace_ms: int
+
+    @property
+    def retention_ms(self) -> int:
+        """How long a store must keep sessions, counted back from the newest end."""
+        return self.gap_ms + self.grace_ms
+
+
+def tumbling(size: Duration, *, grace: Duration | None = None) -> TumblingWindows:
+    """Return windows of length `size`, one after the other; they begin at multiples of `size` since the epoch.
+
+    `grace` is how long after its end a window takes late records, and must be said; "0s" is not at all.
+
+    ```text
+    time     0         5         10        15
+    windows  [   1    )[   2    )[   3    )      tumbling("5m", grace="0s")
+    records   a     b   c                        a and b are in 1, c in 2
+    ```
+
+    >>> tumbling("5m", grace="1m").windows_for(301_000)
+    ((300000, 600000),)
+    """
+    return TumblingWindows(_length("tumbling", "size", size), _grace('tumbling("5m", ', grace))
+
+
+def hopping(size: Duration, *, every: Duration, grace: Duration | None = None) -> HoppingWindows:
+    """Return windows of length `size`, of which one begins at each multiple of `every` since the epoch.
+
+    `every` is at most `size`; the windows overlap, and a record is in each that its time is in. `grace`: see
+    `tumbling`.
+
+    ```text
+    time     0         5         10        15
+    windows  [        1         )                hopping("10m", every="5m", grace="0s")
+                       [        2         )
+    records      a         b                     a is in 1, b in 1 and 2
+    ```
+
+    >>> hopping("10s", every="5s", grace="0s").windows_for(7_000)
+    [(0, 10000), (5000, 15000)]
+    """
+    length, advance = _length("hopping", "size", size), _length("hopping", "every", every)
+    if advance > length:
+        raise TopologyError(f"hopping: every={every!r} is longer than the windows ({size!r}), which leaves gaps")
+    return HoppingWindows(length, advance, _grace('hopping("10m", every="1m", ', grace))
+
+
+def sliding(difference: Duration, *, grace: Duration | None = None) -> SlidingWindows:
+    """Return windows that slide over the records of each key: two records are in one if at most `difference` apart.
+
+    A window begins or ends at a record, and both ends belong to it. `grace`: see `tumbling`.
+
+    ```text
+    time     0    1    2    3    4    5    6
+    records       a         b         c          of one key, sliding("2m", grace="0s")
+    windows  ----[a]   |    |    |    |          a alone, ends at a
+                  [a        b]   |    |          ends at b, begins at a
+                       ~[b]  ...                 begins after a: b alone, and so on
+    ```
+
+    >>> sliding("5m", grace="1m").difference_ms
+    300000
+    """
+    length = _length("sliding", "difference", difference, least=0)
+    return SlidingWindows(length, _grace('sliding("5m", ', grace))
+
+
+def sessions(*, gap: Duration, grace: Duration | None = None) -> SessionWindows:
+    """Return sessions: records of a key are in one as long as no more than `gap` lies between them.
+
+    A session goes from its first to its last record. A record between two sessions can merge them. `grace`: see
+    `tumbling`.
+
+    ```text
+    time     0    1    2    3    4    5    6
+    records       a    b                   c     of one key, sessions(gap="2m", grace="0s")
+    sessions      [    ]                   []    a and b, c alone
+    ```
+
+    >>> sessions(gap="30m", grace="0s").gap_ms
+    1800000
+    """
+    length = _length("sessions", "gap", gap, least=0)
+    return SessionWindows(length, _grace('sessions(gap="30m", ', grace))
+
+
+def unlimited(*, start: int = 0) -> UnlimitedWindows:
+    """Return one window that begins at `start` (ms since the epoch) and never ends. Earlier records are left out.
+
+    >>> unlimited().windows_for(5)
+    ((0, 9223372036854775807),)
+    """
+    if type(start) is not int or start < 0:
+        raise TopologyError(f"unlimited: start is a time in ms since the epoch, found {start!r}")
+    return UnlimitedWindows(start)
+
+
+def _length(verb: str, what: str, given: Duration, *, least: int = 1) -> int:
+    length = duration_ms(given, f"{verb}: {what}")
+    if length < least:
+        raise TopologyError(f"{verb}: {what} is at least {least} ms, found {given!r}")
+    return length
+
+
+def _grace(so_far: str, given: Duration | None) -> int:
+    if given is None:
+        verb = so_far.partition("(")[0]
+        raise TopologyError(
+            f'{verb}: say how long after its end a window takes late records: {so_far}grace="1m"), or grace="0s" if '
+            "it takes none"
+        )
+    return duration_ms(given, f"{so_far.partition('(')[0]}: grace")
