@@ -2,6 +2,7 @@
 
 from .builder import StreamsBuilder
 from .join_windows import JoinWindows, within
+from .streams.cogrouped import CogroupedKStream, WindowedCogroupedKStream
 from .streams.grouped import KGroupedStream
 from .streams.kstream import KStream
 from .streams.windowed import SessionWindowedKStream, TimeWindowedKStream
@@ -10,6 +11,8 @@ from .windowed_serdes import SessionWindowedSerde, TimeWindowedSerde
 from .windows import SessionWindows, SlidingWindows, TimeWindows, hopping, sessions, sliding, tumbling, unlimited
 
 __all__ = [
+    "CogroupedKStream",
+    "WindowedCogroupedKStream",
     "JoinWindows",
     "KGroupedStream",
     "KStream",

@@ -16,7 +16,19 @@ from penstock.plugins.dsl import (
     unlimited,
 )
 
-from .language import SERDES, Params, add, merge_sessions, program, reduce, selector, words
+from .language import (
+    SERDES,
+    Params,
+    add,
+    joiner,
+    mapper,
+    merge_sessions,
+    predicate,
+    program,
+    reduce,
+    selector,
+    words,
+)
 from .stateless import source
 from .store_commands import text
 from .tables import suppressed
@@ -140,3 +152,60 @@ def windowed_to_string_key(builder: StreamsBuilder, params: Params) -> None:
     stream.to("out", key_serde="str", value_serde="json")
     kept = stream.filter(lambda value: value is not None)
     kept.group_by(selector("key_first_char"), with_key=True, name="regroup", **SERDES).count("again")
+
+
+@program
+def cogroup(builder: StreamsBuilder, params: Params) -> None:
+    def adding(number: int) -> Any:
+        return lambda aggregate, value: f"{aggregate}+{number}:{text(value)}"
+
+    streams = [
+        grouped(source(builder, f"in{number}"), group, f"g{number}") for number, group in enumerate(params["groups"], 1)
+    ]
+    made = streams[0].cogroup(adding(1))
+    for number, stream in enumerate(streams[1:], 2):
+        made = made.cogroup(stream, adding(number))
+    table: Table
+    if "window" in params:
+        merger = merge_sessions if params["window"]["kind"] == "session" else None
+        windowed = made.windowed_by(windows_of(params["window"]))
+        table = windowed.aggregate(str, "agg", merger=merger, value_serde="json")
+    else:
+        table = made.aggregate(str, "agg", value_serde="json")
+    if "suppress" in params:
+        table = suppressed(table, params["suppress"])
+    table.to_stream().to("out", value_serde="json")
+
+
+@program
+def windowed_table_join(builder: StreamsBuilder, params: Params) -> None:
+    left, right = (
+        windowed_table(source(builder, topic), params, store) for topic, store in (("left", "lc"), ("right", "rc"))
+    )
+    match params["type"]:
+        case "inner":
+            made = left.join(right, joiner)
+        case "left":
+            made = left.left_join(right, joiner)
+        case _:
+            made = left.outer_join(right, joiner)
+    made.to_stream().to("out", value_serde="json")
+
+
+# Not registered before a stream can be joined with a table.
+def rekey_fanout(builder: StreamsBuilder, params: Params) -> None:
+    rekeyed = source(builder).select_key(selector(params["sel"]), with_key=True)
+    for number, consumer in enumerate(params["consumers"], 1):
+        stream: Any = rekeyed
+        if "fn" in consumer:
+            stream = stream.map_values(mapper(consumer["fn"]), with_key=True)
+        if "pred" in consumer:
+            stream = stream.filter(predicate(consumer["pred"]), with_key=True)
+        match consumer["op"]:
+            case "windowed":
+                stream = windowed_table(stream, consumer, f"s{number}").to_stream()
+            case "join":
+                stream = stream.left_join(builder.table("table", **SERDES), joiner)
+            case "count" | "aggregate":
+                stream = aggregated(grouped(stream, "key"), consumer["op"], f"s{number}").to_stream()
+        stream.to(f"out-{number}", value_serde="json")

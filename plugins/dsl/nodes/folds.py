@@ -69,13 +69,14 @@ class Aggregating(Fold):
     """Combines values by `aggregator`, beginning with what `initializer` makes.
 
     The aggregator gets the aggregate and the value, and with `with_key` the key before them. The `merger` gets two
-    aggregates, and with `with_key` the key before them.
+    aggregates, and with `merges_with_key` the key before them.
     """
 
     initializer: Callable[[], Any]
     aggregator: Callable[..., Any]
     with_key: bool = False
     merger: Callable[..., Any] | None = None
+    merges_with_key: bool = False
 
     def initial(self) -> Any:
         """Return what the initializer makes."""
@@ -91,4 +92,4 @@ class Aggregating(Fold):
     def merged(self, key: Any, one: Any, other: Any) -> Any:
         """Return what the merger makes of both."""
         assert self.merger is not None
-        return self.merger(key, one, other) if self.with_key else self.merger(one, other)
+        return self.merger(key, one, other) if self.merges_with_key else self.merger(one, other)

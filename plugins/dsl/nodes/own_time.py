@@ -8,7 +8,7 @@ from typing import Any
 from penstock.context import ProcessorContext
 from penstock.punctuation import PunctuationType
 
-_OBSERVED, _ARRIVED, _MOVED, _TICKED = "observed", "arrived", "moved", "ticked"
+_OBSERVED, _ARRIVED, _MOVED = "observed", "arrived", "moved"
 
 
 def saved_values(context: ProcessorContext) -> dict[str, int]:
@@ -34,8 +34,8 @@ class OwnTime:
 class IdleClock:
     """Moves the time of an operator on while no record arrives: after `idle_ms`, as fast as the wall clock goes.
 
-    It looks four times in `idle_ms`. What it decides is saved with the task. A time in which the task was not open
-    does not count, as far as a look was missed.
+    It looks four times in `idle_ms`. What it decides is saved with the task. Time in which the application was stopped
+    counts; but records that wait when it starts are processed first, and then the input was not idle.
     """
 
     def __init__(self, context: ProcessorContext, idle_ms: int, time: OwnTime, move: Callable[[int], Any]) -> None:
@@ -45,9 +45,7 @@ class IdleClock:
         self._time = time
         self._move = move
         self._wall_clock = context.current_system_time_ms
-        now, ticked = self._wall_clock(), self._values.get(_TICKED)
-        if ticked is None or now > ticked + self._interval:
-            self._values[_ARRIVED] = self._values[_TICKED] = now
+        self._values.setdefault(_ARRIVED, self._wall_clock())
         context.schedule(f"{self._interval}ms", self._tick, PunctuationType.WALL_CLOCK_TIME, name="idle")
 
     def note_arrival(self) -> None:
@@ -56,7 +54,6 @@ class IdleClock:
 
     def _tick(self, now: int) -> None:
         values = self._values
-        values[_TICKED] = now
         if self._time.now >= 0 and now - values[_ARRIVED] >= self._idle_ms:
             passed = now - max(values[_ARRIVED], values.get(_MOVED, 0))
             values[_MOVED] = now

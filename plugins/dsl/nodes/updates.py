@@ -24,11 +24,15 @@ class UpdatingOperator(Operator):
     """A processor that puts aggregates into its store, named `store`, and sends what changed as a Change.
 
     With `sends_old`, updates carry the value before. With `keeps_headers`, the store keeps those of the last record.
-    If the store has a record cache, updates leave when it is flushed.
+    If the store has a record cache, updates leave when it is flushed; of several processors with one store, one that
+    `flushes` sends those of all.
     """
 
-    def __init__(self, store: str, *, sends_old: bool = False, keeps_headers: bool = False) -> None:
+    def __init__(
+        self, store: str, *, sends_old: bool = False, keeps_headers: bool = False, flushes: bool = True
+    ) -> None:
         self._store_name = store
+        self._flushes = flushes
         self._sends_old = sends_old
         self._stored = with_headers if keeps_headers else with_timestamp
         self._keeps_headers = keeps_headers
@@ -36,7 +40,7 @@ class UpdatingOperator(Operator):
     def init(self, context: ProcessorContext) -> None:
         """Let the record cache, if the store has one, forward the updates."""
         super().init(context)
-        if context.get_store(self._store_name).record_cache is not None:
+        if self._flushes and context.get_store(self._store_name).record_cache is not None:
             context.set_flush_listener(self._store_name, self._listener(context))
 
     def _listener(self, context: ProcessorContext) -> FlushListener:

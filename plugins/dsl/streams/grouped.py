@@ -19,6 +19,7 @@ from ..tables.values import StoredTable
 from ..windows import SessionWindows, SlidingWindows, TimeWindows
 from .aggregating import AGGREGATE, REDUCE, GroupedSource, store_of, table_of
 from .base import Flow, K, V
+from .cogrouped import CogroupedKStream, Member
 from .windowed import Emit, SessionWindowedKStream, TimeWindowedKStream
 
 if TYPE_CHECKING:
@@ -106,7 +107,20 @@ class KGroupedStream(Generic[K, V]):
         fold = Aggregating(initializer, aggregator, with_key)
         return self._aggregation("aggregate", AGGREGATE, fold, store, name, options, None)
 
-    # ------------------------------------------------------------------ windows
+    # ------------------------------------------------------------------ several streams, and windows
+
+    @overload
+    def cogroup(
+        self, aggregator: Callable[[A, V], A], *, with_key: Literal[False] = False
+    ) -> CogroupedKStream[K, A]: ...
+    @overload
+    def cogroup(self, aggregator: Callable[[K, A, V], A], *, with_key: Literal[True]) -> CogroupedKStream[K, A]: ...
+    def cogroup(self, aggregator: Callable[..., Any], *, with_key: bool = False) -> Any:
+        """Begin to aggregate several streams into one table: `.cogroup(other, aggregator)`, then `.aggregate(...)`.
+
+        Each stream has an aggregator of its own, a function of the aggregate and a value; see `aggregate`.
+        """
+        return CogroupedKStream((Member(self.source, aggregator, with_key=with_key),))
 
     @overload
     def windowed_by(

@@ -226,7 +226,7 @@ class SessionWindowedKStream(WindowedStream[K, V]):
         check_initializer("aggregate", initializer)
         check_aggregator("aggregate", aggregator, with_key=with_key)
         check_merger(merger, with_key=with_key)
-        fold = Aggregating(initializer, aggregator, with_key, merger)
+        fold = Aggregating(initializer, aggregator, with_key, merger, merges_with_key=with_key)
         return self._aggregation("aggregate", AGGREGATE, fold, store, name, options, None)
 
 

@@ -1,0 +1,179 @@
+"""CogroupedKStream: several grouped streams that are aggregated into one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
+
+from penstock.errors import TopologyError
+from penstock.store_kinds.windowed import Windowed
+
+from ..functions import check_aggregator, check_initializer
+from ..graph.step import ProcessorStep
+from ..graph.updating import UpdatingStep
+from ..nodes.aggregate import Aggregate
+from ..nodes.folds import Aggregating
+from ..nodes.pass_through import PassThrough
+from ..serdes import Serdes
+from ..state import Materialized, StoreLike, StoreOptions, materialized
+from ..tables.values import StoreGetter, TableSource, ValueGetter
+from ..tables.windowed import WindowGetter
+from ..windows import SessionWindows, SlidingWindows, TimeWindows
+from .aggregating import GroupedSource, table_of
+from .base import K
+from .windowed import AnyWindows, Emit, check_merger, windowed_serdes, windowed_step
+
+if TYPE_CHECKING:
+    from ..tables.ktable import KTable
+    from .grouped import KGroupedStream
+
+A = TypeVar("A")
+V2 = TypeVar("V2")
+
+_AGGREGATE, _MERGE = "COGROUPKSTREAM-AGGREGATE-", "COGROUPKSTREAM-MERGE-"
+
+
+class Member:
+    """One of the streams, with its aggregator."""
+
+    def __init__(self, source: GroupedSource, aggregator: Callable[..., Any], *, with_key: bool) -> None:
+        check_aggregator("cogroup", aggregator, with_key=with_key)
+        self.source = source
+        self.aggregator = aggregator
+        self.with_key = with_key
+
+
+class _Cogrouped(Generic[K, A]):
+    """The streams of a cogroup, and how they become steps."""
+
+    def __init__(self, members: tuple[Member, ...], windows: AnyWindows | None = None) -> None:
+        self._members = members
+        self._windows = windows
+
+    def _aggregated(
+        self,
+        initializer: Callable[[], Any],
+        merger: Callable[..., Any] | None,
+        store: StoreLike | None,
+        name: str | None,
+        options: StoreOptions,
+    ) -> Any:
+        check_initializer("aggregate", initializer)
+        first = self._members[0].source
+        recorder, names = first.recorder, first.recorder.names
+        made = materialized("aggregate", names, store, options, _AGGREGATE)
+        serdes = made.serdes(Serdes(first.serdes.key))
+        self._check_names()
+        parents = [each.source.behind_repartition(made.name) for each in self._members]
+        recorder.copartition(source for _, sources in parents for source in sources)
+        steps = []
+        for number, (member, (parent, _)) in enumerate(zip(self._members, parents, strict=True)):
+            step_name = names.suffixed(name, f"-cogroup-agg-{number}", _AGGREGATE)
+            fold = Aggregating(initializer, member.aggregator, member.with_key, merger)
+            steps.append(self._step(step_name, fold, made, serdes))
+            if number < len(parents) - 1:
+                steps[-1].options["flushes"] = False
+            recorder.add(steps[-1], parent)
+        merge = ProcessorStep(names.suffixed(name, "-cogroup-merge", _MERGE), PassThrough)
+        recorder.add(merge, *steps)
+        all_sources = frozenset(source for _, sources in parents for source in sources)
+        if self._windows is not None:
+            table: TableSource = CogroupedTable(steps, WindowGetter(made.name))
+            return table_of(first, merge, all_sources, windowed_serdes(serdes, self._windows), table, made)
+        table = CogroupedTable(steps, StoreGetter(made.name, versioned=made.is_versioned))
+        return table_of(first, merge, all_sources, serdes, table, made)
+
+    def _step(self, name: str, fold: Aggregating, made: Materialized, serdes: Serdes) -> UpdatingStep:
+        if self._windows is None:
+            return UpdatingStep(name, Aggregate, {"fold": fold}, lambda writer: made.key_value(writer, serdes))
+        return windowed_step(name, fold, self._windows, made, serdes, Emit("on_update", None, None))
+
+    def _check_names(self) -> None:
+        named = [each.source.name for each in self._members if each.source.flow.needs_repartition]
+        if len(named) != len(set(named)):
+            raise TopologyError(
+                "cogroup: several of its streams need a repartition topic, and each needs a name of its own; write "
+                'group_by(..., name="NAME") or group_by_key(name="NAME")'
+            )
+
+
+class CogroupedKStream(_Cogrouped[K, A]):
+    """Several grouped streams, each with an aggregator; `KGroupedStream.cogroup` makes it.
+
+    Semantics: Kafka Streams' CogroupedKStream (KIP-150).
+    """
+
+    def cogroup(
+        self, other: KGroupedStream[K, V2], aggregator: Callable[..., A], *, with_key: bool = False
+    ) -> CogroupedKStream[K, A]:
+        """Add a stream with the same keys, and the aggregator of its values."""
+        source = getattr(other, "source", None)
+        if not isinstance(source, GroupedSource):
+            raise TopologyError(f"cogroup: expected a grouped stream, found {other!r}; write stream.group_by_key()")
+        return CogroupedKStream((*self._members, Member(source, aggregator, with_key=with_key)))
+
+    def aggregate(
+        self,
+        initializer: Callable[[], A],
+        store: StoreLike | None = None,
+        *,
+        name: str | None = None,
+        **options: Unpack[StoreOptions],
+    ) -> KTable[K, A]:
+        """Combine the values of all streams by key: each value by the aggregator of its stream."""
+        made: KTable[K, A] = self._aggregated(initializer, None, store, name, options)
+        return made
+
+    def windowed_by(self, windows: AnyWindows) -> WindowedCogroupedKStream[K, A]:
+        """Aggregate by key and window; see `KGroupedStream.windowed_by`. Each stream has its own stream time."""
+        if not isinstance(windows, (TimeWindows, SlidingWindows, SessionWindows)):
+            raise TopologyError(f'windowed_by: expected windows, found {windows!r}; write tumbling("5m", grace="0s")')
+        return WindowedCogroupedKStream(self._members, windows)
+
+
+class WindowedCogroupedKStream(_Cogrouped[K, A]):
+    """Several grouped streams and their windows."""
+
+    def aggregate(
+        self,
+        initializer: Callable[[], A],
+        store: StoreLike | None = None,
+        *,
+        merger: Callable[[A, A], A] | None = None,
+        name: str | None = None,
+        **options: Unpack[StoreOptions],
+    ) -> KTable[Windowed, A]:
+        """Combine the values of all streams by key and window. Sessions need a `merger` of two aggregates."""
+        if isinstance(self._windows, SessionWindows):
+            if merger is None:
+                raise TopologyError(
+                    "aggregate: sessions need merger=, a function of two aggregates; write aggregate(..., merger=...)"
+                )
+            check_merger(merger, with_key=False)
+        elif merger is not None:
+            raise TopologyError("aggregate: merger= is for sessions; other windows are never merged")
+        made: KTable[Windowed, A] = self._aggregated(initializer, merger, store, name, options)
+        return made
+
+
+class CogroupedTable(TableSource):
+    """A table that several processors write."""
+
+    def __init__(self, steps: list[UpdatingStep], getter: ValueGetter) -> None:
+        self._steps = steps
+        self._getter = getter
+
+    def getter(self) -> ValueGetter:
+        """Return how the store is read."""
+        return self._getter
+
+    @property
+    def is_versioned(self) -> bool:
+        """Whether the store keeps versions."""
+        return self._getter.is_versioned
+
+    def send_old_values(self, *, force: bool) -> bool:
+        """Let all processors send what the store had before."""
+        for step in self._steps:
+            step.options["sends_old"] = True
+        return True

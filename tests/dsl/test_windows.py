@@ -1,0 +1,280 @@
+"""Aggregations by windows against a naive recomputation; windows that close, idle input, late records, and mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from penstock import Application, ConfigError, TopologyError, Windowed
+from penstock.plugins.dsl import (
+    KStream,
+    KTable,
+    StreamsBuilder,
+    TimeWindows,
+    hopping,
+    sessions,
+    sliding,
+    tumbling,
+    unlimited,
+)
+from penstock.plugins.testing import TopologyTestDriver
+
+Update = tuple[Any, Any, int]
+Write = Callable[[KStream[Any, Any]], KTable[Any, Any]]
+
+
+class Uneven(TimeWindows):
+    """Windows of 10 and 20 ms, in turn, with a gap of 5 ms after each pair."""
+
+    grace_ms = 3
+    size_ms = 20
+
+    def windows_for(self, timestamp: int) -> Sequence[tuple[int, int]]:
+        base, place = timestamp - timestamp % 35, timestamp % 35
+        return [(base + start, base + end) for start, end in ((0, 10), (10, 30)) if start <= place < end]
+
+
+KEYS = st.sampled_from(["a", "b", None])
+TIMES = st.integers(0, 60) | st.integers(0, 2000)
+RECORDS = st.lists(st.tuples(KEYS, st.none() | st.integers(-5, 5), TIMES), max_size=25)
+TIME_WINDOWS = st.sampled_from(
+    [
+        tumbling("10ms", grace="0s"),
+        tumbling("10ms", grace="5ms"),
+        hopping("12ms", every="4ms", grace="6ms"),
+        hopping("10ms", every="3ms", grace="0s"),
+        Uneven(),
+        unlimited(start=7),
+    ]
+)
+DRIVERS = st.fixed_dictionaries(
+    {"reopen_tasks": st.booleans(), "dsl_store_format": st.sampled_from(["default", "headers"])}
+)
+
+
+def updates(write: Write, records: list[Any], **options: Any) -> list[Update]:
+    """Return (key, value, timestamp) of what comes out of a table that is made of a stream."""
+    builder = StreamsBuilder()
+    table = write(builder.stream("in", value_serde="json"))
+    seen = table.to_stream().map(lambda key, value: (str(key.key), [*key[1:], value]), with_key=True)
+    seen.to("out", key_serde="str", value_serde="json")
+    options = {"statestore_cache_max_bytes": 0, **options}
+    with TopologyTestDriver(Application("app", builder), **options) as driver:
+        for key, value, timestamp in records:
+            driver.pipe("in", key, value, timestamp=timestamp)
+        return [(Windowed(each.key, *each.value[:2]), each.value[2], each.timestamp) for each in driver.read_all("out")]
+
+
+def naive(windows: TimeWindows, records: list[Any], *, on_close: bool) -> list[Update]:
+    """Return what counts by windows send: all windows in a dict, looked through at each record."""
+    rows: dict[Windowed, tuple[int, int]] = {}
+    emitted: set[Windowed] = set()
+    found: list[Update] = []
+    now = -1
+    for key, _, timestamp in records:
+        if key is None:
+            continue
+        now = max(now, timestamp)
+        closed = now - windows.grace_ms
+        for start, end in windows.windows_for(timestamp):
+            if end > closed:
+                window = Windowed(key, start, end)
+                count, at = rows.get(window, (0, timestamp))
+                rows[window] = count + 1, max(at, timestamp)
+                if not on_close:
+                    found.append((window, *rows[window]))
+        if on_close:
+            due = sorted(
+                (each for each in rows if each.end <= closed and each not in emitted), key=lambda w: (w[1], w[0])
+            )
+            found += ((each, *rows[each]) for each in due)
+            emitted.update(due)
+    return found
+
+
+@settings(max_examples=40, deadline=None)
+@given(TIME_WINDOWS, RECORDS, st.booleans(), DRIVERS)
+def test_counts_by_windows(windows: TimeWindows, records: list[Any], on_close: bool, options: dict[str, Any]) -> None:
+    emit = "on_close" if on_close else "on_update"
+    made = updates(lambda each: each.group_by_key().windowed_by(windows, emit=emit).count("n"), records, **options)
+    assert made == naive(windows, records, on_close=on_close)
+
+
+def latest(found: list[Update]) -> dict[Windowed, Any]:
+    """Return the table that updates make."""
+    rows = {window: value for window, value, _ in found}
+    return {window: value for window, value in rows.items() if value is not None}
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 12), RECORDS, DRIVERS)
+def test_sliding_windows_have_all_that_is_near(length: int, records: list[Any], options: dict[str, Any]) -> None:
+    windows = sliding(f"{length}ms", grace="1h")
+    made = updates(lambda each: each.group_by_key().windowed_by(windows).count("n"), records, **options)
+    times = {key: [at for k, v, at in records if k == key and v is not None] for key in ("a", "b")}
+    expected = {}
+    for key, all_of_key in times.items():
+        for start in {max(0, at - length) for at in all_of_key} | {at + 1 for at in all_of_key}:
+            inside = sum(start <= at <= start + length for at in all_of_key)
+            if inside:
+                expected[Windowed(key, start, start + length)] = inside
+    assert latest(made) == expected
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 15), RECORDS, DRIVERS)
+@example(5, [("a", 1, 0), ("a", 1, 10), ("a", 1, 5)], {})
+def test_sessions_are_clusters(gap: int, records: list[Any], options: dict[str, Any]) -> None:
+    windows = sessions(gap=f"{gap}ms", grace="1h")
+    made = updates(
+        lambda each: (
+            each.group_by_key().windowed_by(windows).aggregate(int, lambda a, v: a + 1, lambda a, b: a + b, "n")
+        ),
+        records,
+        **options,
+    )
+    expected: dict[Windowed, int] = {}
+    for key in ("a", "b"):
+        times = sorted(at for k, _, at in records if k == key)
+        clusters: list[list[int]] = []
+        for at in times:
+            if clusters and at - clusters[-1][-1] <= gap:
+                clusters[-1].append(at)
+            else:
+                clusters.append([at])
+        expected |= {Windowed(key, each[0], each[-1]): len(each) for each in clusters}
+    assert latest(made) == expected
+
+
+ANY_WINDOWS = st.sampled_from(
+    [
+        tumbling("10ms", grace="4ms"),
+        hopping("12ms", every="4ms", grace="0s"),
+        sliding("6ms", grace="5ms"),
+        sessions(gap="7ms", grace="3ms"),
+    ]
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(ANY_WINDOWS, RECORDS, DRIVERS)
+def test_a_window_that_closes_is_emitted_once_with_all_that_is_in_it(
+    windows: Any, records: list[Any], options: dict[str, Any]
+) -> None:
+    """A record far in the future closes all; what is emitted is what the updates had said before."""
+    records = [*records, ("z", 0, 1_000_000)]
+    closed = updates(
+        lambda each: each.group_by_key().windowed_by(windows, emit="on_close").count("n"), records, **options
+    )
+    updated = updates(lambda each: each.group_by_key().windowed_by(windows).count("n"), records, **options)
+    suppressed = updates(
+        lambda each: each.group_by_key().windowed_by(windows).count("n").suppress("window_closes"), records, **options
+    )
+    final = {window: value for window, value in latest(updated).items() if window.key != "z"}
+    for found in closed, suppressed:
+        assert len(found) == len({window for window, _, _ in found})
+        assert {window: value for window, value, _ in found if window.key != "z"} == final
+
+
+def test_windows_close_while_nothing_arrives() -> None:
+    for reopen in False, True:
+        builder = StreamsBuilder()
+        clicks = builder.stream("in").group_by_key()
+        counts = clicks.windowed_by(tumbling("10s", grace="0s"), emit="on_close", idle="20s").count("n")
+        counts.to_stream(lambda key, n: f"{key.key}@{key.start}", with_key=True).to("out", key_serde="str")
+        with TopologyTestDriver(Application("app", builder), reopen_tasks=reopen) as driver:
+            driver.pipe("in", "a", "x", timestamp=3_000)
+            for _ in range(3):
+                driver.advance_wall_clock("5s")
+            assert driver.read_all("out") == []
+            driver.advance_wall_clock("5s")
+            assert [(each.key, each.value) for each in driver.read_all("out")] == [("a@0", 1)]
+            driver.pipe("in", "a", "x", timestamp=4_000)  # late by now
+            driver.pipe("in", "a", "x", timestamp=23_500)
+            driver.advance_wall_clock("1h")
+            assert [(each.key, each.value) for each in driver.read_all("out")] == [("a@20000", 1)]
+
+
+@pytest.mark.parametrize(
+    ("windows", "late"), [(tumbling("10ms", grace="0s"), ["2"]), (sessions(gap="5ms", grace="0s"), ["2"])]
+)
+def test_late_records_go_to_a_stream_of_their_own(windows: Any, late: list[str]) -> None:
+    builder = StreamsBuilder()
+    grouped = builder.stream("in").group_by_key()
+    counts = grouped.windowed_by(windows, late=lambda lost: lost.map_values(str.upper).to("late")).count("n")
+    counts.to_stream(lambda key, n: key.key, with_key=True).to("out", key_serde="str", value_serde="json")
+    with TopologyTestDriver(Application("app", builder)) as driver:
+        for value, timestamp in (("1", 0), ("x", 50), ("2", 4)):
+            driver.pipe("in", "a", value, timestamp=timestamp)
+        assert [each.value for each in driver.read_all("late")] == late
+        assert [each.value for each in driver.read_all("out")] == [1, 1]
+        assert driver.dropped_records() == 1
+
+
+def test_a_cached_store_sends_the_last_update_of_each_commit() -> None:
+    windows = hopping("10ms", every="5ms", grace="0s")
+    records = [("a", 1, 7), ("a", 1, 8)]
+    cached = updates(
+        lambda each: each.flat_map_values(lambda v: [v, v]).group_by_key().windowed_by(windows).count("n"),
+        records,
+        statestore_cache_max_bytes=1_000_000,
+    )
+    assert [value for _, value, _ in cached] == [2, 2, 4, 4]
+
+
+def test_a_cogroup_has_an_aggregator_for_each_stream() -> None:
+    builder = StreamsBuilder()
+    orders, returns = (builder.stream(topic, value_serde="json").group_by_key() for topic in ("orders", "returns"))
+    stock = orders.cogroup(lambda total, n: total - n).cogroup(returns, lambda total, n: total + n)
+    stock.aggregate(int, "stock").to_stream().to("out", value_serde="json")
+    with TopologyTestDriver(Application("app", builder)) as driver:
+        driver.pipe("orders", "a", 5)
+        driver.pipe("returns", "a", 2)
+        assert [each.value for each in driver.read_all("out")] == [-5, -3]
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda: tumbling("5m"), r'tumbling: say how long .* tumbling\("5m", grace="1m"\), or grace="0s"'),
+        (lambda: hopping("5m", every="1m"), r'hopping\("10m", every="1m", grace="1m"\)'),
+        (lambda: sliding("5m"), r'sliding\("5m", grace="1m"\)'),
+        (lambda: sessions(gap="5m"), r'sessions\(gap="30m", grace="1m"\)'),
+        (lambda: tumbling("0s", grace="0s"), r"tumbling: size is at least 1 ms"),
+        (lambda: tumbling(300, grace="0s"), r"tumbling: size: expected a timedelta or text"),  # type: ignore[arg-type]
+        (lambda: hopping("1m", every="2m", grace="0s"), r"hopping: every='2m' is longer than the windows"),
+    ],
+)
+def test_mistakes_with_windows(write: Callable[[], Any], message: str) -> None:
+    with pytest.raises((TopologyError, ConfigError), match=message):
+        write()
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda each: each.windowed_by("5m"), r'windowed_by: expected windows, found .5m.; write tumbling\("5m"'),
+        (lambda each: each.windowed_by(tumbling("5m", grace="0s"), emit="close"), r'emit is "on_update" or "on_close"'),
+        (lambda each: each.windowed_by(tumbling("5m", grace="0s"), idle="5s"), r'needs emit="on_close"'),
+        (lambda each: each.windowed_by(sessions(gap="5m", grace="0s")).aggregate(int, max, 3), r"expected a merger"),
+        (lambda each: each.count().suppress("window_closes"), r'for tables of windows, .* suppress\(until="10s"\)'),
+        (lambda each: each.count().suppress("5s", when_full="stop"), r"needs max_records= or max_bytes="),
+        (lambda each: each.count().suppress("5s", max_records=1, when_full="drop"), r'"emit_early" or "stop"'),
+        (
+            lambda each: (
+                each.windowed_by(tumbling("5m", grace="0s"))
+                .count()
+                .suppress("window_closes", max_bytes=1, when_full="emit_early")
+            ),
+            r"may not leave before it closes",
+        ),
+        (lambda each: each.cogroup(lambda a, v: a).cogroup("x", max), r"cogroup: expected a grouped stream"),
+    ],
+)
+def test_mistakes_with_verbs(write: Any, message: str) -> None:
+    with pytest.raises(TopologyError, match=message):
+        write(StreamsBuilder().stream("in").group_by_key())
