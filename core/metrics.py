@@ -23,3 +23,10 @@ class NodeMetrics:
     def drop(self, reason: str, count: int = 1) -> None:
         """Count records that were dropped, which Kafka Streams adds to `dropped-records-total`."""
         self.dropped[reason] += count
+
+    def add(self, other: NodeMetrics) -> None:
+        """Add the counts of the same node in another task, or when this one was open before."""
+        self.records_in += other.records_in
+        self.records_out += other.records_out
+        self.dropped.update(other.dropped)
+        self.user.update(other.user)

@@ -6,13 +6,14 @@ from .streams.cogrouped import CogroupedKStream, WindowedCogroupedKStream
 from .streams.grouped import KGroupedStream
 from .streams.kstream import KStream
 from .streams.windowed import SessionWindowedKStream, TimeWindowedKStream
+from .tables.global_table import GlobalKTable
 from .tables.ktable import KTable
 from .windowed_serdes import SessionWindowedSerde, TimeWindowedSerde
 from .windows import SessionWindows, SlidingWindows, TimeWindows, hopping, sessions, sliding, tumbling, unlimited
 
 __all__ = [
     "CogroupedKStream",
-    "WindowedCogroupedKStream",
+    "GlobalKTable",
     "JoinWindows",
     "KGroupedStream",
     "KStream",
@@ -24,6 +25,7 @@ __all__ = [
     "StreamsBuilder",
     "TimeWindowedKStream",
     "TimeWindowedSerde",
+    "WindowedCogroupedKStream",
     "TimeWindows",
     "hopping",
     "sessions",

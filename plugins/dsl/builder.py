@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
 from typing import Any, Unpack
@@ -21,17 +22,19 @@ from .graph.recorder import Kinds, Recorder
 from .graph.sources import GlobalStoreStep, SourceStep, StoreStep
 from .graph.step import ProcessorStep
 from .graph.writer import Consumed
+from .nodes.global_table_source import GlobalTableSource
 from .nodes.table_source import TableUpdates
 from .serdes import Default, KnownSerde, Serdes
 from .state import StoreLike, TableOptions, materialized
 from .streams.base import Flow
 from .streams.grouped import KGroupedStream
 from .streams.kstream import KStream
+from .tables.global_table import GlobalKTable
 from .tables.grouped import KGroupedTable
 from .tables.ktable import KTable
 from .tables.values import TopicTable
 
-KINDS = Kinds(KStream, KTable, KGroupedStream, KGroupedTable, None)
+KINDS = Kinds(KStream, KTable, KGroupedStream, KGroupedTable, GlobalKTable)
 
 
 class StreamsBuilder(TopologyBuilder):
@@ -102,6 +105,46 @@ class StreamsBuilder(TopologyBuilder):
         flow = Flow(step, consumed.serdes, frozenset({source.name}))
         return KTable(self._recorder, flow, TopicTable(step, kept, flow.serdes), kept.name if kept.is_named else None)
 
+    def global_table(
+        self,
+        topic: str,
+        store: StoreLike | None = None,
+        *,
+        key_serde: SerdeLike = None,
+        value_serde: SerdeLike = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        name: str | None = None,
+        backend: str | None = None,
+    ) -> GlobalKTable[Any, Any]:
+        """Return a table of all partitions of `topic`, which every task has whole, so streams are joined by any key.
+
+        Records without a key are dropped; one without a value deletes its key. The record that is read last counts,
+        whatever its timestamp. `store` is the name of its store, or a declared key-value store; `backend` is that of a
+        named one. The topic is the store's changelog. Semantics: Kafka Streams' GlobalKTable.
+        """
+        if not isinstance(topic, str):
+            raise TopologyError(f"global_table: expected the name of one topic, found {topic!r}")
+        names = self._recorder.names
+        options = {} if backend is None else {"backend": backend}
+        kept = materialized("global_table", names, store, options, f"{topic}-")
+        if not kept.is_named:
+            names.generated[kept.name] = f'global_table({topic!r}, "NAME")'
+        if kept.is_versioned:
+            raise TopologyError("global_table: its store cannot keep versions; table(TOPIC, versioned_store(...)) can")
+        consumed = Consumed(serdes_of_topic(key_serde, value_serde), timestamp_extractor)
+        serdes = kept.serdes(consumed.serdes)
+        step = GlobalStoreStep(
+            lambda writer: _uncached(kept.key_value(writer, serdes)),
+            names.suffixed(name, "-source", "KSTREAM-SOURCE-"),
+            checked(topic),
+            names.step("KTABLE-SOURCE-", name),
+            GlobalTableSource,
+            consumed,
+            {"store": kept.name},
+        )
+        self._recorder.add(step)
+        return GlobalKTable(self._recorder, kept.name, serdes)
+
     # ------------------------------------------------------------------ stores
 
     def add_state_store(self, store: StoreBuilder) -> StreamsBuilder:
@@ -134,6 +177,11 @@ class StreamsBuilder(TopologyBuilder):
     def build(self, settings: Settings | None = None) -> Topology:
         """Return the topology of what was recorded so far. `settings` are the application's; None: the defaults."""
         return self._recorder.build(Settings() if settings is None else settings)
+
+
+def _uncached(store: Any) -> StoreBuilder:
+    made: StoreBuilder = dataclasses.replace(store, cached=False)
+    return made
 
 
 def serdes_of_topic(key_serde: SerdeLike, value_serde: SerdeLike) -> Serdes:

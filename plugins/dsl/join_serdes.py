@@ -1,4 +1,4 @@
-"""Serdes of what waits in a left or outer stream-stream join."""
+"""Serdes of the records that wait in joins."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from struct import Struct
 from typing import Any
 
 from penstock.errors import SerdeError
+from penstock.record import Headers
 from penstock.serde import Serde
 
-_HEAD = Struct(">q?")
+_HEAD, _TIME, _LENGTH = Struct(">q?"), Struct(">q"), Struct(">i")
+_NONE = -1
 
 
 class WaitingKeySerde(Serde[tuple[int, bool, Any]]):
@@ -55,3 +57,60 @@ class SideSerde(Serde[tuple[bool, Any]]):
     def written_form(self) -> str:
         """Return a name for the bytes that this serde writes."""
         return f"SideSerde({self.left.written_form()}, {self.right.written_form()})"
+
+
+class TimedKeySerde(Serde[tuple[int, Any]]):
+    """(time, key), in the order of time."""
+
+    def __init__(self, key: Serde[Any]) -> None:
+        self.key = key
+
+    def serialize(self, value: tuple[int, Any]) -> bytes:
+        """Return the time and the key's bytes."""
+        return _TIME.pack(value[0]) + self.key.serialize(value[1])
+
+    def deserialize(self, data: bytes) -> tuple[int, Any]:
+        """Return time and key."""
+        if len(data) < _TIME.size:
+            raise SerdeError(f"TimedKeySerde expects at least {_TIME.size} bytes, found {len(data)}")
+        return _TIME.unpack_from(data)[0], self.key.deserialize(data[_TIME.size :])
+
+    def written_form(self) -> str:
+        """Return a name for the bytes that this serde writes."""
+        return f"TimedKeySerde({self.key.written_form()})"
+
+
+class ValueAndHeadersSerde(Serde[tuple[Any, Headers]]):
+    """(value, headers): the number of headers, each one's name and value with their lengths, then the value."""
+
+    def __init__(self, value: Serde[Any]) -> None:
+        self.value = value
+
+    def serialize(self, value: tuple[Any, Headers]) -> bytes:
+        """Return the headers and the value's bytes."""
+        content, headers = value
+        parts = [_LENGTH.pack(len(headers))]
+        for name, data in headers:
+            raw = name.encode()
+            parts += (_LENGTH.pack(len(raw)), raw, _LENGTH.pack(_NONE if data is None else len(data)), data or b"")
+        return b"".join((*parts, self.value.serialize(content)))
+
+    def deserialize(self, data: bytes) -> tuple[Any, Headers]:
+        """Return value and headers."""
+        (count,), at = _LENGTH.unpack_from(data), _LENGTH.size
+        headers: list[tuple[str, bytes | None]] = []
+        for _ in range(count):
+            name, at = _part(data, at)
+            content, at = _part(data, at)
+            headers.append((str(name, "utf-8") if name is not None else "", content))
+        return self.value.deserialize(data[at:]), tuple(headers)
+
+    def written_form(self) -> str:
+        """Return a name for the bytes that this serde writes."""
+        return f"ValueAndHeadersSerde({self.value.written_form()})"
+
+
+def _part(data: bytes, at: int) -> tuple[bytes | None, int]:
+    """Return the bytes whose length is at `at`, and where they end."""
+    (length,), start = _LENGTH.unpack_from(data, at), at + _LENGTH.size
+    return (None, start) if length == _NONE else (data[start : start + length], start + length)

@@ -1,4 +1,4 @@
-"""The stores of a join of two streams: as the user chose them, and the declared stores that this makes."""
+"""The stores of joins of streams: as the user chose them, and the declared stores that this makes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.store_kinds.window import WindowStoreSpec, window_store
 from penstock.store_specs import StoreSpec
 
 from .graph.writer import Writer
-from .join_serdes import SideSerde, WaitingKeySerde
+from .join_serdes import SideSerde, TimedKeySerde, ValueAndHeadersSerde, WaitingKeySerde
 from .join_windows import JoinWindows
 from .serdes import Serdes, key_of_store, value_of_store
 
@@ -39,6 +39,19 @@ class StreamJoinOptions(TypedDict, total=False):
     this_store: WindowStoreSpec
     other_store: WindowStoreSpec
     emit_interval: Duration
+
+
+class TableJoinOptions(TypedDict, total=False):
+    """The keyword arguments of a join of a stream with a table.
+
+    `key_serde`, `value_serde`: serdes of the stream's keys and values in a repartition topic and in the store of
+    records that wait, where they are not known. `backend`, `logged`: of that store, which there is with `grace`.
+    """
+
+    key_serde: SerdeLike
+    value_serde: SerdeLike
+    backend: str | None
+    logged: bool
 
 
 @dataclass(frozen=True)
@@ -113,6 +126,23 @@ def waiting_store(name: str, left: JoinStore, right: JoinStore) -> Callable[[Wri
                 resolve_serde(one.value_serde, state, what), resolve_serde(two.value_serde, state, what)
             ),
             **left.backend_and_logged(),
+        )
+
+    return declared
+
+
+def delayed_store(name: str, serdes: Serdes, options: TableJoinOptions) -> Callable[[Writer], StoreSpec]:
+    """Return what declares the store of the records that wait for late updates of a table, in the order of time."""
+    chosen: dict[str, Any] = {each: value for each, value in options.items() if each in ("backend", "logged")}
+
+    def declared(writer: Writer) -> StoreSpec:
+        state, what = writer.settings.state_serde, f"store {name!r}"
+        key, value = key_of_store(serdes.key, writer.settings), value_of_store(serdes.value, writer.settings)
+        return list_store(
+            name,
+            key_serde=TimedKeySerde(resolve_serde(key, state, what)),
+            value_serde=ValueAndHeadersSerde(resolve_serde(value, state, what)),
+            **chosen,
         )
 
     return declared

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from penstock.errors import OffsetOutOfRangeError, UnknownTopicError
 from penstock.log import Log, TopicInfo
+from penstock.metrics import NodeMetrics
 from penstock.program.nodes import GlobalStore, Subtopology, TaskId
 from penstock.program.serdes import resolve_serde
 from penstock.record import TopicPartition
@@ -62,6 +63,10 @@ class GlobalStores:
         for part in self._parts:
             part.update(log, ends, now_ms, topic_ids or {})
 
+    def metrics(self) -> dict[str, NodeMetrics]:
+        """Return what the nodes that fill the stores have counted in this process, by node."""
+        return {name: counted for part in self._parts for name, counted in part.metrics.items()}
+
     def close(self) -> None:
         """Close every backend."""
         for part in self._parts:
@@ -84,6 +89,7 @@ class _Part:
             if hasattr(spec.store, name)
         ) + (", with a TTL" if spec.store.traits.expires else "")
         self._attempts: dict[FailureKey, int] = {}
+        self.metrics: dict[str, NodeMetrics] = {spec.source.name: NodeMetrics(), spec.processor.name: NodeMetrics()}
 
     def update(self, log: Log, ends: Mapping[TopicPartition, int], now_ms: int, topic_ids: Mapping[str, str]) -> None:
         targets = {each: end for each, end in ends.items() if each.topic == self._topic}
@@ -209,6 +215,8 @@ class _Part:
             copy.give_up()
             raise
         finally:
+            for name, counted in task.metrics().items():
+                self.metrics[name].add(counted)
             task.close()
 
     def _open_task(self, copy: Copy, positions: Mapping[TopicPartition, int], saved: Position, now_ms: int) -> Task:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from penstock.clock import Clock, SystemClock, duration_ms
 from penstock.log import Log
+from penstock.metrics import NodeMetrics
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
 from penstock.store import StateStore
@@ -96,6 +97,10 @@ class ProcessResources:
     def global_stores(self, application: Application) -> Mapping[str, StateStore]:
         """Return the global stores by name, as of the last update."""
         return self._global(application).stores if application.program.global_stores else {}
+
+    def global_metrics(self, application: Application) -> Mapping[str, NodeMetrics]:
+        """Return what the nodes that fill global stores have counted in this process, by node."""
+        return self._global(application).metrics() if application.program.global_stores else {}
 
     def clean_up(self, application: Application) -> None:
         """Once a minute, delete local state of tasks that have moved away (setting `state_cleanup_delay`)."""

@@ -280,6 +280,7 @@ class TopologyTestDriver:
     def _drain(self) -> None:
         """Process all records, one at a time, the oldest first, except those that tasks hold back (`max_task_idle`)."""
         self._resources.update_globals(self.application, self.log, {}, self.wall_clock_ms)
+        self._metrics |= self._resources.global_metrics(self.application)
         waiting: set[TaskId] = set()
         while True:
             heads: list[tuple[int, int, TaskWorker, TopicPartition, int]] = []

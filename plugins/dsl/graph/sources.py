@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.program.nodes import Partitioner, TopicChooser
@@ -64,11 +64,11 @@ class StoreStep(Step):
 
 
 class GlobalStoreStep(Step):
-    """Declares a global store with the processor that fills it."""
+    """Declares a global store with the processor that fills it. `store` may be what declares it at the end."""
 
     def __init__(
         self,
-        store: StoreBuilder,
+        store: StoreBuilder | Callable[[Writer], StoreBuilder],
         source: str,
         topic: str,
         processor: str,
@@ -87,7 +87,7 @@ class GlobalStoreStep(Step):
     def write(self, writer: Writer) -> None:
         """Declare the store."""
         writer.topology.add_global_store(
-            self.store,
+            self.store if isinstance(self.store, StoreBuilder) else self.store(writer),
             self.source,
             self.topic,
             self.name,

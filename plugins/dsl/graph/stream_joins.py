@@ -1,4 +1,4 @@
-"""StreamJoinStep: the nodes and stores of a join of two streams."""
+"""The steps of joins of streams: with another stream, with itself, with a table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..nodes.stream_stream_join import StreamStreamJoin
 from ..nodes.stream_stream_outer_join import StreamStreamOuterJoin
 from ..nodes.stream_stream_self_join import StreamStreamSelfJoin
 from ..serdes import KnownSerde, check_same_keys
-from .step import ProcessorStep, Step
+from .step import ProcessorStep, Step, Stores
 from .writer import Writer
 
 
@@ -123,3 +123,20 @@ class SelfJoinStep(Step):
         writer.topology.add_processor(
             self.name, StreamStreamSelfJoin, [side.window.name], stores=(side.store,), **options
         )
+
+
+class TableJoinStep(ProcessorStep):
+    """Writes the processor that looks a stream's records up in a table. `keys` are the serdes of both sides' keys."""
+
+    def __init__(
+        self, verb: str, name: str, supplier: Any, options: dict[str, Any], *, stores: Stores | None = None
+    ) -> None:
+        super().__init__(name, supplier, options, stores=stores, changes_value=True)
+        self.verb = verb
+        self.keys: tuple[KnownSerde, KnownSerde] = (None, None)
+        self.takes_null_keys = bool(options["keeps_unmatched"])
+
+    def write(self, writer: Writer) -> None:
+        """Add the processor."""
+        check_same_keys(self.verb, *self.keys, writer.settings)
+        super().write(writer)

@@ -1,22 +1,26 @@
-"""The verbs that join a stream with another stream."""
+"""The verbs that join a stream with another stream or with a table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
+from penstock.clock import Duration
 from penstock.errors import TopologyError
 
 from ..functions import check_function
 from ..graph.stream_joins import Joiner
-from ..join_stores import StreamJoinOptions
+from ..join_stores import StreamJoinOptions, TableJoinOptions
 from ..join_windows import JoinWindows
 from ..serdes import KnownSerde, Serdes, check_same_keys
 from .base import Flow, K, V
 from .output import Output
 from .stream_join import INNER, LEFT, OUTER, JoinKind, record_stream_join
+from .table_join import record_global_table_join, record_table_join
 
 if TYPE_CHECKING:
+    from ..tables.global_table import GlobalKTable
+    from ..tables.ktable import KTable
     from .kstream import KStream
 
 V2 = TypeVar("V2")
@@ -50,8 +54,53 @@ class Joining(Output[K, V]):
         name: str | None = None,
         **options: Unpack[StreamJoinOptions],
     ) -> KStream[K, R]: ...
+    @overload
+    def join(
+        self,
+        other: KTable[K, V2],
+        joiner: Callable[[V, V2], R],
+        *,
+        grace: Duration | None = None,
+        with_key: Literal[False] = False,
+        name: str | None = None,
+        **options: Unpack[TableJoinOptions],
+    ) -> KStream[K, R]: ...
+    @overload
+    def join(
+        self,
+        other: KTable[K, V2],
+        joiner: Callable[[K, V, V2], R],
+        *,
+        grace: Duration | None = None,
+        with_key: Literal[True],
+        name: str | None = None,
+        **options: Unpack[TableJoinOptions],
+    ) -> KStream[K, R]: ...
+    @overload
+    def join(
+        self,
+        other: GlobalKTable[Any, V2],
+        joiner: Callable[[V, V2], R],
+        *,
+        select_key: Callable[[V], Any] | None = None,
+        with_key: Literal[False] = False,
+        name: str | None = None,
+    ) -> KStream[K, R]: ...
+    @overload
+    def join(
+        self,
+        other: GlobalKTable[Any, V2],
+        joiner: Callable[[K, V, V2], R],
+        *,
+        select_key: Callable[[K, V], Any] | None = None,
+        with_key: Literal[True],
+        name: str | None = None,
+    ) -> KStream[K, R]: ...
     def join(self, other: Any, joiner: Callable[..., Any], window: Any = None, **options: Any) -> Any:
-        """Join with the records of the same key of another stream that are near in time.
+        """Join with the records of another stream, with a table, or with a global table.
+
+        With a stream: each record with those of the same key of the other stream that are near in time. `window` says
+        how near; see `within`.
 
         The result's timestamp is the later one of the two records, its headers those of the record that came last.
         Records without a key or a value are dropped, and those that are later than the window and its grace.
@@ -70,7 +119,25 @@ class Joining(Output[K, V]):
         [('shoes, buy', 9000)]
 
         `name` names the nodes, the stores (`NAME-this-join-store`, `NAME-other-join-store`) and the repartition topics
-        (`NAME-left-repartition`, `NAME-right-repartition`). Semantics: Kafka Streams' KStream-KStream join.
+        (`NAME-left-repartition`, `NAME-right-repartition`).
+
+        With a table: each record with the table's value for its key, as it is when the record is processed. Records
+        that find none, and those without a key or a value, are dropped. Result and record have the same timestamp.
+        A versioned table is read as of the record's time; with `grace`, the record also waits until the stream is so
+        much past its time, for late updates of the table. `name` names the node and `NAME-repartition`.
+
+        ::
+
+            time      1        2        3        4
+            table              a: x              a: y
+            stream    a: 1              a: 2              a: 3
+            result                      a: 2x             a: 3y
+
+        With a global table: as with a table, but by the key that `select_key` makes of the record's value (with
+        `with_key=True`, of key and value), and without a repartition topic. Without `select_key`, it is the record's
+        own key.
+
+        Semantics: Kafka Streams' KStream joins with KStream, KTable and GlobalKTable.
         """
         return self._joined(INNER, other, joiner, window, options)
 
@@ -96,12 +163,56 @@ class Joining(Output[K, V]):
         name: str | None = None,
         **options: Unpack[StreamJoinOptions],
     ) -> KStream[K, R]: ...
+    @overload
+    def left_join(
+        self,
+        other: KTable[K, V2],
+        joiner: Callable[[V, V2 | None], R],
+        *,
+        grace: Duration | None = None,
+        with_key: Literal[False] = False,
+        name: str | None = None,
+        **options: Unpack[TableJoinOptions],
+    ) -> KStream[K, R]: ...
+    @overload
+    def left_join(
+        self,
+        other: KTable[K, V2],
+        joiner: Callable[[K, V, V2 | None], R],
+        *,
+        grace: Duration | None = None,
+        with_key: Literal[True],
+        name: str | None = None,
+        **options: Unpack[TableJoinOptions],
+    ) -> KStream[K, R]: ...
+    @overload
+    def left_join(
+        self,
+        other: GlobalKTable[Any, V2],
+        joiner: Callable[[V, V2 | None], R],
+        *,
+        select_key: Callable[[V], Any] | None = None,
+        with_key: Literal[False] = False,
+        name: str | None = None,
+    ) -> KStream[K, R]: ...
+    @overload
+    def left_join(
+        self,
+        other: GlobalKTable[Any, V2],
+        joiner: Callable[[K, V, V2 | None], R],
+        *,
+        select_key: Callable[[K, V], Any] | None = None,
+        with_key: Literal[True],
+        name: str | None = None,
+    ) -> KStream[K, R]: ...
     def left_join(self, other: Any, joiner: Callable[..., Any], window: Any = None, **options: Any) -> Any:
         """Join as `join` does, and keep left records that find no match: the joiner then gets None as the right value.
 
-        Such a result comes once the join's stream time has passed the end of the window and its grace. It comes at once
-        for a left record without a key (KIP-962), and for one that is late: whose window has passed when it comes, and
-        has no match yet. Semantics: Kafka Streams' left join of streams.
+        With a stream, such a result comes once the join's stream time has passed the end of the window and its grace.
+        It comes at once for a left record without a key (KIP-962), and for one that is late: whose window has passed
+        when it comes, and has no match yet. With a table or a global table, it comes as the others do, also for a
+        record without a key.
+        Semantics: Kafka Streams' left joins of a KStream.
         """
         return self._joined(LEFT, other, joiner, window, options)
 
@@ -134,25 +245,49 @@ class Joining(Output[K, V]):
     # ------------------------------------------------------------------ parts
 
     def _joined(self, kind: JoinKind, other: Any, joiner: Callable[..., Any], window: Any, options: Any) -> Any:
-        verb = kind.verb
-        if not isinstance(other, Joining):
-            raise TopologyError(f"{verb}: expected a KStream, found {other!r}")
+        verb, kinds = kind.verb, self.recorder.kinds
         with_key, name = options.pop("with_key", False), options.pop("name", None)
         check_function(verb, joiner, *(("key",) if with_key else ()), "left", "right", what="joiner")
+        how = Joiner(joiner, with_key)
+        if isinstance(other, Joining):
+            made = self._joined_with_stream(kind, other, how, window, name, options)
+        elif kind.keeps_right or not isinstance(other, (kinds.table, kinds.global_table)):
+            expected = "KStream" if kind.keeps_right else "KStream, a KTable or a GlobalKTable"
+            raise TopologyError(f"{verb}: expected a {expected}, found {other!r}")
+        elif window is not None:
+            raise TopologyError(
+                f"{verb}: a join with a table has no window, since a table has a value at each time; leave it out, or "
+                "join the table's updates as a stream: table.to_stream()"
+            )
+        elif isinstance(other, kinds.table):
+            made = self._joined_with_table(kind, other, how, name, options)
+        else:
+            select_key = options.pop("select_key", None)
+            _check_options(verb, options, ("select_key",))
+            made = record_global_table_join(self.recorder, kind, self.flow, other, how, select_key, name)
+        return kinds.stream(self.recorder, made)
+
+    def _joined_with_stream(
+        self, kind: JoinKind, other: Joining[Any, Any], joiner: Joiner, window: Any, name: str | None, options: Any
+    ) -> Flow:
         if not isinstance(window, JoinWindows):
             raise TopologyError(
-                f"{verb}: a join of two streams needs a window, found {window!r}; write "
-                f'{verb}(other, joiner, within("10m", grace="1m"))'
+                f"{kind.verb}: a join of two streams needs a window, found {window!r}; write "
+                f'{kind.verb}(other, joiner, within("10m", grace="1m"))'
             )
-        known = StreamJoinOptions.__annotations__
-        unknown = sorted(set(options) - set(known))
-        if unknown:
-            raise TopologyError(f"{verb}: there is no option {', '.join(unknown)}; expected {', '.join(known)}")
-        flows = self._flows(kind, other, name, options)
-        return self.recorder.kinds.stream(
-            self.recorder,
-            record_stream_join(self.recorder, kind, *flows, Joiner(joiner, with_key), window, name, options),
-        )
+        _check_options(kind.verb, options, StreamJoinOptions.__annotations__)
+        left, right = self._flows(kind, other, name, options)
+        return record_stream_join(self.recorder, kind, left, right, joiner, window, name, options)
+
+    def _joined_with_table(self, kind: JoinKind, table: Any, joiner: Joiner, name: str | None, options: Any) -> Flow:
+        grace = options.pop("grace", None)
+        allowed = TableJoinOptions.__annotations__ if grace is not None else ("key_serde", "value_serde")
+        _check_options(kind.verb, options, (*allowed, "grace"))
+        serdes = self._serdes(options.get("key_serde"), options.get("value_serde"))
+        check_same_keys(kind.verb, serdes.key, table.flow.serdes.key)
+        serdes = Serdes(_first(serdes.key, table.flow.serdes.key), serdes.value)
+        flow = self._behind_repartition(kind, name, serdes)
+        return record_table_join(self.recorder, kind, flow, table, joiner, grace, name, options)
 
     def _flows(
         self, kind: JoinKind, other: Joining[Any, Any], name: str | None, options: StreamJoinOptions
@@ -163,16 +298,18 @@ class Joining(Output[K, V]):
         right = other._serdes(key, options.get("other_value_serde"))
         check_same_keys(kind.verb, left.key, right.key)
         left, right = Serdes(_first(left.key, right.key), left.value), Serdes(_first(right.key, left.key), right.value)
-        sides: list[Flow] = []
-        for stream, serdes, suffix in ((self, left, "-left"), (other, right, "-right")):
-            behind = stream
-            if stream.flow.needs_repartition:
-                base = stream.flow.step.name if name is None else name + suffix
-                behind = stream._repartitioned_once(base, serdes, f'{kind.verb}(..., name="NAME")')
-            known = behind.flow.serdes
-            kept = Serdes(_first(serdes.key, known.key), _first(serdes.value, known.value))
-            sides.append(Flow(behind.flow.step, kept, behind.flow.sources))
-        return sides[0], sides[1]
+        suffixed = [None if name is None else name + suffix for suffix in ("-left", "-right")]
+        return self._behind_repartition(kind, suffixed[0], left), other._behind_repartition(kind, suffixed[1], right)
+
+    def _behind_repartition(self, kind: JoinKind, base: str | None, serdes: Serdes) -> Flow:
+        """Return this stream, behind a repartition topic if it needs one, with all that is known of its serdes."""
+        behind: Any = self
+        if self.flow.needs_repartition:
+            how = f'{kind.verb}(..., name="NAME")'
+            behind = self._repartitioned_once(self.flow.step.name if base is None else base, serdes, how)
+        known = behind.flow.serdes
+        kept = Serdes(_first(serdes.key, known.key), _first(serdes.value, known.value))
+        return Flow(behind.flow.step, kept, behind.flow.sources)
 
     def _repartitioned_once(self, base: str, serdes: Serdes, how: str) -> Any:
         """Return this stream behind a repartition topic; several joins without a name share one, as in Kafka Streams.
@@ -186,6 +323,12 @@ class Joining(Output[K, V]):
             return made
         self._repartitioned_for_join = made = self._repartitioned(base, serdes, how=how)
         return made
+
+
+def _check_options(verb: str, options: Iterable[str], known: Iterable[str]) -> None:
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise TopologyError(f"{verb}: there is no option {', '.join(unknown)} here; expected {', '.join(known)}")
 
 
 def _first(one: KnownSerde, other: KnownSerde) -> KnownSerde:

@@ -1,0 +1,39 @@
+"""GlobalTableSource: fills the store of a global table."""
+
+from __future__ import annotations
+
+from penstock.context import ProcessorContext
+from penstock.record import Record
+from penstock.store import ValueAndTimestamp
+from penstock.store_kinds.headers import ValueTimestampHeaders
+from penstock.store_kinds.key_value import HeadersKeyValueStore
+
+from .operator import Operator, Run, new
+
+
+class GlobalTableSource(Operator):
+    """Puts the value of each record under its key, with its timestamp; the one that is read last counts.
+
+    Records without a key are dropped. Kafka Streams: KTableSource.
+    """
+
+    def __init__(self, store: str) -> None:
+        self._store = store
+
+    def bind(self, context: ProcessorContext) -> Run:
+        """Return the function that gets each record."""
+        store, drop = context.get_store(self._store), context.metrics.drop
+        put, has_headers = store.put, isinstance(store, HeadersKeyValueStore)
+
+        def run(record: Record) -> None:
+            key, value, timestamp, headers = record
+            if key is None:
+                drop("null_key")
+            elif value is None:
+                put(key, None)
+            elif has_headers:
+                put(key, new(ValueTimestampHeaders, (value, timestamp, headers)))
+            else:
+                put(key, new(ValueAndTimestamp, (value, timestamp)))
+
+        return run

@@ -1,0 +1,91 @@
+"""How joins of a stream with a table and with a global table are recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from penstock.clock import Duration, duration_ms
+from penstock.errors import TopologyError
+
+from ..functions import check_mapper
+from ..graph.recorder import Recorder
+from ..graph.stream_joins import Joiner, TableJoinStep
+from ..join_stores import TableJoinOptions, delayed_store
+from ..nodes.stream_global_table_join import StreamGlobalTableJoin
+from ..nodes.stream_table_delayed_join import StreamTableDelayedJoin
+from ..nodes.stream_table_join import StreamTableJoin
+from ..serdes import Serdes
+from .base import Flow
+from .stream_join import JoinKind
+
+if TYPE_CHECKING:
+    from ..tables.base import TableBase
+    from ..tables.global_table import GlobalKTable
+
+
+def record_table_join(
+    recorder: Recorder,
+    kind: JoinKind,
+    stream: Flow,
+    table: TableBase[Any, Any],
+    joiner: Joiner,
+    grace: Duration | None,
+    name: str | None,
+    options: TableJoinOptions,
+) -> Flow:
+    """Add the step of a join with a table that is partitioned by the same keys; return what comes out of it."""
+    verb, sources = kind.verb, stream.sources | table.flow.sources
+    recorder.copartition(sources)
+    node = recorder.names.step("KSTREAM-LEFTJOIN-" if kind.keeps_left else "KSTREAM-JOIN-", name)
+    getter = table.source.getter()
+    arguments = {"table": getter, **_arguments(kind, joiner)}
+    if grace is None:
+        step = TableJoinStep(verb, node, StreamTableJoin, arguments, stores=lambda writer: getter.stores)
+    else:
+        if not getter.is_versioned:
+            raise TopologyError(
+                f"{verb}: grace needs a table that keeps versions; write "
+                'builder.table(TOPIC, versioned_store("NAME", history_retention="1h"))'
+            )
+        waiting = f"{node}-Buffer"
+        if name is None:
+            recorder.names.generated[waiting] = f'{verb}(..., name="NAME")'
+        declare = delayed_store(waiting, stream.serdes, options)
+        arguments |= {"waiting": waiting, "grace_ms": _grace_ms(verb, grace)}
+        step = TableJoinStep(
+            verb, node, StreamTableDelayedJoin, arguments, stores=lambda writer: (declare(writer), *getter.stores)
+        )
+    step.keys = (stream.serdes.key, table.flow.serdes.key)
+    recorder.add(step, stream.step)
+    return Flow(step, Serdes(stream.serdes.key), sources)
+
+
+def record_global_table_join(
+    recorder: Recorder,
+    kind: JoinKind,
+    stream: Flow,
+    table: GlobalKTable[Any, Any],
+    joiner: Joiner,
+    select_key: Callable[..., Any] | None,
+    name: str | None,
+) -> Flow:
+    """Add the step of a join with a global table, and return what comes out of it."""
+    if select_key is not None:
+        check_mapper(kind.verb, select_key, with_key=joiner.with_key, what="select_key")
+    arguments = {"store": table.store, "select_key": select_key, **_arguments(kind, joiner)}
+    # Kafka Streams gives both kinds of this join the same prefix.
+    step = TableJoinStep(kind.verb, recorder.names.step("KSTREAM-LEFTJOIN-", name), StreamGlobalTableJoin, arguments)
+    recorder.add(step, stream.step)
+    return Flow(step, Serdes(stream.serdes.key), stream.sources, stream.needs_repartition)
+
+
+def _arguments(kind: JoinKind, joiner: Joiner) -> dict[str, Any]:
+    return {"joiner": joiner.function, "with_key": joiner.with_key, "keeps_unmatched": kind.keeps_left}
+
+
+def _grace_ms(verb: str, grace: Duration) -> int:
+    found = duration_ms(grace, f"{verb}: grace")
+    if found < 0:
+        raise TopologyError(f"{verb}: grace={grace!r}: expected 0s or longer")
+    return found
