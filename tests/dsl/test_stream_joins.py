@@ -103,7 +103,7 @@ def test_a_self_join_with_one_store_answers_as_with_two(
         )
         with TopologyTestDriver(application) as driver:
             for number, (_, key, time) in enumerate(inputs):
-                driver.pipe("in", key, str(number), time)
+                driver.pipe("in", key, str(number), time + 10)
             return [(each.key, each.value, each.timestamp) for each in driver.read_all("out")], len(
                 application.program.stores
             )
@@ -209,5 +209,5 @@ def test_a_declared_store_must_retain_duplicates_for_long_enough() -> None:
 
 def test_an_option_that_does_not_exist() -> None:
     left, right = streams()
-    with pytest.raises(TopologyError, match="there is no option retain; expected key_serde"):
+    with pytest.raises(TopologyError, match="there is no option retain here; expected key_serde"):
         left.join(right, lambda one, two: None, within("1s", grace="1s"), retain="1h")  # type: ignore[call-overload]
