@@ -36,7 +36,7 @@ LIBRARIES = {
     "msgpack": {"plugins/serdes", "plugins/logs", "plugins/changelogs"},
     "numpy": {"plugins/spark", "plugins/logs"},
     "orjson": {"plugins/serdes", "plugins/cli"},
-    "pandas": {"plugins/spark"},
+    "pandas": {"plugins/dsl", "plugins/spark", "plugins/testing"},
     "pluggy": {"core"},
     "pyarrow": {"plugins/spark", "plugins/changelogs", "plugins/runtime"},
     "pyspark": {"plugins/spark"},

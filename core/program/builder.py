@@ -23,6 +23,7 @@ from .checks import (
     unlogged_store,
 )
 from .draft import Draft
+from .drawn import Drawn
 from .key_filter import DropNullKeys
 from .nodes import (
     GlobalStore,
@@ -42,7 +43,7 @@ Supplier = Callable[..., Processor | ValueTransformer]
 """Makes a new processor at each call; called with the options given to `add_processor`."""
 
 
-class Topology:
+class Topology(Drawn):
     """A program under construction: sources, processors, stores and sinks by name, and their edges.
 
     A parent is added before its children, so a topology has no cycles by construction. Every method returns the
@@ -288,11 +289,11 @@ class Topology:
         self._draft.copartitioned.append(sources)
         return self
 
-    # ---------------------------------------------------------------- the program
-
     def build(self) -> Program:
         """Return the program as inert data; the topology can be added to and built again.
 
         Raises TopologyError for what only the whole shows.
         """
         return assemble(self._draft)
+
+    _program_to_draw = build

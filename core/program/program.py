@@ -56,6 +56,14 @@ class Program(Graph):
         """Return the program as text, byte for byte as Kafka Streams' `Topology.describe()` prints it."""
         return self.render("text")
 
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        """Return what a notebook shows: a drawing, or where it cannot draw, `describe()`."""
+        return {"text/plain": self.describe(), "image/svg+xml": self.to_svg()}
+
+    def to_svg(self) -> str:
+        """Return the program as an SVG image, with its topics and stores; a notebook shows a program so."""
+        return self.render("svg")
+
     def to_mermaid(self) -> str:
         """Return the program as a mermaid flowchart, with its topics and stores."""
         return self.render("mermaid")

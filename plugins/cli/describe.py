@@ -13,7 +13,7 @@ from .output import print_text
     examples=[
         ("As Kafka Streams' Topology#describe prints it (existing viewers read it)", "penstock describe wordcount:application"),
         ("A picture for a page of Markdown", "penstock describe wordcount:application --format mermaid"),
-        ("A picture file", "penstock describe examples/02_word_count.py:application --format dot | dot -Tsvg > topology.svg"),
+        ("A picture file", "penstock describe examples/02_word_count.py:application --format svg > topology.svg"),
         ("The stores, for a program", "penstock describe wordcount:application --json | jq .stores"),
     ],
 )  # fmt: skip
@@ -24,8 +24,8 @@ from .output import print_text
     metavar="NAME",
     default="text",
     show_default=True,
-    help="text: Kafka Streams' own format; mermaid and dot: to be drawn; json: for programs; or another installed "
-    "renderer.",
+    help="text: Kafka Streams' own format; svg: a drawing; mermaid and dot: to be drawn; json: for programs; or another "
+    "installed renderer.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @verbose_option

@@ -12,5 +12,6 @@ def penstock_renderers() -> Components:
         "text": "penstock.plugins.describe.text:to_text",
         "mermaid": "penstock.plugins.describe.mermaid:to_mermaid",
         "dot": "penstock.plugins.describe.dot:to_dot",
+        "svg": "penstock.plugins.describe.svg:to_svg",
         "json": "penstock.plugins.describe.data:to_json",
     }

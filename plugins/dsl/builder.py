@@ -12,6 +12,7 @@ from penstock.errors import TopologyError
 from penstock.extractors import TimestampExtractor
 from penstock.processor import Processor
 from penstock.program.builder import Topology
+from penstock.program.program import Program
 from penstock.program.serdes import SerdeLike
 from penstock.settings.settings import Settings
 from penstock.settings.topology_builder import TopologyBuilder
@@ -177,6 +178,9 @@ class StreamsBuilder(TopologyBuilder):
     def build(self, settings: Settings | None = None) -> Topology:
         """Return the topology of what was recorded so far. `settings` are the application's; None: the defaults."""
         return self._recorder.build(Settings() if settings is None else settings)
+
+    def _program_to_draw(self) -> Program:
+        return self._recorder.program_to_draw()
 
 
 def _uncached(store: Any) -> StoreBuilder:

@@ -72,8 +72,8 @@ def test_what_is_not_there_is_said(counts: Console, target: str, message: str) -
 
 def test_a_format_that_is_not_there(counts: Console) -> None:
     assert (
-        "no renderer named 'svg' is installed; installed: dot, json, mermaid, text"
-        in counts("describe", "counts:application", "--format", "svg", code=2).stderr
+        "no renderer named 'png' is installed; installed: dot, json, mermaid, svg, text"
+        in counts("describe", "counts:application", "--format", "png", code=2).stderr
     )
 
 

@@ -1,20 +1,25 @@
-"""Mermaid, dot and JSON: what is drawn is read back and compared with the program."""
+"""Mermaid, dot, SVG and JSON: what is drawn is read back and compared with the program."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable
+from itertools import combinations
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import ProcessorNode, Program, SinkNode, SourceNode, StrSerde, Topology, key_value_store
+from penstock.plugins.describe.layout import Box, lay_out
+from penstock.plugins.describe.shapes import Drawing
 
 from .programs import ChosenTopic, Pass, law, topologies
 
+SVG = "{http://www.w3.org/2000/svg}"
 Drawn = tuple[list[str], set[tuple[str, str]]]
 """The text of every shape and group, and the edges by text."""
 
@@ -56,6 +61,15 @@ def read_dot(text: str) -> Drawn:
     return list(shapes.values()), edges
 
 
+def read_svg(text: str) -> Drawn:
+    root = ElementTree.fromstring(text)
+    shapes = {each.get("data-id", ""): each.findtext(f"{SVG}title", "") for each in root.iter(f"{SVG}g")}
+    frames = [each.text or "" for each in root.findall(f"{SVG}text")]
+    edges = [each for each in root.iter(f"{SVG}path") if each.get("data-from")]
+    pairs = {(shapes[each.get("data-from", "")], shapes[each.get("data-to", "")]) for each in edges}
+    return [*frames, *shapes.values()], pairs
+
+
 def plain(label: str) -> str:
     return re.sub(r"\\(.)", lambda found: "\n" if found[1] == "n" else found[1], label)
 
@@ -79,7 +93,9 @@ def expected(program: Program) -> Drawn:
 
 
 @pytest.mark.parametrize(
-    ("draw", "read"), [(Program.to_mermaid, read_mermaid), (Program.to_dot, read_dot)], ids=["mermaid", "dot"]
+    ("draw", "read"),
+    [(Program.to_mermaid, read_mermaid), (Program.to_dot, read_dot), (Program.to_svg, read_svg)],
+    ids=["mermaid", "dot", "svg"],
 )
 @law
 @given(topology=topologies())
@@ -94,12 +110,16 @@ def test_everything_is_drawn_once_and_joined_rightly(
 
 
 @pytest.mark.parametrize(
-    ("draw", "read"), [(Program.to_mermaid, read_mermaid), (Program.to_dot, read_dot)], ids=["mermaid", "dot"]
+    ("draw", "read"),
+    [(Program.to_mermaid, read_mermaid), (Program.to_dot, read_dot), (Program.to_svg, read_svg)],
+    ids=["mermaid", "dot", "svg"],
 )
 @given(name=st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(lambda name: name != "s"))
 def test_any_name_can_be_drawn(draw: Callable[[Program], str], read: Callable[[str], Drawn], name: str) -> None:
     text = draw(Topology().add_source("s", "t").add_processor(name, Pass, "s").build())
     shapes, edges = read(text)
+    if read is read_svg:
+        name = re.sub(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]", "\ufffd", name)
     assert name in shapes
     assert ("s", name) in edges
 
@@ -111,9 +131,48 @@ def test_a_name_that_looks_like_an_item_of_a_list() -> None:
 
 def test_patterns_and_chosen_topics_are_drawn() -> None:
     topology = Topology().add_source("s", pattern=r'a"\d').add_sink("t", ChosenTopic("chooser"), "s")
-    for shapes, edges in (read_mermaid(topology.build().to_mermaid()), read_dot(topology.build().to_dot())):
+    program = topology.build()
+    drawn = read_mermaid(program.to_mermaid()), read_dot(program.to_dot()), read_svg(program.to_svg())
+    for shapes, edges in drawn:
         assert {r'all topics like a"\d', "chosen by chooser"} <= {*shapes}
         assert edges == {(r'all topics like a"\d', "s"), ("s", "t"), ("t", "chosen by chooser")}
+
+
+@law
+@given(topologies())
+def test_boxes_of_an_image_do_not_overlap_and_arrows_lead_to_the_right(topology: Topology) -> None:
+    program = topology.build()
+    drawing = Drawing(program)
+    layout = lay_out(drawing)
+    boxes = list(layout.boxes.values())
+    assert all(box.x >= 0 and box.x + box.width <= layout.width for box in [*boxes, *layout.frames])
+    assert all(box.y >= 0 and box.y + box.height <= layout.height for box in [*boxes, *layout.frames])
+    for every in (boxes, layout.frames):
+        assert not any(overlap(one, other) for one, other in combinations(every, 2))
+    for frame, (_, shapes) in zip(layout.frames, drawing.groups, strict=True):
+        inside = {shape.id for shape in shapes}
+        assert {shape for shape, box in layout.boxes.items() if overlap(box, frame)} == inside
+        for kind, one, other in drawing.edges:
+            if kind == "record" and {one, other} <= inside:
+                assert layout.boxes[one].x + layout.boxes[one].width < layout.boxes[other].x
+
+
+def overlap(one: Box, other: Box) -> bool:
+    return (
+        one.x < other.x + other.width
+        and other.x < one.x + one.width
+        and one.y < other.y + other.height
+        and other.y < one.y + one.height
+    )
+
+
+def test_an_image_of_a_program_that_feeds_itself() -> None:
+    program = Topology().add_source("s", "loop").add_processor("p", Pass, "s").add_sink("t", "loop", "p").build()
+    layout = lay_out(Drawing(program))
+    assert [layout.boxes[each].x for each in ("topic0", "node0", "node1", "node2")] == sorted(
+        box.x for box in layout.boxes.values()
+    )
+    assert ("t", "loop") in read_svg(program.to_svg())[1]
 
 
 def test_json_holds_what_its_documentation_says() -> None:

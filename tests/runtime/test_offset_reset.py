@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -37,10 +36,10 @@ def expected(times: list[int], reset: object, now: int) -> list[int]:
     return times[first:]
 
 
-def copying(reset: object, *, by_setting: bool) -> Application:
+def copying(reset: object, *, by_setting: bool, directory: Path = Path("not there")) -> Application:
     setting: Any = {"offset_reset": reset}
     topology = Topology().add_source("s", "in", **({} if by_setting else setting)).add_sink("out", "out", "s")
-    return Application("app", topology, data_dir=tempfile.mkdtemp(), **(setting if by_setting else {}))
+    return Application("app", topology, data_dir=str(directory), **(setting if by_setting else {}))
 
 
 def put(log: Log, topic: str, times: list[int]) -> None:
@@ -86,8 +85,8 @@ def test_it_starts_at_the_first_record_that_is_new_enough(
     check(MemoryLog(), copying(reset, by_setting=by_setting), times, reset, now, later)
 
 
-def test_in_the_local_log() -> None:
-    app = copying("50ms", by_setting=False)
+def test_in_the_local_log(tmp_path: Path) -> None:
+    app = copying("50ms", by_setting=False, directory=tmp_path)
     with closing(open_log(app.settings)) as log:
         check(log, app, [10, 60, 40, 90], "50ms", 100, [5, 200])
 

@@ -161,7 +161,7 @@ def test_its_renderer_is_a_format_of_describe(acme: Installation, project: Path)
         "readings\ndedupe\nchanges\n"
     )
     message = acme.penstock("describe", "pipeline.py:application", "--format", "names", cwd=project, code=2)
-    assert "no renderer named 'names' is installed; installed: acme.names, dot, json, mermaid, text" in " ".join(
+    assert "no renderer named 'names' is installed; installed: acme.names, dot, json, mermaid, svg, text" in " ".join(
         message.split()
     )
 

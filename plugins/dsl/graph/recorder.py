@@ -10,6 +10,7 @@ from typing import Any
 
 from penstock.errors import TopologyError
 from penstock.program.builder import Topology
+from penstock.program.program import Program
 from penstock.settings.settings import Settings
 
 from .names import Names
@@ -65,6 +66,20 @@ class Recorder:
 
     def build(self, settings: Settings) -> Topology:
         """Return the topology that the steps make."""
+        topology = self._write(settings).topology
+        self._check_names(topology, settings)
+        return topology
+
+    def program_to_draw(self) -> Program:
+        """Return the program with default settings; nothing is warned of."""
+        return self._write(Settings()).topology.build()
+
+    def tapped(self, settings: Settings, step: Step) -> tuple[Topology, str]:
+        """Return the topology, and in it the name of the node whose children get the records of `step`."""
+        writer = self._write(settings)
+        return writer.topology, writer.names_of([step.name])[0]
+
+    def _write(self, settings: Settings) -> Writer:
         writer = Writer(settings)
         root: Step = self.root
         if settings.topology_optimization == "all":
@@ -77,8 +92,7 @@ class Recorder:
             names = writer.names_of(sorted(sources))
             if len(names) > 1:
                 writer.topology.copartition(*names)
-        self._check_names(writer.topology, settings)
-        return writer.topology
+        return writer
 
     def _check_names(self, topology: Topology, settings: Settings) -> None:
         """Warn once of numbered names of state, or refuse them (KIP-1111)."""

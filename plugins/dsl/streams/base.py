@@ -6,6 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from penstock.program.builder import Topology
+from penstock.program.drawn import Drawn
+from penstock.program.program import Program
+from penstock.settings.settings import Settings
+
 from ..graph.recorder import Recorder
 from ..graph.step import ProcessorStep, Step
 from ..serdes import Serdes
@@ -27,12 +32,19 @@ class Flow:
     needs_repartition: bool = False
 
 
-class StreamBase(Generic[K, V]):
-    """A stream of records under construction."""
+class StreamBase(Drawn, Generic[K, V]):
+    """A stream of records under construction. A notebook shows the program that it belongs to."""
 
     def __init__(self, recorder: Recorder, flow: Flow) -> None:
         self.recorder = recorder
         self.flow = flow
+
+    def _program_to_draw(self) -> Program:
+        return self.recorder.program_to_draw()
+
+    def _tapped(self, settings: Settings) -> tuple[Topology, str]:
+        """Return the topology of the program so far, and the node that forwards the records of this stream."""
+        return self.recorder.tapped(settings, self.flow.step)
 
     def _stream(self, step: Step, serdes: Serdes, *, needs_repartition: bool | None = None) -> Any:
         """Return the stream of the records that `step` makes of this one; adds the step."""

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Generic
 
 from penstock.errors import TopologyError
+from penstock.program.drawn import Drawn
+from penstock.program.program import Program
 
 from ..graph.recorder import Recorder
 from ..graph.step import ProcessorStep
@@ -15,14 +17,20 @@ from ..streams.base import Flow, K, V
 from .values import TableSource
 
 
-class TableBase(Generic[K, V]):
-    """A table under construction. `store` is the name of its store, if the user chose one."""
+class TableBase(Drawn, Generic[K, V]):
+    """A table under construction. A notebook shows the program that it belongs to.
+
+    `store` is the name of its store, if the user chose one.
+    """
 
     def __init__(self, recorder: Recorder, flow: Flow, source: TableSource, store: str | None) -> None:
         self.recorder = recorder
         self.flow = flow
         self.source = source
         self.store = store
+
+    def _program_to_draw(self) -> Program:
+        return self.recorder.program_to_draw()
 
     def _kept(self, verb: str, store: StoreLike | None, options: Mapping[str, Any], prefix: str) -> Materialized | None:
         """Return the store of a verb whose table needs none; None if the user asks for none."""
