@@ -31,10 +31,12 @@ class BucketWindowStore(WindowStore[Any, Any]):
     """A WindowStore over a BytesStore. `fetch` and `put` are compiled, as those of a key-value store are.
 
     `_open` has the windows that were used recently, by their start, with entries as objects; `_changed` has those of
-    them with entries that are not written yet. A store that retains duplicates writes at once.
+    them with entries that are not written yet.
     """
 
     form_of_values: ClassVar[type[ValueForm]] = ValueForm
+    tail_bytes: ClassVar[int] = _TIME
+    """How many bytes the key of a row has behind the user's key."""
 
     def __init__(
         self,
@@ -47,8 +49,7 @@ class BucketWindowStore(WindowStore[Any, Any]):
         self.name = spec.name
         self._below = below
         self.size_ms = spec.window_size_ms
-        self._duplicates = bool(context.fixed_options["duplicates"])
-        self._buckets = Buckets(below, context.fixed_options["bucket_ms"], _TIMES if self._duplicates else _TIME)
+        self._buckets = Buckets(below, context.fixed_options["bucket_ms"], self.tail_bytes)
         self.retention = Retention(below, self._buckets, spec.retention_ms, context)
         self.keys = KeyForm(self.name, key_serde)
         self.values = self.form_of_values(self.name, value_serde)
@@ -169,11 +170,10 @@ class BucketWindowStore(WindowStore[Any, Any]):
         if not self.retention.kept_after < time_from <= self.retention.newest:
             self.keys.to_bytes(key)  # raises for a wrong key
             return None
-        if not self._duplicates:
-            return self._window(time_from).get(key)
-        # Only the entry that was put last has a number that is known, as in Kafka Streams.
-        data = self._below.get(self._row_key(key, time_from))
-        return None if data is None else self.values.to_object(key, data)
+        return self._fetch_one(key, time_from)
+
+    def _fetch_one(self, key: Any, time: int) -> Any:
+        return self._window(time).get(key)
 
     def _put(self, key: Any, value: Any, window_start: int) -> None:
         self._check_time(key, window_start)
@@ -184,25 +184,17 @@ class BucketWindowStore(WindowStore[Any, Any]):
             self.keys.to_bytes(key)  # raises for a wrong key
             self.retention.drop(window_start)
             return
-        if self._duplicates:
-            if value is None:
-                return
-            value = self.values.checked(value)
-            data = None if value is None else self.values.to_bytes(key, value)
-            self.retention.take_number()
-            self._below.put(self._row_key(key, window_start), data)
-            self._written += 1
-        else:
-            window = self._window(window_start)
-            was_changed = bool(window.pending)
-            window.put(key, value)
-            if window.pending and not was_changed:
-                self._changed.append(window)
-        self.retention.note(window_start)
+        if self._put_one(key, value, window_start):
+            self.retention.note(window_start)
 
-    def _row_key(self, key: Any, start: int) -> bytes:
-        """Return the key of the row of the duplicate that was put last."""
-        return self._buckets.row_key(self.keys.to_bytes(key), start, _NUMBER.pack(self.retention.number))
+    def _put_one(self, key: Any, value: Any, window_start: int) -> bool:
+        """Put an entry that has not expired; return whether its time counts as put."""
+        window = self._window(window_start)
+        was_changed = bool(window.pending)
+        window.put(key, value)
+        if window.pending and not was_changed:
+            self._changed.append(window)
+        return True
 
     def _read(self, window: OpenWindow, key: Any) -> Any:
         self._count_miss()

@@ -7,14 +7,20 @@ from penstock.store_kinds.session import SessionStoreSpec
 from penstock.store_kinds.window import WindowStoreSpec
 
 from .caching import cache_session_store, cache_window_store
+from .duplicates import DuplicatesStore, HeadersDuplicatesStore, StampedDuplicatesStore
 from .session import BucketSessionStore, SessionTopicRows
 from .window import BucketWindowStore, HeadersBucketWindowStore, StampedBucketWindowStore, WindowTopicRows
 
 
 def build_window_store(spec: WindowStoreSpec, below: BytesStore, context: StoreContext) -> StateStore:
     """Return the store that `spec` declares, on top of `below`."""
-    stamped = StampedBucketWindowStore if spec.timestamped else BucketWindowStore
-    kind = HeadersBucketWindowStore if spec.headers else stamped
+    kind: type[BucketWindowStore]
+    if context.fixed_options["duplicates"]:
+        stamped = StampedDuplicatesStore if spec.timestamped else DuplicatesStore
+        kind = HeadersDuplicatesStore if spec.headers else stamped
+    else:
+        kind = StampedBucketWindowStore if spec.timestamped else BucketWindowStore
+        kind = HeadersBucketWindowStore if spec.headers else kind
     key_serde = context.serde(spec.key_serde, spec.name)
     value_serde = context.serde(spec.value_serde, spec.name)
     store = kind(spec, below, key_serde, value_serde, context)

@@ -410,3 +410,22 @@ def test_what_is_late_is_counted_and_logged_once_a_minute(caplog: pytest.LogCapt
     store.put("a", 1, 0)
     assert len(caplog.records) == 2
     assert "store 'views': dropped 1000 entries" in caplog.text
+
+
+@pytest.mark.parametrize("flushes", [False, True])
+def test_rows_of_many_keys_are_read_again_when_they_left_memory(monkeypatch: pytest.MonkeyPatch, flushes: bool) -> None:
+    monkeypatch.setattr(plain, "CACHED_ENTRIES", 16)
+    spec = window_store("s", retention="1s", window_size="1s", key_serde="str", retain_duplicates=True)
+    context = CountingContext()
+    context.fixed_options = spec.traits.fixed_options
+    store: Any = spec.build(CommitBuffer(MemoryBackend.ephemeral(["s"]), "s"), context)
+    keys = [f"k{number}" for number in range(20)]
+    put: dict[str, list[tuple[int, int]]] = {key: [] for key in keys}
+    for number in range(200):
+        key, time = keys[number * 7 % 20], 100 + number * 3 % 50
+        store.put(key, number, time)
+        put[key].append((time, number))
+        if flushes and not number % 30:
+            store.flush()
+        wanted = keys[number * 3 % 20]
+        assert list(store.fetch(wanted, 0, 1_000)) == sorted(put[wanted], key=lambda each: each[0])

@@ -1,0 +1,227 @@
+"""Window stores that retain duplicates, as joins of streams use them: the rows of recently used keys stay in memory."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from struct import Struct
+from typing import Any
+
+from penstock.store import Entries
+
+from . import plain
+from .key_form import MISSING
+from .scan import ListScan, Scan
+from .value_form import Encoded
+from .window import BucketWindowStore, HeadersBucketWindowStore, StampedBucketWindowStore
+
+_NUMBER = Struct(">i")
+_TIMES = 12
+_PRUNED_EVERY = 32
+
+
+class KnownRows:
+    """All rows of one key that have not expired, by time, those of one time in the order they were put."""
+
+    __slots__ = ("times", "values")
+
+    def __init__(self) -> None:
+        self.times: list[int] = []
+        self.values: list[Any] = []
+
+    def add(self, time: int, value: Any, kept_after: int) -> None:
+        """Add a row."""
+        times = self.times
+        if not times or time >= times[-1]:
+            times.append(time)
+            self.values.append(value)
+        else:
+            at = bisect_right(times, time)
+            times.insert(at, time)
+            self.values.insert(at, value)
+        if not len(times) % _PRUNED_EVERY and times[0] <= kept_after:
+            expired = bisect_right(times, kept_after)
+            del times[:expired], self.values[:expired]
+
+
+class _RetainsDuplicates(BucketWindowStore):
+    """A window store whose keys may have several entries in a window.
+
+    `_known` has the rows of recently used keys. A key that is not there may have rows with times up to
+    `_unknown_up_to`, which were put before the task was opened, or before its rows were dropped from memory. `_pending`
+    has rows that are not serialized yet: key, time, number and value.
+    """
+
+    tail_bytes = _TIMES
+
+    def __init__(self, *arguments: Any) -> None:
+        self._known: dict[Any, KnownRows] = {}
+        self._pending: list[tuple[Any, int, int, Any]] = []
+        self._unknown_up_to: int | None = None
+        self._added = 0
+        super().__init__(*arguments)
+
+    # ------------------------------------------------------------------ single entries
+
+    def _compile_fetch(self) -> Callable[..., Any]:
+        known, slow, decoded, retention = self._known.get, self._fetch, self._objects, self.retention
+        key_types = self.keys.types
+
+        def fetch(key: Any, time_from: Any = None, time_to: Any = None) -> Any:
+            if type(time_to) is int and type(time_from) is int and type(key) in key_types:
+                rows = known(key)
+                if rows is not None:
+                    times, kept_after = rows.times, retention.kept_after
+                    first = bisect_left(times, time_from if time_from > kept_after else kept_after + 1)
+                    end = bisect_right(times, time_to, first)
+                    if first == end:
+                        return ListScan()
+                    return ListScan(zip(times[first:end], decoded(key, rows.values[first:end]), strict=True))
+            return slow(key, time_from, time_to)
+
+        return fetch
+
+    def _compile_put(self) -> Callable[[Any, Any, int], None]:
+        known, slow, pending, retention = self._known.get, self._put, self._pending, self.retention
+        key_types, can_wait = self.keys.types, self.values.compile_test()
+        free_types = self.values.free_values
+
+        def put(key: Any, value: Any, window_start: Any = None) -> None:
+            if (
+                (type(value) in free_types or can_wait(value))
+                and type(window_start) is int
+                and type(key) in key_types
+                and retention.kept_after < window_start <= retention.newest
+            ):
+                rows = known(key)
+                if rows is not None:
+                    rows.add(window_start, value, retention.kept_after)
+                    pending.append((key, window_start, retention.take_number(), value))
+                    return
+            slow(key, value, window_start)
+
+        return put
+
+    # ------------------------------------------------------------------ the commit
+
+    def _flush_open(self) -> None:
+        pending = self._pending
+        if not pending:
+            return
+        key_of, to_bytes, row_key = self.keys.to_bytes, self.values.to_bytes, self._buckets.row_key
+        self._below.put_all({
+            row_key(key_of(key), time, _NUMBER.pack(number)): (
+                value.data if type(value) is Encoded else to_bytes(key, value)
+            )
+            for key, time, number, value in pending
+        })  # fmt: skip
+        self._written += len(pending)
+        self._added += len(pending)
+        pending.clear()
+        if self._added > plain.CACHED_ENTRIES // 4:
+            self._drop_rows()
+
+    def discard(self) -> None:
+        """Drop what is kept as objects."""
+        super().discard()
+        self._known.clear()
+        self._pending.clear()
+        self._unknown_up_to = None
+        self._added = 0
+
+    def close(self) -> None:
+        """Drop what is kept as objects."""
+        self._known.clear()
+        self._pending.clear()
+
+    # ------------------------------------------------------------------ off the hot path
+
+    def _fetch_one(self, key: Any, time: int) -> Any:
+        # Only the entry that was put last has a number that is known, as in Kafka Streams.
+        self._flush_open()
+        data = self._below.get(self._row_key(key, time, self.retention.number))
+        return None if data is None else self.values.to_object(key, data)
+
+    def _put_one(self, key: Any, value: Any, window_start: int) -> bool:
+        value = None if value is None else self.values.checked(value)
+        if value is None:
+            return False
+        raw, which = self.keys.locate(key)
+        number = self.retention.take_number()
+        if which is MISSING:
+            self._below.put(self._row_key(key, window_start, number), self.values.to_bytes(key, value))
+            self._written += 1
+            return True
+        kept = value if self.values.can_wait(value) else Encoded(self.values.to_bytes(key, value))
+        self._rows(raw, which).add(window_start, kept, self.retention.kept_after)
+        self._pending.append((which, window_start, number, kept))
+        return True
+
+    def _scan_key(self, key: Any, time_from: int, time_to: int, *, reverse: bool) -> Entries[int, Any]:
+        self._check_time(key, time_from)
+        self._check_time(key, time_to)
+        self.retention.load()
+        raw, which = self.keys.locate(key)
+        first, last = self._kept(time_from, time_to)
+        if which is MISSING:
+            self._flush_open()
+            found = self._buckets.of_key(raw, first, last, reverse=reverse)
+            return Scan((start, value) for _, start, value in self._decoded(found))
+        rows = self._rows(raw, which)
+        at, end = bisect_left(rows.times, first), bisect_right(rows.times, last)
+        entries = list(zip(rows.times[at:end], self._objects(which, rows.values[at:end]), strict=True))
+        return ListScan(reversed(entries) if reverse else entries)
+
+    def _rows(self, raw: bytes, which: Any) -> KnownRows:
+        """Return the rows of a key; if they are not in memory, read those that the store below may have."""
+        rows = self._known.get(which)
+        if rows is not None:
+            return rows
+        if self._unknown_up_to is None:
+            self._unknown_up_to = self.retention.newest
+        self._added += 1
+        if self._added > plain.CACHED_ENTRIES // 4:
+            self._flush_open()
+            self._drop_rows()
+        rows = self._known[which] = KnownRows()
+        first, last = self._kept(0, self._unknown_up_to)
+        for _, time, value in self._decoded(self._buckets.of_key(raw, first, last, reverse=False)):
+            rows.times.append(time)
+            kept = self.values.can_keep(value)
+            rows.values.append(value if kept else Encoded(self.values.to_bytes(which, value)))
+        self._added += len(rows.times)
+        return rows
+
+    def _drop_rows(self) -> None:
+        """Drop keys without rows; and if there are too many, the oldest. All rows are written by now."""
+        kept_after, known = self.retention.kept_after, self._known
+        for key in [key for key, rows in known.items() if not rows.times or rows.times[-1] <= kept_after]:
+            del known[key]
+        count = len(known) + sum(len(rows.times) for rows in known.values())
+        if count > plain.CACHED_ENTRIES:
+            self._unknown_up_to = self.retention.newest
+            while count > plain.CACHED_ENTRIES // 2:
+                count -= 1 + len(known.pop(next(iter(known))).times)
+        self._added = 0
+
+    def _row_key(self, key: Any, start: int, number: int) -> bytes:
+        return self._buckets.row_key(self.keys.to_bytes(key), start, _NUMBER.pack(number))
+
+    def _objects(self, key: Any, values: list[Any]) -> Iterator[Any] | list[Any]:
+        for value in values:
+            if type(value) is Encoded:
+                to_object = self.values.to_object
+                return [to_object(key, each.data) if type(each) is Encoded else each for each in values]
+        return values
+
+
+class DuplicatesStore(_RetainsDuplicates):
+    """A WindowStore that retains duplicates."""
+
+
+class StampedDuplicatesStore(_RetainsDuplicates, StampedBucketWindowStore):
+    """The same of ValueAndTimestamp."""
+
+
+class HeadersDuplicatesStore(_RetainsDuplicates, HeadersBucketWindowStore):
+    """The same of ValueTimestampHeaders."""
