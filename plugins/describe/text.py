@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from penstock import GlobalStore, Node, ProcessorNode, Program, SinkNode, SourceNode, Subtopology
 from penstock.names import function_name
@@ -28,20 +28,22 @@ def _global_block(store: GlobalStore) -> str:
 
 def _block(subtopology: Subtopology) -> str:
     layout = _Layout(subtopology)
+    extra = {store.name for store in subtopology.stores if store.traits.is_extra}
     entries = "".join(
-        f"    {_entry(node, layout.successors[node.name], layout.predecessors[node.name])}\n" for node in layout.nodes
+        f"    {_entry(node, layout.successors[node.name], layout.predecessors[node.name], extra)}\n"
+        for node in layout.nodes
     )
     return f"Sub-topology: {subtopology.id}\n{entries}\n"
 
 
-def _entry(node: Node, successors: Sequence[str], predecessors: Sequence[str]) -> str:
+def _entry(node: Node, successors: Sequence[str], predecessors: Sequence[str], extra: Set[str] = frozenset()) -> str:
     to, by = ", ".join(successors) or "none", ", ".join(predecessors) or "none"
     match node:
         case SourceNode():
             topics = node.pattern.pattern if node.pattern else f"[{', '.join(hash_set_order(node.topics))}]"
             return f"Source: {node.name} (topics: {topics})\n      --> {to}"
         case ProcessorNode():
-            stores = ", ".join(hash_set_order(node.stores))
+            stores = ", ".join(hash_set_order([store for store in node.stores if store not in extra]))
             return f"Processor: {node.name} (stores: [{stores}])\n      --> {to}\n      <-- {by}"
         case SinkNode():
             topic = (

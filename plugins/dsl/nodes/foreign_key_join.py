@@ -59,15 +59,19 @@ class ForeignKeyReceive(Operator):
 class ForeignKeyAnswer(Operator):
     """Answers a subscription with the right row, as it is now. Kafka Streams: SubscriptionJoinProcessorSupplier."""
 
-    def __init__(self, right: ValueGetter) -> None:
+    def __init__(self, right: ValueGetter, *, foreign_key_serde: SerdeLike, topic: str) -> None:
         self._right = right
+        self._foreign_key_serde = resolve_serde(foreign_key_serde, None, "foreign key")
+        self._topic = topic
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
+        topic = f"{context.application_id}-{self._topic}"
+        key_bytes = self._foreign_key_serde.bind(f"{topic}-fk", is_key=True).serialize
         forward, get = context.forward, self._right.open(context)
 
         def run(record: Record) -> None:
-            foreign_key, (value_hash, instruction, key, partition), timestamp, headers = record
+            foreign_key, (value_hash, instruction, key, partition, ticket), timestamp, headers = record
             if instruction == _UNSUBSCRIBE:
                 return
             found = None if foreign_key is None else get(foreign_key)
@@ -78,7 +82,9 @@ class ForeignKeyAnswer(Operator):
             else:
                 timestamp = max(timestamp, found[1])
                 value = None if instruction == _UNSUBSCRIBE_AND_ANSWER else found[0]
-            forward(new(Record, (key, new(Response, (value_hash, value, partition)), timestamp, headers)))
+            of = key_bytes(foreign_key) if value is None and foreign_key is not None else None
+            response = new(Response, (value_hash, value, partition, of, ticket))
+            forward(new(Record, (key, response, timestamp, headers)))
 
         return run
 
@@ -97,7 +103,8 @@ class ForeignKeyUpdates(Operator):
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
         topic = f"{context.application_id}-{self._topic}"
-        prefix = compile_prefix(self._foreign_key_serde.bind(f"{topic}-fk", is_key=True))
+        serde = self._foreign_key_serde.bind(f"{topic}-fk", is_key=True)
+        prefix, key_bytes = compile_prefix(serde), serde.serialize
         scan, forward = context.get_store(self._subscriptions).prefix_scan, context.forward
         drop, ignores_older = context.metrics.drop, self._ignores_older
 
@@ -109,9 +116,10 @@ class ForeignKeyUpdates(Operator):
             if ignores_older and type(change) is NotLatest:
                 drop("not_latest")
                 return
+            of = key_bytes(foreign_key) if change[0] is None else None
             with scan(prefix(foreign_key)) as entries:
-                for _, ((value_hash, _, key, partition), _) in entries:
-                    response = new(Response, (value_hash, change[0], partition))
+                for _, ((value_hash, _, key, partition, _), _) in entries:
+                    response = new(Response, (value_hash, change[0], partition, of, 0))
                     forward(new(Record, (key, response, timestamp, headers)))
 
         return run

@@ -2,6 +2,13 @@
 
 The left side subscribes to a foreign key. The right side keeps the subscriptions, and answers each of them, and each of
 its own updates, with its row. Semantics: Kafka Streams' foreign-key join (KIP-213).
+
+Answers to one foreign key come back in order, those to different ones do not. An answer is stale if the left row has
+changed since. Kafka Streams drops stale answers, and an inner join then keeps a result for ever where the dropped one
+would have deleted it, and the next one is not sent because there was nothing to join. So here, an answer without a row
+says which foreign key it is for, and a row that is inserted again while the answer to its deletion is on its way asks
+for an answer in any case (a `ticket` tells the answer to the last deletion from earlier ones). Where no answer is
+stale, the outputs are those of Kafka Streams.
 """
 
 from __future__ import annotations
@@ -17,8 +24,8 @@ from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.serde import Serde
 
 _HASH_BYTES = 16
-_SUBSCRIPTION = Struct(">B?16si")
-_RESPONSE = Struct(">??16si")
+_SUBSCRIPTION = Struct(">B?16siq")
+_RESPONSE = Struct(">???16siq")
 _LENGTH = Struct(">I")
 _NO_HASH = bytes(_HASH_BYTES)
 
@@ -40,20 +47,27 @@ class Subscription(NamedTuple):
     """The row `key` of the left table refers to a row of the right table, or no longer does.
 
     `hash` is that of the left row's value, None if it was deleted; `partition` is the partition of the left row.
+    `ticket` is the number of a deletion, or 0.
     """
 
     hash: bytes | None
     instruction: int
     key: Any
     partition: int
+    ticket: int
 
 
 class Response(NamedTuple):
-    """The value of the right row, or None, for a left row whose value had this hash."""
+    """The value of the right row, or None, for a left row whose value had this hash.
+
+    `foreign_key` is, if there is no value, the foreign key in bytes, None for none. `ticket`: that of the Subscription.
+    """
 
     hash: bytes | None
     value: Any
     partition: int
+    foreign_key: bytes | None
+    ticket: int
 
 
 class SubscriptionSerde(Serde[Subscription]):
@@ -64,15 +78,15 @@ class SubscriptionSerde(Serde[Subscription]):
 
     def serialize(self, value: Subscription) -> bytes:
         """Return a subscription as bytes."""
-        fixed = _SUBSCRIPTION.pack(value[1], value[0] is not None, value[0] or _NO_HASH, value[3])
+        fixed = _SUBSCRIPTION.pack(value[1], value[0] is not None, value[0] or _NO_HASH, value[3], value[4])
         return fixed + self.key.serialize(value[2])
 
     def deserialize(self, data: bytes) -> Subscription:
         """Return the subscription."""
         _check(self, data, _SUBSCRIPTION.size)
-        instruction, has_hash, digest, partition = _SUBSCRIPTION.unpack_from(data)
+        instruction, has_hash, digest, partition, ticket = _SUBSCRIPTION.unpack_from(data)
         key = self.key.deserialize(data[_SUBSCRIPTION.size :])
-        return Subscription(digest if has_hash else None, instruction, key, partition)
+        return Subscription(digest if has_hash else None, instruction, key, partition, ticket)
 
     def bind(self, topic: str, *, is_key: bool) -> Serde[Subscription]:
         """Return the serde to use for one topic."""
@@ -91,16 +105,19 @@ class ResponseSerde(Serde[Response]):
 
     def serialize(self, value: Response) -> bytes:
         """Return a response as bytes."""
-        found = value[1] is not None
-        fixed = _RESPONSE.pack(found, value[0] is not None, value[0] or _NO_HASH, value[2])
-        return fixed + self.value.serialize(value[1]) if found else fixed
+        digest, found, partition, foreign_key, ticket = value
+        has_value, has_foreign_key = found is not None, foreign_key is not None
+        fixed = _RESPONSE.pack(has_value, has_foreign_key, digest is not None, digest or _NO_HASH, partition, ticket)
+        return fixed + (self.value.serialize(found) if has_value else foreign_key or b"")
 
     def deserialize(self, data: bytes) -> Response:
         """Return the response."""
         _check(self, data, _RESPONSE.size)
-        found, has_hash, digest, partition = _RESPONSE.unpack_from(data)
-        value = self.value.deserialize(data[_RESPONSE.size :]) if found else None
-        return Response(digest if has_hash else None, value, partition)
+        has_value, has_foreign_key, has_hash, digest, partition, ticket = _RESPONSE.unpack_from(data)
+        rest = data[_RESPONSE.size :]
+        value = self.value.deserialize(rest) if has_value else None
+        foreign_key = rest if has_foreign_key and not has_value else None
+        return Response(digest if has_hash else None, value, partition, foreign_key, ticket)
 
     def bind(self, topic: str, *, is_key: bool) -> Serde[Response]:
         """Return the serde to use for one topic."""

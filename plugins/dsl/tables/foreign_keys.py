@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,8 @@ from penstock.program.nodes import Partitioner
 from penstock.program.serdes import SerdeLike
 from penstock.record import Record
 from penstock.serde import Serde
-from penstock.store_kinds.key_value import key_value_store
+from penstock.store_kinds.key_value import KeyValueStoreSpec, key_value_store
+from penstock.store_traits import StoreTraits
 
 from ..graph.names import Names, checked
 from ..graph.step import ProcessorStep, Step
@@ -79,6 +81,9 @@ class ForeignKeyJoin:
             None if self.other_partitioner is None else WithoutValue(self.other_partitioner),
         )
         kept = self._named("-subscription-store", f"{_PREFIX}SUBSCRIPTION-STATE-STORE-")
+        deletions = None if self.is_left else Deletions(f"{kept}-deletions")
+        send.options["deletions"] = None if deletions is None else deletions.name
+        send.stores = lambda writer: () if deletions is None else (deletions.declared(self._key(writer, left)),)
         receive = LateStep(
             self._named("-subscription-receive", _PROCESSOR),
             ForeignKeyReceive,
@@ -97,10 +102,11 @@ class ForeignKeyJoin:
             ),
         )
         of_right = right.source.getter()
-        answer = ProcessorStep(
+        answer = LateStep(
             self._named("-subscription-join-foreign", _PROCESSOR),
             ForeignKeyAnswer,
-            {"right": of_right},
+            {"right": of_right, "topic": registration},
+            late=lambda writer: {"foreign_key_serde": self._key(writer, right)},
             stores=lambda writer: of_right.stores,
         )
         updates = LateStep(
@@ -126,9 +132,19 @@ class ForeignKeyJoin:
         resolve = LateStep(
             self._named("-subscription-response-resolver", f"{_PREFIX}SUBSCRIPTION-RESPONSE-RESOLVER-PROCESSOR-"),
             ForeignKeyResolve,
-            {"joiner": self.joiner, "left": of_left, "is_left": self.is_left, "topic": registration},
-            late=lambda writer: {"value_serde": self._value(writer, left)},
-            stores=lambda writer: of_left.stores,
+            {
+                "joiner": self.joiner,
+                "left": of_left,
+                "foreign_key": self.foreign_key,
+                "is_left": self.is_left,
+                "topic": registration,
+                "deletions": send.options["deletions"],
+            },
+            late=lambda writer: {
+                "foreign_key_serde": self._key(writer, right),
+                "value_serde": self._value(writer, left),
+            },
+            stores=lambda writer: (*of_left.stores, *(() if deletions is None else (deletions.name,))),
         )
         result = ProcessorStep(
             self._named("-result", f"{_PREFIX}OUTPUT-"), TableUpdates, {"store": None, "sends_old": False}
@@ -169,6 +185,26 @@ class ForeignKeyJoin:
         """Return the serde of a table's values."""
         serde = value_of_internal_topic(table.flow.serdes.value, writer.settings)
         return writer.settings.value_serde if serde is None else serde
+
+
+@dataclass(frozen=True)
+class Deletions:
+    """The store of the left rows of an inner join whose deletions are not answered yet: their tickets, by key."""
+
+    name: str
+
+    def declared(self, key_serde: SerdeLike) -> DeletionsSpec:
+        """Return the declared store."""
+        return DeletionsSpec(self.name, key_serde, "int")
+
+
+class DeletionsSpec(KeyValueStoreSpec):
+    """Declares that store. Kafka Streams has none."""
+
+    @property
+    def traits(self) -> StoreTraits:
+        """Those of a key-value store."""
+        return dataclasses.replace(super().traits, is_extra=True)
 
 
 class LateStep(ProcessorStep):
