@@ -14,7 +14,10 @@ _NONE = -1
 
 
 class WaitingKeySerde(Serde[tuple[int, bool, Any]]):
-    """(time, whether it is the left side's, key): in the order of time, the right side before the left one."""
+    """(time, whether it is the left side's, key): in the order of time, the right side before the left one.
+
+    With False and a key of None it is before all others of its time.
+    """
 
     def __init__(self, key: Serde[Any]) -> None:
         self.key = key
@@ -22,7 +25,7 @@ class WaitingKeySerde(Serde[tuple[int, bool, Any]]):
     def serialize(self, value: tuple[int, bool, Any]) -> bytes:
         """Return the time, the side and the key's bytes."""
         time, is_left, key = value
-        return _HEAD.pack(time, is_left) + self.key.serialize(key)
+        return _HEAD.pack(time, is_left) + (b"" if key is None else self.key.serialize(key))
 
     def deserialize(self, data: bytes) -> tuple[int, bool, Any]:
         """Return time, side and key."""
@@ -60,14 +63,15 @@ class SideSerde(Serde[tuple[bool, Any]]):
 
 
 class TimedKeySerde(Serde[tuple[int, Any]]):
-    """(time, key), in the order of time."""
+    """(time, key), in the order of time. With a key of None it is before all others of its time."""
 
     def __init__(self, key: Serde[Any]) -> None:
         self.key = key
 
     def serialize(self, value: tuple[int, Any]) -> bytes:
         """Return the time and the key's bytes."""
-        return _TIME.pack(value[0]) + self.key.serialize(value[1])
+        time, key = value
+        return _TIME.pack(time) + (b"" if key is None else self.key.serialize(key))
 
     def deserialize(self, data: bytes) -> tuple[int, Any]:
         """Return time and key."""

@@ -11,7 +11,7 @@ from penstock.record import Record
 from .operator import Operator, Run, new
 from .stream_stream_join import joining
 
-_STREAM_TIME, _MIN_TIME, _NEXT_EMIT = "stream_time", "min_time", "next_emit"
+_STREAM_TIME, _MIN_TIME, _FIRST, _NEXT_EMIT = "stream_time", "min_time", "first", "next_emit"
 _NEVER = 2**63 - 1
 
 
@@ -92,6 +92,7 @@ class StreamStreamOuterJoin(Operator):
                     forward(new(Record, (key, join(key, value, None), timestamp, headers)))
                 else:
                     times[_MIN_TIME] = min(times.get(_MIN_TIME, _NEVER), timestamp)
+                    times[_FIRST] = min(times.get(_FIRST, _NEVER), timestamp)
                     add((timestamp, is_left, key), (is_left, value))
 
         return run
@@ -115,14 +116,16 @@ class StreamStreamOuterJoin(Operator):
                     return
                 times[_NEXT_EMIT] = now() + interval
             left_is_open = right_is_open = False
-            min_time, last = _NEVER, None
-            with waiting.all() as entries:
+            # `min_time` is Kafka Streams', and decides when the next look is; nothing waits before `first`.
+            min_time, first, last = _NEVER, _NEVER, None
+            with waiting.range((times.get(_FIRST, 0), False, None)) as entries:
                 for entry, (_, value) in entries:
                     min_time, is_left, key = entry
                     if left_is_open and right_is_open:
                         break
                     if min_time + (left_ms if is_left else right_ms) + grace >= stream_time:
                         left_is_open, right_is_open = left_is_open or is_left, right_is_open or not is_left
+                        first = min(first, min_time)
                         continue
                     result = join_left(key, value, None) if is_left else join_right(key, value, None)
                     forward(new(Record, (key, result, min_time, headers)))
@@ -131,6 +134,6 @@ class StreamStreamOuterJoin(Operator):
                     last = entry
             if last is not None:
                 waiting.delete(last)
-            times[_MIN_TIME] = min_time
+            times[_MIN_TIME], times[_FIRST] = min_time, first
 
         return emit_closed

@@ -63,13 +63,14 @@ class StreamTableDelayedJoin(StreamTableJoin):
             min_time = min(times.get(_MIN_TIME, _NEVER), timestamp)
             if timestamp > stream_time:
                 times[_STREAM_TIME] = stream_time = timestamp
-            times[_MIN_TIME] = min_time if min_time > stream_time - grace else join_due(stream_time - grace)
+            up_to = stream_time - grace
+            times[_MIN_TIME] = min_time if min_time > up_to else join_due(min_time, up_to)
 
-        def join_due(up_to: int) -> int:
-            """Join what waits up to a time; return the time of what waits next."""
+        def join_due(first: int, up_to: int) -> int:
+            """Join what waits from one time to another, both included; return the time of what waits next."""
             due: list[tuple[int, Any]] = []
             next_time = _NEVER
-            with waiting.all() as entries:
+            with waiting.range((first, None)) as entries:
                 for entry, (value, headers) in entries:
                     time, key = entry
                     if time > up_to:
