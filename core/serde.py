@@ -158,7 +158,7 @@ class StrSerde(Serde[str]):
             ) from error
 
 
-class _StructSerde(Serde[Any]):
+class _StructSerde(Serde[T]):
     """Fixed-width big-endian numbers."""
 
     name: str
@@ -177,10 +177,11 @@ class _StructSerde(Serde[Any]):
                 "the serde 'msgpack' holds integers of any size"
             ) from error
 
-    def deserialize(self, data: bytes) -> Any:
+    def deserialize(self, data: bytes) -> T:
         """Return the number. Raises SerdeError for another number of bytes."""
         try:
-            return self.layout.unpack(data)[0]
+            number: T = self.layout.unpack(data)[0]
+            return number
         except struct.error as error:
             raise self._unreadable(data) from error
 
@@ -192,7 +193,7 @@ class _StructSerde(Serde[Any]):
         )
 
 
-class IntSerde(_StructSerde):
+class IntSerde(_StructSerde[int]):
     r"""Integers of 64 bits, as Kafka's LongSerializer writes them.
 
     >>> IntSerde().serialize(258)
@@ -203,7 +204,7 @@ class IntSerde(_StructSerde):
     checked_types = frozenset({int})
 
 
-class FloatSerde(_StructSerde):
+class FloatSerde(_StructSerde[float]):
     """Floats of 64 bits, as Kafka's DoubleSerializer writes them. An int is written as the float nearest to it.
 
     >>> FloatSerde().deserialize(FloatSerde().serialize(0.5))
@@ -214,7 +215,7 @@ class FloatSerde(_StructSerde):
     immutable_types = frozenset({float})
 
 
-class BoolSerde(_StructSerde):
+class BoolSerde(_StructSerde[bool]):
     r"""Booleans as one byte, 0 or 1, as Kafka's BooleanSerializer writes them.
 
     >>> BoolSerde().serialize(True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack, overload
 
 from penstock.clock import Duration
 from penstock.errors import TopologyError
@@ -14,6 +14,7 @@ from penstock.processor import Processor
 from penstock.program.builder import Topology
 from penstock.program.program import Program
 from penstock.program.serdes import SerdeLike
+from penstock.serde import Serde
 from penstock.settings.settings import Settings
 from penstock.settings.topology_builder import TopologyBuilder
 from penstock.store import StoreBuilder
@@ -26,6 +27,7 @@ from .graph.writer import Consumed
 from .nodes.global_table_source import GlobalTableSource
 from .nodes.table_source import TableUpdates
 from .serdes import Default, KnownSerde, Serdes
+from .source_options import GlobalTableOptions, SourceOptions, TableSourceOptions
 from .state import StoreLike, TableOptions, materialized
 from .streams.base import Flow
 from .streams.grouped import KGroupedStream
@@ -34,6 +36,9 @@ from .tables.global_table import GlobalKTable
 from .tables.grouped import KGroupedTable
 from .tables.ktable import KTable
 from .tables.values import TopicTable
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 KINDS = Kinds(KStream, KTable, KGroupedStream, KGroupedTable, GlobalKTable)
 
@@ -48,6 +53,26 @@ class StreamsBuilder(TopologyBuilder):
     def __init__(self) -> None:
         self._recorder = Recorder(KINDS)
 
+    @overload
+    def stream(
+        self, *topics: str, key_serde: Serde[K], value_serde: Serde[V], **options: Unpack[SourceOptions]
+    ) -> KStream[K, V]: ...
+    @overload
+    def stream(
+        self, *topics: str, key_serde: Serde[K], value_serde: str | None = None, **options: Unpack[SourceOptions]
+    ) -> KStream[K, Any]: ...
+    @overload
+    def stream(
+        self, *topics: str, key_serde: str | None = None, value_serde: Serde[V], **options: Unpack[SourceOptions]
+    ) -> KStream[Any, V]: ...
+    @overload
+    def stream(
+        self,
+        *topics: str,
+        key_serde: str | None = None,
+        value_serde: str | None = None,
+        **options: Unpack[SourceOptions],
+    ) -> KStream[Any, Any]: ...
     def stream(
         self,
         *topics: str,
@@ -61,7 +86,8 @@ class StreamsBuilder(TopologyBuilder):
         """Return the stream of the records of `topics`, or of all topics whose whole name matches `pattern`.
 
         What is not given is the application's default. `offset_reset` says where a new application starts: "earliest",
-        "latest", or how far back in time, such as "1d".
+        "latest", or how far back in time, such as "1d". Type checkers take the types of keys and values from serdes
+        that are objects (`value_serde=StrSerde()`); for those by name, annotate: `words: KStream[str, str] = ...`.
         """
         if bool(topics) == (pattern is not None):
             raise TopologyError("stream: expected names of topics, or pattern=, and not both; write stream(TOPIC)")
@@ -74,6 +100,46 @@ class StreamsBuilder(TopologyBuilder):
         self._recorder.add(step)
         return KStream(self._recorder, Flow(step, step.consumed.serdes, frozenset({step.name})))
 
+    @overload
+    def table(
+        self,
+        topic: str,
+        store: StoreLike | None = None,
+        *,
+        key_serde: Serde[K],
+        value_serde: Serde[V],
+        **options: Unpack[TableSourceOptions],
+    ) -> KTable[K, V]: ...
+    @overload
+    def table(
+        self,
+        topic: str,
+        store: StoreLike | None = None,
+        *,
+        key_serde: Serde[K],
+        value_serde: str | None = None,
+        **options: Unpack[TableSourceOptions],
+    ) -> KTable[K, Any]: ...
+    @overload
+    def table(
+        self,
+        topic: str,
+        store: StoreLike | None = None,
+        *,
+        key_serde: str | None = None,
+        value_serde: Serde[V],
+        **options: Unpack[TableSourceOptions],
+    ) -> KTable[Any, V]: ...
+    @overload
+    def table(
+        self,
+        topic: str,
+        store: StoreLike | None = None,
+        *,
+        key_serde: str | None = None,
+        value_serde: str | None = None,
+        **options: Unpack[TableSourceOptions],
+    ) -> KTable[Any, Any]: ...
     def table(
         self,
         topic: str,
@@ -106,6 +172,46 @@ class StreamsBuilder(TopologyBuilder):
         flow = Flow(step, consumed.serdes, frozenset({source.name}))
         return KTable(self._recorder, flow, TopicTable(step, kept, flow.serdes), kept.name if kept.is_named else None)
 
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        store: StoreLike | None = None,
+        *,
+        key_serde: Serde[K],
+        value_serde: Serde[V],
+        **options: Unpack[GlobalTableOptions],
+    ) -> GlobalKTable[K, V]: ...
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        store: StoreLike | None = None,
+        *,
+        key_serde: Serde[K],
+        value_serde: str | None = None,
+        **options: Unpack[GlobalTableOptions],
+    ) -> GlobalKTable[K, Any]: ...
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        store: StoreLike | None = None,
+        *,
+        key_serde: str | None = None,
+        value_serde: Serde[V],
+        **options: Unpack[GlobalTableOptions],
+    ) -> GlobalKTable[Any, V]: ...
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        store: StoreLike | None = None,
+        *,
+        key_serde: str | None = None,
+        value_serde: str | None = None,
+        **options: Unpack[GlobalTableOptions],
+    ) -> GlobalKTable[Any, Any]: ...
     def global_table(
         self,
         topic: str,

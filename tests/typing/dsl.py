@@ -1,0 +1,161 @@
+"""Types along a chain of the streams DSL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, assert_type
+
+from penstock import FloatSerde, IntSerde, Serde, StrSerde, Windowed, versioned_store
+from penstock.plugins.dsl import (
+    CogroupedKStream,
+    GlobalKTable,
+    KGroupedStream,
+    KStream,
+    KTable,
+    SessionWindowedKStream,
+    StreamsBuilder,
+    TimeWindowedKStream,
+    hopping,
+    sessions,
+    tumbling,
+    within,
+)
+
+
+@dataclass
+class Click:
+    user: str
+    page: str
+    ms: int
+
+
+@dataclass
+class User:
+    name: str
+    region: str
+
+
+class ClickSerde(Serde[Click]):
+    def serialize(self, value: Click) -> bytes:
+        raise NotImplementedError
+
+    def deserialize(self, data: bytes) -> Click:
+        raise NotImplementedError
+
+
+def of_click(click: Click) -> str:
+    return click.user
+
+
+def of_key_and_click(key: str, click: Click) -> int:
+    return len(key) + click.ms
+
+
+def longer(ms: int, click: Click) -> int:
+    return max(ms, click.ms)
+
+
+def sources(builder: StreamsBuilder) -> None:
+    assert_type(builder.stream("clicks", key_serde=StrSerde(), value_serde=ClickSerde()), KStream[str, Click])
+    assert_type(builder.stream("a", "b", value_serde=IntSerde(), name="n"), KStream[Any, int])
+    assert_type(builder.stream(pattern="a.*", key_serde=FloatSerde(), offset_reset="1d"), KStream[float, Any])
+    assert_type(builder.stream("clicks", key_serde="str", value_serde="json"), KStream[Any, Any])
+    assert_type(builder.table("users", "users", key_serde=StrSerde(), ttl="1d"), KTable[str, Any])
+    assert_type(builder.table("users", versioned_store("users", history_retention="1d")), KTable[Any, Any])
+    assert_type(builder.global_table("users", key_serde=StrSerde(), value_serde=IntSerde()), GlobalKTable[str, int])
+    by_name: KStream[str, Click] = builder.stream("clicks")
+    assert_type(by_name, KStream[str, Click])
+
+    builder.stream("clicks", value_serde=5)  # type: ignore[call-overload]
+    builder.stream("clicks", offset_rest="1d")  # type: ignore[call-overload]
+    wrong: KStream[str, int] = builder.stream("a", key_serde=StrSerde(), value_serde=ClickSerde())  # type: ignore[arg-type]
+    del wrong
+
+
+def stateless(clicks: KStream[str, Click]) -> None:
+    assert_type(clicks.filter(lambda click: click.ms > 5), KStream[str, Click])
+    assert_type(clicks.filter_not(lambda key, click: key == click.user, with_key=True), KStream[str, Click])
+    assert_type(clicks.map_values(lambda click: click.ms), KStream[str, int])
+    assert_type(clicks.map_values(of_key_and_click, with_key=True), KStream[str, int])
+    assert_type(clicks.flat_map_values(lambda click: click.page.split("/")), KStream[str, str])
+    assert_type(clicks.select_key(lambda click: click.ms), KStream[int, Click])
+    assert_type(clicks.map(lambda click: (click.page, click.ms)), KStream[str, int])
+    assert_type(clicks.flat_map(lambda key, click: [(click.ms, key)], with_key=True), KStream[int, str])
+    assert_type(clicks.peek(print), KStream[str, Click])
+    assert_type(clicks.merge(clicks.filter(of_click)), KStream[str, Click])
+    assert_type(clicks.branch({"slow": lambda click: click.ms > 5}, default="rest")["rest"], KStream[str, Click])
+    assert_type(clicks.split().branch(lambda click: click.ms > 5).default(), dict[str, KStream[str, Click]])
+    assert_type(clicks.repartition("by-user", partitions=4), KStream[str, Click])
+    assert_type(clicks.map_values(of_click).map_values(len).select_key(str), KStream[str, int])
+
+    clicks.map_values(lambda click: click.millis)  # type: ignore[attr-defined]
+    clicks.map_values(of_key_and_click)  # type: ignore[arg-type]
+    clicks.map_values(of_click, with_key=True)  # type: ignore[call-overload]
+    clicks.map(of_click)  # type: ignore[arg-type]
+    clicks.merge(clicks.map_values(of_click))  # type: ignore[arg-type]
+    clicks.to(5)  # type: ignore[arg-type]
+
+
+def aggregations(clicks: KStream[str, Click]) -> None:
+    by_user = clicks.group_by_key()
+    assert_type(by_user, KGroupedStream[str, Click])
+    by_page = clicks.group_by(lambda click: click.page)
+    assert_type(by_page, KGroupedStream[str, Click])
+    assert_type(clicks.group_by(of_key_and_click, with_key=True), KGroupedStream[int, Click])
+    assert_type(by_page.count("pages"), KTable[str, int])
+    assert_type(clicks.map_values(of_click).group_by_key().reduce(lambda one, two: one + two), KTable[str, str])
+    assert_type(by_user.aggregate(int, longer, "longest"), KTable[str, int])
+    assert_type(by_user.count().to_stream(), KStream[str, int])
+    assert_type(by_user.cogroup(longer), CogroupedKStream[str, int])
+    assert_type(by_user.cogroup(longer).aggregate(int), KTable[str, int])
+
+    five = by_user.windowed_by(tumbling("5m", grace="1m"))
+    assert_type(five, TimeWindowedKStream[str, Click])
+    assert_type(five.count(), KTable[Windowed, int])
+    assert_type(five.aggregate(int, longer), KTable[Windowed, int])
+    visits = by_user.windowed_by(sessions(gap="30m", grace="0s"))
+    assert_type(visits, SessionWindowedKStream[str, Click])
+    assert_type(visits.aggregate(int, longer, merger=max), KTable[Windowed, int])
+    hops = by_user.windowed_by(hopping("5m", every="1m", grace="0s")).count().to_stream()
+    assert_type(hops.map_values(lambda count: count / 5), KStream[Windowed, float])
+
+    by_user.aggregate(str, longer)  # type: ignore[misc]
+    by_user.reduce(longer)  # type: ignore[arg-type]
+    by_user.windowed_by("5m")  # type: ignore[call-overload]
+    by_user.count(retentoin="1d")  # type: ignore[call-arg]
+    by_user.map_values(of_click)  # type: ignore[attr-defined]
+
+
+def tables(clicks: KStream[str, Click], users: KTable[str, User], counts: KTable[str, int]) -> None:
+    assert_type(clicks.to_table(), KTable[str, Click])
+    assert_type(users.filter(lambda user: user.region == "eu"), KTable[str, User])
+    assert_type(users.map_values(lambda user: user.name), KTable[str, str])
+    assert_type(users.group_by(lambda user: user.region).count(), KTable[str, int])
+    assert_type(users.join(counts, lambda user, count: f"{user.name} {count}"), KTable[str, str])
+    assert_type(users.to_stream(), KStream[str, User])
+
+    users.map_values(lambda user: user.nme)  # type: ignore[attr-defined]
+    users.join(clicks, of_click)  # type: ignore[arg-type]
+
+
+def stream_joins(clicks: KStream[str, Click], orders: KStream[str, float], users: KTable[str, User]) -> None:
+    minutes = within("10m", grace="1m")
+
+    def both(click: Click, order: float) -> float:
+        return click.ms * order
+
+    def perhaps(click: Click, order: float | None) -> str:
+        return f"{click.page} {order}"
+
+    assert_type(clicks.join(orders, both, minutes), KStream[str, float])
+    assert_type(clicks.left_join(orders, perhaps, minutes), KStream[str, str])
+    assert_type(clicks.join(users, lambda click, user: (click.page, user.region)), KStream[str, tuple[str, str]])
+
+    clicks.left_join(orders, both, minutes)  # type: ignore[arg-type]
+    clicks.join(orders, both)  # type: ignore[call-overload]
+    clicks.join(orders, lambda click, order: click.millis, minutes)  # type: ignore[attr-defined]
+
+
+def global_joins(clicks: KStream[str, Click], regions: GlobalKTable[int, str]) -> None:
+    joined = clicks.join(regions, lambda click, region: region.upper(), select_key=lambda click: click.ms)
+    assert_type(joined, KStream[str, str])
