@@ -44,11 +44,11 @@ def core_windowed_count() -> Result:
 
 def _best(name: str, topology: Topology) -> Result:
     tune_garbage_collector()
-    results = [_once(name, topology) for _ in range(REPEATS)]
+    results = [run_once(name, topology) for _ in range(REPEATS)]
     return max(results, key=lambda each: each.records_per_s)
 
 
-def _once(name: str, topology: Topology) -> Result:
+def run_once(name: str, topology: Topology) -> Result:
     application = Application("bench", topology, store_backend="memory")
     source = application.program.subtopologies[0].sources[0]
     partition = TopicPartition("bench-in", 0)

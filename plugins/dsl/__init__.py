@@ -2,6 +2,7 @@
 
 from .builder import StreamsBuilder
 from .join_windows import JoinWindows, within
+from .several import Column, collect_of, count_of, first_of, last_of, max_of, mean_of, min_of, sum_of
 from .streams.cogrouped import CogroupedKStream, WindowedCogroupedKStream
 from .streams.grouped import KGroupedStream
 from .streams.kstream import KStream
@@ -13,6 +14,7 @@ from .windows import SessionWindows, SlidingWindows, TimeWindows, hopping, sessi
 
 __all__ = [
     "CogroupedKStream",
+    "Column",
     "GlobalKTable",
     "JoinWindows",
     "KGroupedStream",
@@ -25,11 +27,19 @@ __all__ = [
     "StreamsBuilder",
     "TimeWindowedKStream",
     "TimeWindowedSerde",
-    "WindowedCogroupedKStream",
     "TimeWindows",
+    "WindowedCogroupedKStream",
+    "collect_of",
+    "count_of",
+    "first_of",
     "hopping",
+    "last_of",
+    "max_of",
+    "mean_of",
+    "min_of",
     "sessions",
     "sliding",
+    "sum_of",
     "tumbling",
     "unlimited",
     "within",

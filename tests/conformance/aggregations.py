@@ -192,7 +192,7 @@ def windowed_table_join(builder: StreamsBuilder, params: Params) -> None:
     made.to_stream().to("out", value_serde="json")
 
 
-# Not registered before a stream can be joined with a table.
+@program
 def rekey_fanout(builder: StreamsBuilder, params: Params) -> None:
     rekeyed = source(builder).select_key(selector(params["sel"]), with_key=True)
     for number, consumer in enumerate(params["consumers"], 1):

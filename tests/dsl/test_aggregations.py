@@ -10,7 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import Application, TopologyError, key_value_store, versioned_store
-from penstock.plugins.dsl import KGroupedStream, KTable, StreamsBuilder
+from penstock.plugins.dsl import (
+    KGroupedStream,
+    KTable,
+    StreamsBuilder,
+    collect_of,
+    count_of,
+    first_of,
+    last_of,
+    max_of,
+    mean_of,
+    min_of,
+    sessions,
+    sum_of,
+)
 from penstock.plugins.testing import TopologyTestDriver
 
 Write = Callable[[KGroupedStream[Any, Any]], KTable[Any, Any]]
@@ -86,9 +99,44 @@ def test_a_declared_store_is_used_and_a_versioned_one_drops_what_is_older_than_i
             r"aggregate: its aggregator is called with \(aggregate, value\)",
         ),
         (lambda each: each.reduce(lambda v: v), r"reduce: its reducer is called with \(aggregate, value\)"),
+        (lambda each: each.agg("n"), r'agg: say what to aggregate; write agg\("NAME", total=sum_of'),
+        (lambda each: each.agg("n", total=sum), r"agg: total is .* expected an aggregate; write total=sum_of"),
+        (lambda each: each.agg("n", total=sum_of(divmod)), r"sum_of: its field or function is called with"),  # type: ignore[arg-type]
         (lambda each: each.count(3), r"count: expected the name of a store or a declared one, found 3"),
     ],
 )
 def test_mistakes(write: Any, message: str) -> None:
     with pytest.raises(TopologyError, match=message):
         write(StreamsBuilder().stream("in").group_by_key())
+
+
+def test_several_aggregates_at_once() -> None:
+    def write(grouped: KGroupedStream[Any, Any]) -> KTable[Any, Any]:
+        return grouped.agg(
+            "all",
+            total=sum_of(),
+            n=count_of(),
+            low=min_of(),
+            high=max_of(),
+            mean=mean_of(),
+            first=first_of(),
+            last=last_of(),
+            odd=collect_of(lambda value: value if value % 2 else None, limit=2),
+            none=mean_of(lambda value: None),
+        )
+
+    found = updates(write, [("a", value, 0) for value in (3, 1, 5, 4)])
+    assert found[-1][1] == {
+        "total": 13, "n": 4, "low": 1, "high": 5, "mean": 3.25, "first": 3, "last": 4, "odd": [1, 5], "none": None
+    }  # fmt: skip
+
+
+def test_several_aggregates_of_sessions_are_merged() -> None:
+    builder = StreamsBuilder()
+    visits = builder.stream("in", value_serde="json").group_by_key().windowed_by(sessions(gap="5s", grace="1m"))
+    table = visits.agg("visits", pages=collect_of("page"), seconds=mean_of("seconds"))
+    table.to_stream(lambda key, value: key.key, with_key=True).to("out", key_serde="str", value_serde="json")
+    with TopologyTestDriver(Application("app", builder)) as driver:
+        for page, seconds, timestamp in (("a", 1, 0), ("c", 3, 8_000), ("b", 5, 4_000)):
+            driver.pipe("in", "anna", {"page": page, "seconds": seconds}, timestamp=timestamp)
+        assert driver.read_all("out")[-1].value == {"pages": ["a", "c", "b"], "seconds": 3.0}

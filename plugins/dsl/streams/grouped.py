@@ -20,6 +20,7 @@ from ..windows import SessionWindows, SlidingWindows, TimeWindows
 from .aggregating import AGGREGATE, REDUCE, GroupedSource, store_of, table_of
 from .base import Flow, K, V
 from .cogrouped import CogroupedKStream, Member
+from .columnar import Columnar
 from .windowed import Emit, SessionWindowedKStream, TimeWindowedKStream
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 
 
-class KGroupedStream(Generic[K, V]):
+class KGroupedStream(Columnar[K], Generic[K, V]):
     """Records grouped by key. Semantics: Kafka Streams' KGroupedStream.
 
     Each aggregation is a table with a row for each key, and its first argument is the table's store: a name, or a

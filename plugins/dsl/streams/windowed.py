@@ -25,6 +25,7 @@ from ..tables.windowed import WindowedTable
 from ..windows import SessionWindows, SlidingWindows, TimeWindows
 from .aggregating import AGGREGATE, REDUCE, GroupedSource, store_of, table_of
 from .base import Flow, K, V
+from .columnar import Columnar
 
 if TYPE_CHECKING:
     from ..tables.ktable import KTable
@@ -61,7 +62,7 @@ class Emit:
         return found
 
 
-class WindowedStream(Generic[K, V]):
+class WindowedStream(Columnar[Windowed], Generic[K, V]):
     """Grouped records and their windows.
 
     Each aggregation is a table with a row for each key and window; its keys are `Windowed(key, start, end)`. Its first
