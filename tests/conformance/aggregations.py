@@ -209,3 +209,13 @@ def rekey_fanout(builder: StreamsBuilder, params: Params) -> None:
             case "count" | "aggregate":
                 stream = aggregated(grouped(stream, "key"), consumer["op"], f"s{number}").to_stream()
         stream.to(f"out-{number}", value_serde="json")
+
+
+@program
+def page_view_by_region(builder: StreamsBuilder, params: Params) -> None:
+    views = source(builder, "views")
+    users = builder.table("users", "users", **SERDES)
+    named = views.left_join(users, lambda page, region: "UNKNOWN" if region is None else region)
+    by_region = named.map(lambda user, region: (region, user), with_key=True).group_by_key(**SERDES)
+    windows = hopping(f"{params['size']}ms", every=f"{params['advance']}ms", grace=f"{params['grace']}ms")
+    by_region.windowed_by(windows).count("by_region").to_stream().to("out", value_serde="json")
