@@ -213,8 +213,8 @@ def rekey_fanout(builder: StreamsBuilder, params: Params) -> None:
 
 @program
 def page_view_by_region(builder: StreamsBuilder, params: Params) -> None:
-    views = source(builder, "views")
     users = builder.table("users", "users", **SERDES)
+    views = source(builder, "views")
     named = views.left_join(users, lambda page, region: "UNKNOWN" if region is None else region)
     by_region = named.map(lambda user, region: (region, user), with_key=True).group_by_key(**SERDES)
     windows = hopping(f"{params['size']}ms", every=f"{params['advance']}ms", grace=f"{params['grace']}ms")
