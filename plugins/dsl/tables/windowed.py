@@ -6,6 +6,7 @@ from typing import Any
 
 from penstock.context import ProcessorContext
 from penstock.store import ValueAndTimestamp
+from penstock.store_kinds.headers import ValueTimestampHeaders
 from penstock.store_kinds.session import SessionStore
 
 from ..graph.step import ProcessorStep
@@ -30,13 +31,13 @@ class WindowGetter(ValueGetter):
             fetch = store.fetch
             return lambda windowed: fetch(windowed[0], windowed[1])
         find = store.fetch_session
-        keeps_headers = bool(getattr(getattr(store, "values", None), "keeps_headers", False))
 
         def session(windowed: Any) -> ValueAndTimestamp | None:
             entry = find(*windowed)
             if entry is None:
                 return None
-            return ValueAndTimestamp(entry[0] if keeps_headers else entry, windowed[2])
+            value = entry[0] if isinstance(entry, ValueTimestampHeaders) else entry
+            return ValueAndTimestamp(value, windowed[2])
 
         return session
 
