@@ -59,7 +59,10 @@ class Hooks:
 
     @_gives("serde")
     def penstock_serdes(self) -> Components:
-        """Return serdes by name: classes or factories called without arguments, returning a Serde."""
+        """Return serdes by name: classes or factories called without arguments, returning a Serde.
+
+        They are called with the text after a colon where a name has one ("windowed:str:60s").
+        """
         raise NotImplementedError
 
     @_gives("log")

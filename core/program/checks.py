@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from ..errors import PluginError, TopologyError
+from ..errors import ConfigError, PluginError, TopologyError
 from ..hooks import registry
 from ..names import is_topic_name
 from ..processor import Processor, ValueTransformer
@@ -20,6 +20,7 @@ from ..serde import Serde
 from ..store import BAD_NAME, StoreBuilder
 from ..store_specs import StoreSpec
 from .nodes import Node, ProcessorNode, SinkNode, SourceNode
+from .serdes import find_serde
 
 
 def kind_of(node: Node) -> str:
@@ -86,7 +87,12 @@ def check_serdes(where: str, key_serde: object, value_serde: object) -> None:
     """Refuse what is no serde, no name of an installed one and not None."""
     for what, serde in (("key_serde", key_serde), ("value_serde", value_serde)):
         if isinstance(serde, str):
-            check_installed(f"{where}, {what}", "serde", serde)
+            try:
+                find_serde(serde, f"{where}, {what}")
+            except PluginError as error:
+                raise PluginError(f"{where}, {what}: {error}") from error
+            except ConfigError as error:
+                raise TopologyError(str(error)) from error
         elif serde is not None and not isinstance(serde, Serde):
             raise TopologyError(f"{where}: {what} is a Serde or the name of an installed one, found {serde!r}")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..checked_serde import checked
-from ..errors import ConfigError
+from ..errors import ConfigError, PluginError
 from ..hooks import registry
 from ..names import function_name
 from ..serde import Serde
@@ -55,13 +55,38 @@ def resolve_serde(given: str | Serde[Any] | None, default: str | Serde[Any] | No
     """Return the serde that `given` names, or `default` does. Raises ConfigError with `what`."""
     chosen = default if given is None else given
     if isinstance(chosen, str):
-        made = registry().load("serde", chosen)()
+        made = make_serde(chosen, what)
         if isinstance(made, Serde):
             return checked(made)
         raise ConfigError(f"{what}: the serde named {chosen!r} made a {type(made).__name__}, expected a penstock.Serde")
     if isinstance(chosen, Serde):
         return checked(chosen)
     raise ConfigError(f"{what}: expected a serde or the name of an installed one, found {chosen!r}")
+
+
+def make_serde(name: str, what: str) -> Any:
+    """Return what the serde of that name makes; what follows a colon in `name` is its argument ("windowed:str:60s").
+
+    Raises PluginError for one that is not installed, and ConfigError with `what` for an argument that cannot be.
+    """
+    plain, colon, argument = name.partition(":")
+    factory = registry().load("serde", plain)
+    if not colon:
+        return factory()
+    try:
+        return factory(argument)
+    except (ConfigError, PluginError) as error:
+        raise ConfigError(f"{what}: serde {name!r}: {error}") from error
+    except TypeError as error:
+        raise ConfigError(f"{what}: serde {name!r}: {plain!r} takes no argument after a colon ({error})") from error
+
+
+def find_serde(name: str, what: str) -> None:
+    """Refuse the name of a serde that is not installed, or its argument. One without argument is not imported."""
+    if ":" in name:
+        make_serde(name, what)
+    else:
+        registry().find("serde", name)
 
 
 def serde_name(serde: SerdeLike) -> str | None:

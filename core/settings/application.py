@@ -9,6 +9,7 @@ from typing import Any
 from ..errors import ConfigError, PluginError
 from ..hooks import registry
 from ..program.builder import Topology
+from ..program.serdes import find_serde
 from ..serde import Serde
 from .layers import CODE, Layer
 from .settings import Settings, add_origins_to_errors
@@ -91,6 +92,9 @@ def _check_installed(settings: Settings) -> None:
         if not isinstance(name, str):
             raise ConfigError(f"setting {setting!r}: expected the name of an installed {kind}, found {name!r}")
         try:
-            registry().find(kind, name)
+            if kind == "serde":
+                find_serde(name, f"setting {setting!r}")
+            else:
+                registry().find(kind, name)
         except PluginError as error:
             raise PluginError(f"setting {setting!r}: {error}") from error

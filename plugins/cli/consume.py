@@ -31,6 +31,7 @@ POLL_SECONDS = 0.1
     examples=[
         ("Every value there is", "penstock consume lines"),
         ("Keys and values, with a value serde", "penstock consume counts --print-key --value-serde int"),
+        ("Counts by windows of a minute", "penstock consume minutes --print-key --key-serde windowed:str:60s --value-serde int"),
         ("What comes from now on, until Ctrl-C", "penstock consume counts --follow --print-key --value-serde int"),
         ("Whole records, for a program", "penstock consume counts --json --value-serde int | jq 'select(.value > 100) | .key'"),
     ],

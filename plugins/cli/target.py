@@ -72,12 +72,14 @@ def load(target: str) -> Any:
         return found
     if not callable(found) or inspect.isclass(found):
         raise ApplicationError(
-            f"{target} is {_describe(found)}; expected {EXPECTED}." + _candidates(module, module_name, but=attribute)
+            f"{target} is {_describe(found)}; expected {EXPECTED}.{_of_builder(found)}"
+            + _candidates(module, module_name, but=attribute)
         )
     made = _call(found, target)
     if not isinstance(made, runnable):
         raise ApplicationError(
-            f"{target}() returned {_describe(made)}; expected an Application, a Topology or a StreamsBuilder"
+            f"{target}() returned {_describe(made)}; expected an Application, a Topology or a StreamsBuilder."
+            f"{_of_builder(made)}"
         )
     return made
 
@@ -250,6 +252,13 @@ def _describe(value: object) -> str:
     if inspect.ismodule(value):
         return f"the module {value.__name__}"
     return "None" if value is None else f"of type {type(value).__name__}"
+
+
+def _of_builder(value: object) -> str:
+    """Return what to do for a part of a DSL program."""
+    if not type(value).__module__.startswith("penstock.plugins.dsl."):
+        return ""
+    return f" A {type(value).__name__} is a part of what a StreamsBuilder builds: name the builder."
 
 
 def _near(name: str, names: Iterable[str], what: str) -> str:

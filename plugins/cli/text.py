@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from penstock.errors import SerdeError
-from penstock.hooks import registry
+from penstock.program.serdes import make_serde
 from penstock.record import Headers
 from penstock.serde import Serde
 
@@ -25,7 +25,7 @@ class TextSerde:
     def __init__(self, serde: str | Serde[Any], topic: str, *, is_key: bool) -> None:
         """Take the serde or its name. Raises PluginError when none of that name is installed."""
         self.name = serde if isinstance(serde, str) else type(serde).__name__
-        made = registry().load("serde", serde)() if isinstance(serde, str) else serde
+        made = make_serde(serde, f"serde of {'keys' if is_key else 'values'}") if isinstance(serde, str) else serde
         self._serde: Serde[Any] = made.bind(topic, is_key=is_key)
         self._what = "key" if is_key else "value"
         self._is_text = self.name in ("str", "StrSerde")
@@ -77,6 +77,8 @@ class TextSerde:
 def dump_json(value: Any) -> bytes:
     """Return `value` as JSON; what JSON lacks becomes text (bytes: base64), a tuple or a set becomes a list.
 
+    A named tuple, such as the key of a window, becomes an object.
+
     >>> dump_json({"a": (1, 2.5), 3: b"x"})
     b'{"a":[1,2.5],"3":"eA=="}'
     >>> dump_json(2**70)
@@ -127,12 +129,14 @@ def _plain(value: Any) -> Any:
         return b64encode(value).decode()
     if isinstance(value, (set, frozenset)):
         return sorted(value, key=repr)
-    if isinstance(value, int):
-        return str(value)
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return value._asdict()
     return str(value)
 
 
 def _text_keys(value: Any) -> Any:
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        value = value._asdict()
     if isinstance(value, Mapping):
         return {
             key if isinstance(key, str) else dump_json(key).decode(): _text_keys(each) for key, each in value.items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Any
 
+from penstock.clock import duration_ms
 from penstock.errors import SerdeError
 from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.serde import Serde
@@ -21,7 +22,9 @@ class _WindowedSerde(Serde[Windowed]):
         self.inner: Serde[Any] = resolve_serde(inner, "str", f"{type(self).__name__}: inner")
 
     def serialize(self, value: Windowed) -> bytes:
-        """Return the key's bytes and those of the window."""
+        """Return the key's bytes and those of the window. A dict of its fields, as JSON has it, will do as well."""
+        if isinstance(value, dict) and value.keys() == set(Windowed._fields):
+            value = Windowed(**value)
         if not isinstance(value, Windowed):
             raise SerdeError(f"{type(self).__name__} takes a Windowed key, found {value!r}")
         return self.inner.serialize(value.key) + self._times(value)
@@ -72,3 +75,22 @@ class SessionWindowedSerde(_WindowedSerde):
 
     def _times(self, value: Windowed) -> bytes:
         return _PAIR.pack(value.end, value.start)
+
+
+def windowed(argument: str = "str") -> TimeWindowedSerde:
+    """Return the serde named "windowed:INNER:SIZE": that of the keys, and the length of windows, in ms or as "60s".
+
+    >>> windowed("str:60s").size_ms, windowed("int:5").size_ms
+    (60000, 5)
+
+    Without a length the ends of windows are not known.
+    """
+    inner, colon, size = argument.rpartition(":")
+    if not colon:
+        return TimeWindowedSerde(argument)
+    return TimeWindowedSerde(inner, int(size) if size.isdecimal() else duration_ms(size, "length of windows"))
+
+
+def session(argument: str = "str") -> SessionWindowedSerde:
+    """Return the serde named "session:INNER"."""
+    return SessionWindowedSerde(argument)
