@@ -17,8 +17,10 @@ def zipf_keys(records: int, keys: int, seed: int = 7) -> list[bytes]:
     return [distinct[rank] for rank in ranks.tolist()]
 
 
-def spread_times(records: int, span_ms: int, late_ms: int, *, last_ms: int = 1_700_000_000_000) -> list[int]:
+def spread_times(
+    records: int, span_ms: int, late_ms: int, *, last_ms: int = 1_700_000_000_000, seed: int = 11
+) -> list[int]:
     """Return `records` timestamps that move on evenly over `span_ms` up to `last_ms`; each is up to `late_ms` late."""
     due = last_ms - span_ms + np.arange(records) * span_ms // records
-    late = np.random.default_rng(11).integers(0, late_ms + 1, records)
+    late = np.random.default_rng(seed).integers(0, late_ms + 1, records)
     return [int(each) for each in (due - late).tolist()]

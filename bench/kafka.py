@@ -33,6 +33,10 @@ ROUNDS = int(os.environ.get("PENSTOCK_BENCH_ROUNDS", "3"))
 SLICE = 50_000
 PATIENCE = 300.0
 WINDOWED_RECORDS = 3_000_000
+JOINED_RECORDS = 2_000_000
+JOIN_MS = 12_000
+OTHER = "bench-other"
+"""The second topic of a join."""
 SPAN_MS = 360_000
 """The time that the records of the windowed count span: half a million a window."""
 LATE_MS = 10_000
@@ -97,6 +101,35 @@ def windowed_count(changelog: str = "directory:changelog") -> Result:
     return result
 
 
+def dsl_word_count() -> Result:
+    """The word count, written in the DSL."""
+    return compare("kafka-dsl-word-count", "dsl-word-count", 300_000)
+
+
+def dsl_windowed_count() -> Result:
+    """The windowed count, written in the DSL."""
+    return compare("kafka-dsl-windowed-count", "dsl-windowed-count", WINDOWED_RECORDS)
+
+
+def stream_table_join() -> Result:
+    """Left join of a stream with a table of its users, in the DSL, exactly once."""
+    result = compare("kafka-stream-table-join", "stream-table-join", 3_000_000)
+    result.notes = {"keys": f"{KEYS:,}, by Zipf's law; the table has all, written before the stream"} | result.notes
+    return result
+
+
+def stream_stream_join() -> Result:
+    """Inner join of two streams, in the DSL, exactly once; rates are records of both."""
+    result = compare("kafka-stream-stream-join", "stream-stream-join", JOINED_RECORDS)
+    result.notes = {
+        "keys": f"{KEYS:,}, evenly",
+        "window": f"{JOIN_MS // 1000} s before and after, grace {LATE_MS // 1000} s",
+        "timestamps": f"{SPAN_MS // 1000} s over the whole input, each up to {LATE_MS // 1000} s late",
+        "changelog": "directory, peer topic; no record cache on either side",
+    } | result.notes
+    return result
+
+
 def compare(
     name: str,
     program: str,
@@ -141,7 +174,13 @@ def compare(
 def load(log: KafkaLog, program: str, records: int, topic: str = "bench-in") -> Job:
     """Write the input of a program."""
     log.create_topic(topic, PARTITIONS)
-    if program == "word-count":
+    if program == "stream-stream-join":
+        return _load_streams(log, topic, records)
+    if program == "stream-table-join":
+        users = sorted(set(zipf_keys(records, KEYS)))
+        log.create_topic(OTHER, PARTITIONS)
+        _append(log, OTHER, list(users), [b"of region %d" % (number % 50) for number in range(len(users))])
+    if program.endswith("word-count"):
         words = zipf_keys(records * 10, KEYS)
         lines = [b" ".join(words[at : at + 10]) for at in range(0, len(words), 10)]
         for at in range(0, records, SLICE):
@@ -150,7 +189,9 @@ def load(log: KafkaLog, program: str, records: int, topic: str = "bench-in") -> 
     keys = zipf_keys(records, KEYS)
     cents = np.random.default_rng(7).integers(0, 1_000_000, records).tolist()
     now = time.time_ns() // 1_000_000
-    spread = spread_times(records, SPAN_MS, LATE_MS, last_ms=now) if program == "windowed-count" else [now] * records
+    spread = (
+        spread_times(records, SPAN_MS, LATE_MS, last_ms=now) if program.endswith("windowed-count") else [now] * records
+    )
     text = '{"id":%d,"user":"%s","kind":"%s","v":%d.%02d,"note":"the quick brown fox jumps over","ok":true}'
     for at in range(0, records, SLICE):
         some = keys[at : at + SLICE]
@@ -161,6 +202,26 @@ def load(log: KafkaLog, program: str, records: int, topic: str = "bench-in") -> 
         log.append(OutputBatch(topic, list(some), list(values), spread[at : at + SLICE]))
     outputs = sum(each >= 1_000 for each in cents) if program == "filter-map" else records
     return Job(program, topic, records, outputs)
+
+
+def _load_streams(log: KafkaLog, topic: str, records: int) -> Job:
+    """Write two streams of half the records each; the outputs are the pairs of a key within the window."""
+    rng = np.random.default_rng(7)
+    now = time.time_ns() // 1_000_000
+    half = records // 2
+    log.create_topic(OTHER, PARTITIONS)
+    sides = []
+    for seed, name in ((11, topic), (12, OTHER)):
+        keys = rng.integers(0, KEYS, half)
+        times = np.array(spread_times(half, SPAN_MS, LATE_MS, last_ms=now, seed=seed))
+        sides.append(np.sort(keys * (10 * SPAN_MS) + (times - now + 2 * SPAN_MS)))
+        texts = [b"u%08d" % key for key in keys.tolist()]
+        for at in range(0, half, SLICE):
+            values: list[bytes | None] = [b"v%d" % number for number in range(at, min(at + SLICE, half))]
+            log.append(OutputBatch(name, list(texts[at : at + SLICE]), values, times[at : at + SLICE].tolist()))
+    left, right = sides
+    found = np.searchsorted(right, left + JOIN_MS, "right") - np.searchsorted(right, left - JOIN_MS, "left")
+    return Job("stream-stream-join", topic, records, int(found.sum()))
 
 
 def _append(log: KafkaLog, topic: str, keys: list[bytes | None], values: list[bytes]) -> None:

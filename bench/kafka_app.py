@@ -8,7 +8,9 @@ import sys
 
 from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.plugins.spark.runner import run
+from penstock.settings.topology_builder import TopologyBuilder
 
+from .dsl_programs import dsl_program
 from .programs import Count, WindowedCount, windowed_counts
 
 
@@ -34,8 +36,10 @@ class Split(Processor):
             forward(Record(word, word, timestamp))
 
 
-def topology(program: str, source: str, target: str) -> Topology:
-    """Return one of the measured programs over two topics."""
+def topology(program: str, source: str, target: str) -> Topology | TopologyBuilder:
+    """Return one of the measured programs over its topics."""
+    if program.startswith("dsl-") or program.endswith("-join"):
+        return dsl_program(program, source, target, "bench-other")
     counts = key_value_store("counts", key_serde="str")
     if program == "count":
         made = Topology().add_source("in", source).add_processor("count", Count, "in", stores=[counts])

@@ -13,9 +13,11 @@ import org.apache.kafka.streams.KeyValue;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.kstream.Consumed;
 import org.apache.kafka.streams.kstream.Grouped;
+import org.apache.kafka.streams.kstream.JoinWindows;
 import org.apache.kafka.streams.kstream.KStream;
 import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Produced;
+import org.apache.kafka.streams.kstream.StreamJoined;
 import org.apache.kafka.streams.kstream.TimeWindows;
 import org.apache.kafka.streams.state.Stores;
 
@@ -56,6 +58,19 @@ public class KafkaStreamsPeer {
             .toStream((window, number) -> window.key()).mapValues(number -> Long.toString(number));
     }
 
+    static KStream<String, String> tableJoin(StreamsBuilder builder, KStream<String, String> input, String other) {
+        var store = Materialized.<String, String>as(Stores.persistentKeyValueStore("users"))
+            .withKeySerde(TEXT).withValueSerde(TEXT);
+        var users = builder.table(other, Consumed.with(TEXT, TEXT), store);
+        return input.leftJoin(users, (event, user) -> user + " " + event.length());
+    }
+
+    static KStream<String, String> streamJoin(StreamsBuilder builder, KStream<String, String> input, String other) {
+        var within = JoinWindows.ofTimeDifferenceAndGrace(Duration.ofSeconds(12), Duration.ofSeconds(10));
+        return input.join(builder.stream(other, Consumed.with(TEXT, TEXT)), (one, two) -> one + " " + two, within,
+            StreamJoined.with(TEXT, TEXT, TEXT).withStoreName("joined"));
+    }
+
     public static void main(String[] arguments) throws InterruptedException {
         String program = arguments[0];
         Properties settings = new Properties();
@@ -69,13 +84,15 @@ public class KafkaStreamsPeer {
         StreamsBuilder builder = new StreamsBuilder();
         KStream<String, String> input = builder.stream(arguments[1], Consumed.with(TEXT, TEXT));
         Grouped<String, String> text = Grouped.with(TEXT, TEXT);
-        KStream<String, String> output = switch (program) {
+        KStream<String, String> output = switch (program.replace("dsl-", "")) {
             case "count" -> count(input, text, false);
             case "windowed-count" -> windowedCount(input, text);
             case "filter-map" -> input.mapValues(KafkaStreamsPeer::parse)
                 .filter((key, event) -> event.get("v").asDouble() >= 10.0)
                 .map((key, event) -> shorten(event));
             case "word-count" -> count(input.flatMapValues(line -> Arrays.asList(line.split(" "))), text, true);
+            case "stream-table-join" -> tableJoin(builder, input, "bench-other");
+            case "stream-stream-join" -> streamJoin(builder, input, "bench-other");
             default -> throw new IllegalArgumentException("unknown program " + program);
         };
         output.to(arguments[2], Produced.with(TEXT, TEXT));

@@ -1,4 +1,4 @@
-"""The programs of family `optimized`: several consumers of one change of keys."""
+"""The programs of several families: several consumers of one change of keys, and page views by region."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.plugins.dsl import StreamsBuilder
 
-from .aggregations import aggregated
+from .aggregations import aggregated, windows_of
 from .language import SERDES, Params, joiner, mapper, predicate, program, selector
 from .stateless import source
 
@@ -30,6 +30,17 @@ def consume(builder: StreamsBuilder, stream: Any, consumer: Params, store: str) 
         case "join":
             return stream.left_join(builder.table("table", **SERDES), joiner, **SERDES)
         case "windowed":
-            return stream
+            windowed = stream.group_by_key(**SERDES).windowed_by(windows_of(consumer["window"]))
+            return aggregated(windowed, consumer["agg"], store).to_stream()
         case how:
             return aggregated(stream.group_by_key(**SERDES), how, store).to_stream()
+
+
+@program
+def page_view_by_region(builder: StreamsBuilder, params: Params) -> None:
+    users = builder.table("users", "users", **SERDES)
+    views = builder.stream("views", **SERDES)
+    regions = views.left_join(users, lambda page, region: "UNKNOWN" if region is None else region)
+    by_region = regions.map(lambda user, region: (region, user), with_key=True).group_by_key(**SERDES)
+    windows = windows_of({"kind": "hopping", **params})
+    by_region.windowed_by(windows).count("by_region").to_stream().to("out", value_serde="json")
