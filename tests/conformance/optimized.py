@@ -1,4 +1,4 @@
-"""The programs of several families: several consumers of one change of keys, and page views by region."""
+"""The programs of family `optimized`: several consumers of one change of keys."""
 
 from __future__ import annotations
 
@@ -34,13 +34,3 @@ def consume(builder: StreamsBuilder, stream: Any, consumer: Params, store: str) 
             return aggregated(windowed, consumer["agg"], store).to_stream()
         case how:
             return aggregated(stream.group_by_key(**SERDES), how, store).to_stream()
-
-
-@program
-def page_view_by_region(builder: StreamsBuilder, params: Params) -> None:
-    users = builder.table("users", "users", **SERDES)
-    views = builder.stream("views", **SERDES)
-    regions = views.left_join(users, lambda page, region: "UNKNOWN" if region is None else region)
-    by_region = regions.map(lambda user, region: (region, user), with_key=True).group_by_key(**SERDES)
-    windows = windows_of({"kind": "hopping", **params})
-    by_region.windowed_by(windows).count("by_region").to_stream().to("out", value_serde="json")
