@@ -77,6 +77,9 @@ class _RetainsDuplicates(BucketWindowStore):
                     if first == end:
                         return ListScan()
                     return ListScan(zip(times[first:end], decoded(key, rows.values[first:end]), strict=True))
+                unknown_up_to = self._unknown_up_to
+                if unknown_up_to is not None and (time_from > unknown_up_to or retention.kept_after >= unknown_up_to):
+                    return ListScan()
             return slow(key, time_from, time_to)
 
         return fetch
@@ -185,6 +188,8 @@ class _RetainsDuplicates(BucketWindowStore):
             self._drop_rows()
         rows = self._known[which] = KnownRows()
         first, last = self._kept(0, self._unknown_up_to)
+        if last < first:
+            return rows
         for _, time, value in self._decoded(self._buckets.of_key(raw, first, last, reverse=False)):
             rows.times.append(time)
             kept = self.values.can_keep(value)
