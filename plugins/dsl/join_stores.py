@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 from penstock.clock import Duration, duration_ms
 from penstock.errors import TopologyError
 from penstock.program.serdes import SerdeLike, resolve_serde
+from penstock.serde import Serde
 from penstock.store_kinds.list_store import list_store
 from penstock.store_kinds.window import WindowStoreSpec, window_store
 from penstock.store_specs import StoreSpec
@@ -18,6 +19,7 @@ from .graph.writer import Writer
 from .join_serdes import SideSerde, TimedKeySerde, ValueAndHeadersSerde, WaitingKeySerde
 from .join_windows import JoinWindows
 from .serdes import Serdes, key_of_store, value_of_store
+from .state import has_headers
 
 
 class StreamJoinOptions(TypedDict, total=False):
@@ -118,13 +120,14 @@ def waiting_store(name: str, left: JoinStore, right: JoinStore) -> Callable[[Wri
 
     def declared(writer: Writer) -> StoreSpec:
         state, what = writer.settings.state_serde, f"store {name!r}"
-        one, two = left.declared(writer), right.declared(writer)
+        specs = left.declared(writer), right.declared(writer)
+        values: list[Serde[Any]] = [resolve_serde(each.value_serde, state, what) for each in specs]
+        if has_headers(writer):
+            values = [ValueAndHeadersSerde(each) for each in values]
         return list_store(
             name,
-            key_serde=WaitingKeySerde(resolve_serde(one.key_serde, state, what)),
-            value_serde=SideSerde(
-                resolve_serde(one.value_serde, state, what), resolve_serde(two.value_serde, state, what)
-            ),
+            key_serde=WaitingKeySerde(resolve_serde(specs[0].key_serde, state, what)),
+            value_serde=SideSerde(*values),
             **left.backend_and_logged(),
         )
 

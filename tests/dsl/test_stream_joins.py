@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, assert_type
 
 import pytest
 from hypothesis import given, settings
@@ -113,6 +113,17 @@ def test_a_self_join_with_one_store_answers_as_with_two(
     assert (two, one) == (2, 1)
 
 
+@pytest.mark.parametrize(("form", "expected"), [("default", b"closes"), ("headers", b"own")])
+def test_headers_of_what_waits_for_a_match(form: str, expected: bytes) -> None:
+    builder = joined("left", within("1s", grace="0s"))
+    application = Application("joined", builder, value_serde="str", dsl_store_format=form)
+    with TopologyTestDriver(application, reopen_tasks=True) as driver:
+        driver.pipe("left", "a", "one", 0, (("h", b"own"),))
+        driver.pipe("left", "a", "two", 5_000, (("h", b"closes"),))
+        (record,) = driver.read_all("out")
+    assert (record.value, record.headers) == ("one|None", (("h", expected),))
+
+
 # ------------------------------------------------------------------ names and stores
 
 
@@ -211,3 +222,63 @@ def test_an_option_that_does_not_exist() -> None:
     left, right = streams()
     with pytest.raises(TopologyError, match="there is no option retain here; expected key_serde"):
         left.join(right, lambda one, two: None, within("1s", grace="1s"), retain="1h")  # type: ignore[call-overload]
+
+
+# ------------------------------------------------------------------ batches and crashes
+
+
+class BatchDriver(TopologyTestDriver):
+    """Processes what was piped only when `step` is called, in one batch, and then opens the task again."""
+
+    def _drain(self) -> None:
+        """Leave everything to `step`."""
+
+    def __enter__(self) -> BatchDriver:
+        return self
+
+    def step(self) -> None:
+        for worker in self._workers.values():
+            self._run(worker, self.log.end_offsets(worker.partitions))
+            worker.close()
+
+
+@pytest.mark.parametrize("kind", ["inner", "left", "outer"])
+@given(inputs=INPUTS, lengths=LENGTHS, cuts=st.sets(st.integers(0, 24)))
+@settings(max_examples=15, deadline=None)
+def test_however_batches_are_cut_the_results_are_the_same(
+    kind: str, inputs: list[Input], lengths: tuple[int, int], cuts: set[int]
+) -> None:
+    def play(cuts: set[int]) -> list[tuple[str, str, int]]:
+        application = Application(
+            "joined", joined(kind, JoinWindows(*lengths, 3)), value_serde="str", store_backend="memory"
+        )
+        with BatchDriver(application) as driver:
+            for number, (side, key, time) in enumerate(inputs):
+                driver.pipe(side, key, f"{side[0]}{number}", time)
+                if number in cuts:
+                    driver.step()
+            driver.step()
+            return [(record.key, record.value, record.timestamp) for record in driver.read_all("out")]
+
+    # At different times, records of both topics have one order, wherever a batch ends.
+    inputs = sorted({time: (side, key, time) for side, key, time in inputs}.values(), key=lambda each: each[2])
+    assert play(cuts) == play(set())
+
+
+# ------------------------------------------------------------------ types
+
+
+def test_types_follow_a_join() -> None:
+    builder = StreamsBuilder()
+    left: KStream[str, int] = builder.stream("left")
+    right: KStream[str, float] = builder.stream("right")
+    window = within("1s", grace="1s")
+
+    def or_zero(one: int, two: float | None) -> float:
+        return one + (two or 0.0)
+
+    assert_type(left.join(right, lambda one, two: f"{one}{two}", window, name="a"), KStream[str, str])
+    assert_type(left.left_join(right, or_zero, window, name="b"), KStream[str, float])
+    assert_type(
+        left.outer_join(right, lambda key, one, two: [key], window, with_key=True, name="c"), KStream[str, list[str]]
+    )

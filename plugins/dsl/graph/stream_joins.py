@@ -14,6 +14,7 @@ from ..nodes.stream_stream_join import StreamStreamJoin
 from ..nodes.stream_stream_outer_join import StreamStreamOuterJoin
 from ..nodes.stream_stream_self_join import StreamStreamSelfJoin
 from ..serdes import KnownSerde, check_same_keys
+from ..state import has_headers
 from .step import ProcessorStep, Step, Stores
 from .writer import Writer
 
@@ -96,6 +97,7 @@ class StreamJoinStep(Step):
                 "left": self.left.join,
                 "grace_ms": self.windows.grace_ms,
                 "emit_interval_ms": self.emit_interval_ms,
+                "keeps_headers": has_headers(writer),
                 "keeps_unmatched": self.keep_unmatched[0 if is_left else 1],
             }
         writer.topology.add_processor(mine.join, supplier, [mine.window.name], stores=stores, **options)

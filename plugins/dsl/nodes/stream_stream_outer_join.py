@@ -22,6 +22,7 @@ class StreamStreamOuterJoin(Operator):
     join's own stream time has passed the end of their window and `grace_ms`; then they are forwarded without a value
     of the other side. Both sides of a join share `waiting`, and the times of the node `left`. The other options are
     those of StreamStreamJoin. Closed windows are looked for at most once in `emit_interval_ms` of the wall clock.
+    With `keeps_headers`, what waits keeps its headers; else it gets those of the record that closes its window.
     Kafka Streams: KStreamKStreamJoin with an outer join store.
     """
 
@@ -39,6 +40,7 @@ class StreamStreamOuterJoin(Operator):
         is_left: bool = True,
         keeps_unmatched: bool = True,
         emit_interval_ms: int = 0,
+        keeps_headers: bool = False,
     ) -> None:
         self._others = others
         self._waiting = waiting
@@ -51,6 +53,7 @@ class StreamStreamOuterJoin(Operator):
         self._is_left = is_left
         self._keeps_unmatched = keeps_unmatched
         self._emit_interval_ms = emit_interval_ms
+        self._keeps_headers = keeps_headers
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
@@ -58,7 +61,7 @@ class StreamStreamOuterJoin(Operator):
         waiting = context.get_store(self._waiting)
         add, delete = waiting.add, waiting.delete
         before, after, grace = self._before_ms, self._after_ms, self._grace_ms
-        is_left, keeps = self._is_left, self._keeps_unmatched
+        is_left, keeps, keeps_headers = self._is_left, self._keeps_unmatched, self._keeps_headers
         join = joining(self._joiner, with_key=self._with_key, is_left=is_left)
         times: dict[str, int] = context.engine_values_of(self._left)  # type: ignore[attr-defined]
         emit_closed = self._bind_emit_closed(context, times)
@@ -93,7 +96,7 @@ class StreamStreamOuterJoin(Operator):
                 else:
                     times[_MIN_TIME] = min(times.get(_MIN_TIME, _NEVER), timestamp)
                     times[_FIRST] = min(times.get(_FIRST, _NEVER), timestamp)
-                    add((timestamp, is_left, key), (is_left, value))
+                    add((timestamp, is_left, key), (is_left, (value, headers) if keeps_headers else value))
 
         return run
 
@@ -108,6 +111,7 @@ class StreamStreamOuterJoin(Operator):
         join_left = joining(joiner, with_key=with_key, is_left=True)
         join_right = joining(joiner, with_key=with_key, is_left=False)
 
+        keeps_headers = self._keeps_headers
         interval, now = self._emit_interval_ms, context.current_system_time_ms
 
         def emit_closed(headers: Any, stream_time: int) -> None:
@@ -127,6 +131,8 @@ class StreamStreamOuterJoin(Operator):
                         left_is_open, right_is_open = left_is_open or is_left, right_is_open or not is_left
                         first = min(first, min_time)
                         continue
+                    if keeps_headers:
+                        value, headers = value
                     result = join_left(key, value, None) if is_left else join_right(key, value, None)
                     forward(new(Record, (key, result, min_time, headers)))
                     if last is not None and last != entry:

@@ -210,8 +210,10 @@ class Joining(Output[K, V]):
 
         With a stream, such a result comes once the join's stream time has passed the end of the window and its grace.
         It comes at once for a left record without a key (KIP-962), and for one that is late: whose window has passed
-        when it comes, and has no match yet. With a table or a global table, it comes as the others do, also for a
-        record without a key.
+        when it comes, and has no match yet. Where it has waited, its headers are those of the record that closed the
+        window, as in Kafka Streams; with `dsl_store_format="headers"` they are its own.
+
+        With a table or a global table, such a result comes as the others do, also for a record without a key.
         Semantics: Kafka Streams' left joins of a KStream.
         """
         return self._joined(LEFT, other, joiner, window, options)
