@@ -8,7 +8,7 @@ import logging
 import sys
 from pathlib import Path
 
-from .runner import Result, TestDriver, by_family, check, check_description, load
+from .runner import Result, TestDriver, by_family, check, check_description, load, table
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -49,20 +49,17 @@ def main(arguments: list[str] | None = None) -> int:
     if not results:
         print(f"no case in {given.directory} fits", file=sys.stderr)
         return 2
-    print_table(results)
+    print_results(results)
     return 1 if any(result.difference for result in results) else 0
 
 
-def print_table(results: list[Result]) -> None:
+def print_results(results: list[Result]) -> None:
     """Print a line for each family, then the failures, and the differences that are listed with their reasons."""
-    families = sorted(by_family(results).items())
-    width = max(len("family"), *(len(family) for family, _ in families))
-    print(f"{'family':{width}}  cases  passed  differing as listed")
-    for family, members in families:
-        failed, listed = (
-            sum(bool(each) for each in some) for some in zip(*((r.difference, r.listed) for r in members))
-        )
-        print(f"{family:{width}}  {len(members):5}  {len(members) - failed:6}  {listed or '':>19}".rstrip())
+    rows = [
+        (family, len(members), sum(not each.difference for each in members), sum(bool(each.listed) for each in members))
+        for family, members in sorted(by_family(results).items())
+    ]
+    print(table(rows))
     for result in results:
         if result.difference:
             print(f"FAILED {result.case}: {result.difference}")

@@ -282,3 +282,13 @@ def by_family(results: list[Result]) -> dict[str, list[Result]]:
     for result in results:
         grouped[result.family].append(result)
     return grouped
+
+
+def table(rows: list[tuple[str, int, int, int]]) -> str:
+    """Return a table of (family, cases, passed, differing as listed), with their sum."""
+    total = ("all", sum(row[1] for row in rows), sum(row[2] for row in rows), sum(row[3] for row in rows))
+    width = max(len(str(row[0])) for row in [*rows, total])
+    lines = [f"{'family':{width}}  cases  passed  differing as listed"]
+    for family, cases, passed, listed in [*rows, total]:
+        lines.append(f"{family:{width}}  {cases:5}  {passed:6}  {listed or '':>19}".rstrip())
+    return "\n".join(lines)

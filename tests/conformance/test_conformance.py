@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import pytest
 
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
-from .differences import LISTED, explained
-from .runner import BUILDERS, Case, TestDriver, check, check_description, difference, load, play
+from .differences import KINDS, LISTED, explained
+from .runner import BUILDERS, Case, TestDriver, check, check_description, difference, load, play, table
 
 VECTORS = Path(__file__).parent / "vectors"
 CASES, DESCRIPTIONS = load(VECTORS)
@@ -27,6 +28,18 @@ def test_case(case: Case) -> None:
 @pytest.mark.parametrize("entry", DESCRIPTIONS, ids=lambda entry: entry["case"])
 def test_description(entry: Case) -> None:
     assert check_description(entry).difference == ""
+
+
+def test_the_page_has_the_table_and_the_reasons() -> None:
+    page = Path(__file__).parents[2].joinpath("docs", "conformance.md").read_text()
+    families = sorted({case["family"] for case in CASES})
+    rows = []
+    for family in families:
+        names = [case["name"] for case in CASES if case["family"] == family]
+        rows.append((family, len(names), len(names), sum(name in LISTED for name in names)))
+    assert f"```text\n{table(rows)}\n```" in page
+    for kind in KINDS:
+        assert textwrap.fill(f"- {kind.reason[0].upper()}{kind.reason[1:]}.", 120, subsequent_indent="  ") in page
 
 
 def test_every_topology_has_a_case() -> None:
@@ -114,5 +127,5 @@ def test_command_line_fails_for_a_topology_it_does_not_know(tmp_path: Path) -> N
         [sys.executable, "-m", "tests.conformance", str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert "new         1       0\n" in done.stdout
+    assert "new      1       0\n" in done.stdout
     assert "FAILED new/a: topology 'nobody_knows' is not known" in done.stdout

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock import Application, ConfigError, TopologyError, Windowed
+from penstock import Application, ConfigError, TopologyError, Windowed, window_store
 from penstock.plugins.dsl import (
     KStream,
     KTable,
@@ -261,6 +261,16 @@ def test_mistakes_with_windows(write: Callable[[], Any], message: str) -> None:
         (lambda each: each.windowed_by(tumbling("5m", grace="0s"), emit="close"), r'emit is "on_update" or "on_close"'),
         (lambda each: each.windowed_by(tumbling("5m", grace="0s"), idle="5s"), r'needs emit="on_close"'),
         (lambda each: each.windowed_by(sessions(gap="5m", grace="0s")).aggregate(int, max, 3), r"expected a merger"),
+        (
+            lambda each: each.windowed_by(tumbling("5m", grace="1m")).count("n", retention="5m"),
+            r"count: store 'n' keeps windows for 300000 ms, and with their grace they take 360000 ms",
+        ),
+        (
+            lambda each: each.windowed_by(tumbling("5m", grace="1m")).count(
+                window_store("n", retention="6m", window_size="1m")
+            ),
+            r"count: store 'n' needs window_size=300000ms",
+        ),
         (lambda each: each.count().suppress("window_closes"), r'for tables of windows, .* suppress\(until="10s"\)'),
         (lambda each: each.count().suppress("5s", when_full="stop"), r"needs max_records= or max_bytes="),
         (lambda each: each.count().suppress("5s", max_records=1, when_full="drop"), r'"emit_early" or "stop"'),

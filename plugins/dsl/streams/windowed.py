@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overlo
 
 from penstock.clock import Duration, duration_ms
 from penstock.errors import TopologyError
+from penstock.store_kinds.session import SessionStoreSpec
+from penstock.store_kinds.window import WindowStoreSpec
 from penstock.store_kinds.windowed import Windowed
 from penstock.store_specs import StoreSpec
 
@@ -245,6 +247,25 @@ def windowed_serdes(known: Serdes, windows: AnyWindows) -> Serdes:
     return Serdes(WindowedKey(inner, size), known.value)
 
 
+def check_store(made: Materialized, least_ms: int, size_ms: int | None) -> None:
+    """Refuse a store that does not keep the windows as long as they need. Raises TopologyError."""
+    given, kept_ms = made.given, None
+    if isinstance(given, (WindowStoreSpec, SessionStoreSpec)):
+        kept_ms = given.retention_ms
+    elif given is None and "retention" in made.options:
+        kept_ms = duration_ms(made.options["retention"], f"retention of store {made.name!r}")
+    if kept_ms is not None and kept_ms < least_ms:
+        raise TopologyError(
+            f"{made.verb}: store {made.name!r} keeps windows for {kept_ms} ms, and with their grace they take "
+            f"{least_ms} ms; give it a longer retention"
+        )
+    if isinstance(given, WindowStoreSpec) and (given.retain_duplicates or given.window_size_ms != size_ms):
+        raise TopologyError(
+            f"{made.verb}: store {made.name!r} needs window_size={size_ms}ms, that of the windows, and no "
+            f"retain_duplicates; found {given.window_size_ms} ms, retain_duplicates={given.retain_duplicates}"
+        )
+
+
 def windowed_step(
     name: str,
     fold: Fold,
@@ -261,6 +282,7 @@ def windowed_step(
         supplier, grace = SessionAggregate, windows.gap_ms + windows.grace_ms
         # A session that is about to close ends where the retention begins: one ms more, so that it can be emitted.
         least = max(1, windows.retention_ms + emit.on_close)
+        check_store(made, windows.retention_ms, None)
 
         def declare(writer: Writer) -> StoreSpec:
             return made.session(writer, serdes, least)
@@ -269,6 +291,7 @@ def windowed_step(
         supplier = SlidingAggregate if is_sliding else WindowAggregate
         size = max(1, windows.difference_ms) if isinstance(windows, SlidingWindows) else windows.size_ms
         kept = max(size, windows.retention_ms)
+        check_store(made, kept, size)
 
         def declare(writer: Writer) -> StoreSpec:
             return made.window(writer, serdes, kept, size)
