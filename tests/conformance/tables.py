@@ -107,9 +107,10 @@ def table_group(builder: StreamsBuilder, params: Params) -> None:
 
 
 def joined(left: Table, right: Table, params: Params) -> Table:
-    verb = {"inner": left.join, "left": left.left_join, "outer": left.outer_join}[params["type"]]
+    verb: Any = {"inner": left.join, "left": left.left_join, "outer": left.outer_join}[params["type"]]
     kept: Any = {"store": params["store"], **SERDES} if "store" in params else {}
-    return verb(right, joiner, **kept)
+    made: Table = verb(right, joiner, **kept)
+    return made
 
 
 @program
@@ -136,7 +137,7 @@ def stream_to_table(builder: StreamsBuilder, params: Params) -> None:
 def foreign_key_join(builder: StreamsBuilder, params: Params) -> None:
     left, right = table(builder, "left", params["left"]), table(builder, "right", params["right"])
     foreign_key = selector(params.get("fk", "before_colon"))
-    verb = {"inner": left.join, "left": left.left_join}[params["type"]]
+    verb: Any = {"inner": left.join, "left": left.left_join}[params["type"]]
     kept: Any = {"store": params["store"], **SERDES} if "store" in params else {}
     made: Table = verb(right, joiner, foreign_key=lambda value: foreign_key(None, value), **kept)
     made.to_stream().to("out", **SERDES)

@@ -168,15 +168,15 @@ def test_a_value_has_the_same_hash_before_it_was_written_and_after_it_was_read()
 
 
 def not_a_function(builder: StreamsBuilder) -> Any:
-    return builder.table("a").join(builder.table("b"), both, foreign_key="customer")  # type: ignore[arg-type]
+    return builder.table("a").join(builder.table("b"), both, foreign_key="customer")  # type: ignore[call-overload]
 
 
 def key_and_value(builder: StreamsBuilder) -> Any:
-    return builder.table("a").left_join(builder.table("b"), both, foreign_key=lambda key, value: value)
+    return builder.table("a").left_join(builder.table("b"), both, foreign_key=lambda key, value: value)  # type: ignore[arg-type, misc]
 
 
 def a_stream(builder: StreamsBuilder) -> Any:
-    return builder.table("a").left_join(builder.stream("b"), both, foreign_key=len)  # type: ignore[arg-type]
+    return builder.table("a").left_join(builder.stream("b"), both, foreign_key=len)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize(

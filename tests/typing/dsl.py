@@ -17,6 +17,7 @@ from penstock.plugins.dsl import (
     TimeWindowedKStream,
     hopping,
     sessions,
+    sum_of,
     tumbling,
     within,
 )
@@ -133,9 +134,24 @@ def tables(clicks: KStream[str, Click], users: KTable[str, User], counts: KTable
     assert_type(users.group_by(lambda user: user.region).count(), KTable[str, int])
     assert_type(users.join(counts, lambda user, count: f"{user.name} {count}"), KTable[str, str])
     assert_type(users.to_stream(), KStream[str, User])
+    assert_type(
+        users.join(counts, lambda key, user, count: (key, user, count), with_key=True),
+        KTable[str, tuple[str, User, int]],
+    )
+    assert_type(users.left_join(counts, lambda user, count: count, name="n"), KTable[str, int | None])
+    assert_type(
+        users.outer_join(counts, lambda user, count: (user, count)), KTable[str, tuple[User | None, int | None]]
+    )
+    by_region = users.join(counts, lambda user, count: count + 1, "joined", foreign_key=lambda user: user.region)
+    assert_type(by_region, KTable[str, int])
+    assert_type(counts.suppress("1m"), KTable[str, int])
+    assert_type(clicks.group_by_key().agg("sums", total=sum_of("ms")), KTable[str, dict[str, Any]])
 
+    users.join(counts, lambda user, count: user.nme)  # type: ignore[attr-defined]
+    users.left_join(counts, lambda user, count: count + 1)  # type: ignore[operator]
+    users.join(counts, lambda user, count: 1, foreign_key=lambda user: user.nme)  # type: ignore[attr-defined]
     users.map_values(lambda user: user.nme)  # type: ignore[attr-defined]
-    users.join(clicks, of_click)  # type: ignore[arg-type]
+    users.join(clicks, of_click)  # type: ignore[call-overload]
 
 
 def stream_joins(clicks: KStream[str, Click], orders: KStream[str, float], users: KTable[str, User]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from penstock.errors import TopologyError
 from penstock.program.nodes import Partitioner
@@ -28,6 +28,19 @@ R = TypeVar("R")
 Joiner = Callable[[Any, Any, Any], Any]
 
 
+class TableJoinOptions(StoreOptions, total=False):
+    """The keyword arguments of joins by key that type checkers need not tell apart."""
+
+    name: str | None
+
+
+class ForeignKeyOptions(TableJoinOptions, total=False):
+    """Those of joins that may be by a foreign key."""
+
+    partitioner: Partitioner | None
+    other_partitioner: Partitioner | None
+
+
 class TableJoins(TableBase[K, V]):
     """Joins of tables: at every moment, the result has a row for each key as a join in a database would.
 
@@ -43,6 +56,28 @@ class TableJoins(TableBase[K, V]):
     `partitioner` for this one's (KIP-775); they get records without a value.
     """
 
+    @overload
+    def join(
+        self,
+        other: KTable[Any, V2],
+        joiner: Callable[[V, V2], R],
+        store: StoreLike | None = None,
+        *,
+        foreign_key: Callable[[V], Any] | None = None,
+        with_key: Literal[False] = False,
+        **options: Unpack[ForeignKeyOptions],
+    ) -> KTable[K, R]: ...
+    @overload
+    def join(
+        self,
+        other: KTable[Any, V2],
+        joiner: Callable[[K, V, V2], R],
+        store: StoreLike | None = None,
+        *,
+        foreign_key: Callable[[K, V], Any] | None = None,
+        with_key: Literal[True],
+        **options: Unpack[ForeignKeyOptions],
+    ) -> KTable[K, R]: ...
     def join(
         self,
         other: KTable[Any, V2],
@@ -80,6 +115,28 @@ class TableJoins(TableBase[K, V]):
             )
         return made
 
+    @overload
+    def left_join(
+        self,
+        other: KTable[Any, V2],
+        joiner: Callable[[V, V2 | None], R],
+        store: StoreLike | None = None,
+        *,
+        foreign_key: Callable[[V], Any] | None = None,
+        with_key: Literal[False] = False,
+        **options: Unpack[ForeignKeyOptions],
+    ) -> KTable[K, R]: ...
+    @overload
+    def left_join(
+        self,
+        other: KTable[Any, V2],
+        joiner: Callable[[K, V, V2 | None], R],
+        store: StoreLike | None = None,
+        *,
+        foreign_key: Callable[[K, V], Any] | None = None,
+        with_key: Literal[True],
+        **options: Unpack[ForeignKeyOptions],
+    ) -> KTable[K, R]: ...
     def left_join(
         self,
         other: KTable[Any, V2],
@@ -116,6 +173,26 @@ class TableJoins(TableBase[K, V]):
             )
         return made
 
+    @overload
+    def outer_join(
+        self,
+        other: KTable[K, V2],
+        joiner: Callable[[V | None, V2 | None], R],
+        store: StoreLike | None = None,
+        *,
+        with_key: Literal[False] = False,
+        **options: Unpack[TableJoinOptions],
+    ) -> KTable[K, R]: ...
+    @overload
+    def outer_join(
+        self,
+        other: KTable[K, V2],
+        joiner: Callable[[K, V | None, V2 | None], R],
+        store: StoreLike | None = None,
+        *,
+        with_key: Literal[True],
+        **options: Unpack[TableJoinOptions],
+    ) -> KTable[K, R]: ...
     def outer_join(
         self,
         other: KTable[K, V2],
