@@ -25,10 +25,16 @@ _NUMBER = Struct(">Q")
 _AFTER_META = b"\x00"
 _AFTER_ALL = b"\xff" * 9
 """Behind an escaped key: above every number."""
+_MOST_KNOWN = 131_072
+"""Of how many values the rows are known in memory; some 30 MB."""
 
 
 class RowListStore(ListStore[Any, Any]):
-    """A ListStore over a BytesStore."""
+    """A ListStore over a BytesStore.
+
+    While there are not too many values, `_rows_of` has the rows of each key, so deleting needs no search: most keys
+    that an operator deletes, or looks for, are not there.
+    """
 
     def __init__(self, below: BytesStore, keys: KeyForm, values: ValueForm) -> None:
         self.name = below.name
@@ -37,6 +43,9 @@ class RowListStore(ListStore[Any, Any]):
         self._values = values
         self._last: int | None = None
         self._saved: int | None = None
+        self._rows_of: dict[bytes, list[bytes]] | None = None
+        self._count = 0
+        self._are_too_many = False
 
     def add(self, key: Any, value: Any) -> None:
         """Add a value behind those that `key` has."""
@@ -44,17 +53,28 @@ class RowListStore(ListStore[Any, Any]):
         if value is None:
             raise StoreError(f"store {self.name!r}: a value of None cannot be added; `delete` deletes a key's values")
         data = self._values.to_bytes(raw, value)
+        known = self._known()
         self._last = (self._read_last() if self._last is None else self._last) + 1
-        self._below.put(escaped(raw) + _NUMBER.pack(self._last), data)
+        row = escaped(raw) + _NUMBER.pack(self._last)
+        self._below.put(row, data)
+        if known is not None:
+            known.setdefault(raw, []).append(row)
+            self._count += 1
 
     def delete(self, key: Any) -> None:
         """Delete all values of `key`."""
-        for row, _ in self._rows(self._keys.to_bytes(key)):
+        raw, known = self._keys.to_bytes(key), self._known()
+        rows = [row for row, _ in self._rows(raw)] if known is None else known.pop(raw, ())
+        for row in rows:
             self._below.put(row, None)
+        if known is not None:
+            self._count -= len(rows)
 
     def get(self, key: Any) -> list[Any]:
         """Return the values of `key` in the order they were added."""
-        raw = self._keys.to_bytes(key)
+        raw, known = self._keys.to_bytes(key), self._known()
+        if known is not None and raw not in known:
+            return []
         return [self._values.to_object(raw, data) for _, data in self._rows(raw)]
 
     def range(self, start: Any = None, end: Any = None) -> Entries[Any, Any]:
@@ -74,12 +94,27 @@ class RowListStore(ListStore[Any, Any]):
             self._saved = self._last
 
     def discard(self) -> None:
-        """Forget the last number."""
-        self._last = self._saved = None
+        """Forget the last number, and what is known of the rows."""
+        self._last = self._saved = self._rows_of = None
+        self._count, self._are_too_many = 0, False
 
     def close(self) -> None:
-        """Forget the last number."""
+        """Forget the same."""
         self.discard()
+
+    def _known(self) -> dict[bytes, list[bytes]] | None:
+        """Return the rows of each key; None if there are too many values."""
+        known = self._rows_of
+        if known is not None and self._count <= _MOST_KNOWN:
+            return known
+        if self._are_too_many or known is not None or self._below.approximate_count() > _MOST_KNOWN:
+            self._rows_of, self._are_too_many = None, True
+            return None
+        self._rows_of = known = {}
+        for row, _ in self._below.range(_AFTER_META):
+            known.setdefault(unescaped(row)[0], []).append(row)
+            self._count += 1
+        return known
 
     def _read_last(self) -> int:
         data = self._below.get(_META_ROW)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from penstock import StoreError, list_store
+from penstock.stores.layers import list_store as list_store_layer
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
 
@@ -86,6 +87,11 @@ class Lists(Stored):
 @pytest.mark.parametrize("backend", ["memory", "lmdb"])
 def test_any_history(backend: str) -> None:
     check(Lists, list_store("s", key_serde="bytes"), backend)
+
+
+def test_any_history_of_more_values_than_are_known_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(list_store_layer, "_MOST_KNOWN", 2)
+    test_any_history("memory")
 
 
 def test_wrong_use_names_the_store(tmp_path: Path) -> None:
