@@ -59,6 +59,9 @@ class RecordCache:
         self.emit: Emit = lambda node, listener, record, metadata: listener(record)
         self.thaw: Callable[[Any, Any], Any] | None = None
         """Returns the value of a key as it was noted: a store notes a value that its caller may change as bytes."""
+        self.sent: Callable[[Any], Any] = self._nothing_sent
+        """Returns the entry of a key (Windowed for window and session stores) as the listener knows it: without an
+        update that waits. A store sets it."""
         self.has_timestamps = False
         """Whether values have timestamps of their own: then updates are forwarded with these."""
         self._budget = budget
@@ -72,6 +75,10 @@ class RecordCache:
     def has(self, which: Any) -> bool:
         """Return whether an update of a key waits."""
         return which in self._updates
+
+    def before(self, which: Any) -> Any:
+        """Return what a key, of which an update waits, had at the last flush."""
+        return self._updates[which].old
 
     def note(self, which: Any, key: Any, new: Any, old: Any, size: int) -> None:
         """Note an update, after the store was written.
@@ -109,6 +116,9 @@ class RecordCache:
         """Forget what waits: the commit failed."""
         self._updates.clear()
         self._add(-self._bytes)
+
+    def _nothing_sent(self, key: Any) -> Any:
+        raise NotImplementedError
 
     def _add(self, size: int) -> None:
         self._bytes += size

@@ -59,6 +59,11 @@ def cache_key_value_store(store: PlainStore, cache: RecordCache) -> PlainStore:
         new = notes.frozen(key, value)
         cache.note(which, key, new, old, _size(key) + _size(new))
 
+    def sent(key: Any) -> Any:
+        which = notes.which(key)
+        return cache.before(which) if cache.has(which) else get(key)
+
+    cache.sent = sent
     _replace(store, cache, cached)
     return store
 
@@ -80,6 +85,12 @@ def cache_window_store(store: BucketWindowStore, cache: RecordCache) -> BucketWi
             windowed = Windowed(key, window_start, min(window_start + store.size_ms, MAX_TIME))
             cache.note(which, windowed, new, old, _size(key) + _size(new) + _SMALL)
 
+    def sent(windowed: Any) -> Any:
+        key, window_start, _ = windowed
+        which = (notes.which(key), window_start)
+        return cache.before(which) if cache.has(which) else fetch(key, window_start)
+
+    cache.sent = sent
     _replace(store, cache, cached)
     return store
 
@@ -101,6 +112,12 @@ def cache_session_store(store: BucketSessionStore, cache: RecordCache) -> Bucket
             new = notes.frozen(key, value)
             cache.note(which, Windowed(key, start, end), new, old, _size(key) + _size(new) + _SMALL)
 
+    def sent(session: Any) -> Any:
+        key, start, end = session
+        which = (notes.which(key), start, end)
+        return cache.before(which) if cache.has(which) else fetch_session(key, start, end)
+
+    cache.sent = sent
     setattr(store, "remove", lambda session: cached(session, None))  # noqa: B010
     _replace(store, cache, cached)
     return store

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Callable
 from typing import Any
@@ -47,9 +46,9 @@ def program(*, is_left: bool, store: str | None, joined_again: bool, serde: str 
 
 def some_update(chance: random.Random) -> tuple[str, str, Any]:
     if chance.random() < 0.4:
-        return "right", chance.choice("xyz"), chance.choice([None, *range(4)])
-    foreign = None if chance.random() < 0.2 else [chance.choice(["x", "y", "z", ""]), chance.randint(0, 1)]
-    return "left", chance.choice("abc"), foreign
+        return "right", chance.choice("xyz"), chance.choice([None, None, 0, 1])
+    foreign = None if chance.random() < 0.3 else [chance.choice(["x", "y", "z", ""]), chance.randint(0, 1)]
+    return "left", chance.choice("ab"), foreign
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -65,11 +64,11 @@ def test_once_drained_a_join_by_foreign_key_is_that_of_a_database(seed: int) -> 
     }
     tables: dict[str, Rows] = {"left": {}, "right": {}}
     with InterleavingDriver(Application("app", builder), chance, **options) as driver:
-        for number in range(40):
+        for number in range(50):
             topic, key, value = some_update(chance)
             driver.pipe(topic, key, value, timestamp=number)
             folded([(key, value)], tables[topic])
-            for _ in range(chance.choice([0, 0, 1, 5])):
+            for _ in range(chance.choice([0, 1, 1, 5])):
                 driver.step()
         driver.finish()
         expected = joined(tables["left"], tables["right"], is_left=is_left)
@@ -159,11 +158,12 @@ def test_the_names_follow_the_name_of_the_join() -> None:
 def test_a_value_has_the_same_hash_before_it_was_written_and_after_it_was_read() -> None:
     serde = PickleSerde()
     digest = compile_hash(serde)
-    name = "".join(["a", "name"])
-    value = [name, "".join(["a", "name"]), name]
-    read = serde.deserialize(serde.serialize(value))
-    assert digest(value) == digest([str(each) for each in value]) == digest(read) == digest(copy.deepcopy(read))
-    assert digest(value) != digest([name])
+    grown = set(range(200))  # It keeps its large table, in which the order is another one.
+    for each in set(range(200)) - {1, 64}:
+        grown.remove(each)
+    read = serde.deserialize(serde.serialize(grown))
+    assert serde.serialize(read) != serde.serialize(grown)
+    assert digest(grown) == digest(read) != digest({1})
     assert digest(None) is None
 
 

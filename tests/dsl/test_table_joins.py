@@ -12,7 +12,7 @@ from penstock import Application, TopologyError, ValueTransformer, versioned_sto
 from penstock.plugins.dsl import KTable, StreamsBuilder
 from penstock.plugins.testing import TopologyTestDriver
 
-from .interleaving import folded
+from .interleaving import InterleavingDriver, folded
 
 Table = KTable[Any, Any]
 Rows = dict[Any, Any]
@@ -107,6 +107,35 @@ def test_tables_of_tables_are_at_every_moment_those_of_a_database(seed: int) -> 
                 counts = {key: count for key, count in got["counts"].items() if count}
                 assert sum(counts.values()) == len(rows)
                 assert {key: got["sums"][key] for key in counts} == sums(rows)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_between_two_commits_both_rows_may_change(seed: int) -> None:
+    chance = random.Random(seed)
+    kind, of_left, of_right, after = chance.choice(KINDS), *(some_steps(chance) for _ in range(3))
+    builder = StreamsBuilder()
+    left = with_steps(builder.table("left", value_serde="int"), "l", of_left)
+    right = with_steps(builder.table("right", value_serde="int"), "r", of_right)
+    result = with_steps(getattr(left, kind)(right, both, chance.choice([None, "joined"])), "a", after)
+    result.to_stream().to("out", value_serde="int")
+    groups = result.group_by(lambda value: f"{value % 3}", value_serde="int", name="groups")
+    summed = groups.reduce(lambda a, v: a + v, lambda a, v: a - v, "sums", value_serde="int")
+    summed.to_stream().to("sums", value_serde="int")
+    tables: dict[str, Rows] = {"left": {}, "right": {}}
+    cache = chance.choice([0, 300, 100_000])
+    with InterleavingDriver(Application("app", builder, statestore_cache_max_bytes=cache), chance) as driver:
+        for number in range(40):
+            topic, key, value = chance.choice(["left", "right"]), chance.choice("ab"), chance.choice([None, 1, 2, -1])
+            driver.pipe(topic, key, value, timestamp=number)
+            folded([(key, value)], tables[topic])
+            if chance.random() < 0.3:
+                driver.step()
+        driver.finish()
+        rows = joined(kind, rows_of(tables["left"], of_left), rows_of(tables["right"], of_right))
+        rows = rows_of(rows, after)
+        assert folded(driver.read_all("out")) == rows
+        found = {key: value for key, value in folded(driver.read_all("sums")).items() if value}
+        assert found == {key: value for key, value in sums(rows).items() if value}
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -41,7 +41,7 @@ class TableJoin(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, drop, get, joiner = context.forward, context.metrics.drop, self._other.open(context), self._joiner
+        forward, drop, get, joiner = context.forward, context.metrics.drop, self._other.open_sent(context), self._joiner
         needs_this, needs_other, sends_old = self._needs_this, self._needs_other, self._sends_old
         ignores_older = self._ignores_older
 

@@ -32,6 +32,14 @@ class ValueGetter(ABC):
     def open(self, context: ProcessorContext) -> Get:
         """Return the function that reads the table in one task."""
 
+    def open_sent(self, context: ProcessorContext) -> Get:
+        """Return the function that reads the table as its updates say that were sent so far.
+
+        Updates that wait in a record cache do not count. Joins of tables read it: if both rows change between two
+        commits, each change then finds the other row as it was joined before, and old values are right.
+        """
+        return self.open(context)
+
     @property
     def is_versioned(self) -> bool:
         """Whether `open_as_of` can be used."""
@@ -80,6 +88,14 @@ class StoreGetter(ValueGetter):
         """Return the store's own `get`: its entries begin with value and timestamp, whatever its kind."""
         get: Get = context.get_store(self._store).get
         return get
+
+    def open_sent(self, context: ProcessorContext) -> Get:
+        """Return the function that reads the store without what waits in its record cache."""
+        cache = context.get_store(self._store).record_cache
+        if cache is None:
+            return self.open(context)
+        sent: Get = cache.sent
+        return sent
 
     def open_as_of(self, context: ProcessorContext) -> Callable[[Any, int], ValueAndTimestamp | None]:
         """Return the versioned store's `get`."""

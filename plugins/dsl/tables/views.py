@@ -73,7 +73,14 @@ class ComputedGetter(ValueGetter):
 
     def open(self, context: ProcessorContext) -> Get:
         """Return the function that reads the table."""
-        get, compute = self._parent.open(context), self._compute
+        return self._computed(self._parent.open(context))
+
+    def open_sent(self, context: ProcessorContext) -> Get:
+        """Return the function that reads the table as its updates say that were sent."""
+        return self._computed(self._parent.open_sent(context))
+
+    def _computed(self, get: Get) -> Get:
+        compute = self._compute
 
         def computed(key: Any) -> ValueAndTimestamp | None:
             found = get(key)
@@ -116,7 +123,14 @@ class TransformedGetter(ValueGetter):
 
     def open(self, context: ProcessorContext) -> Get:
         """Return the function that reads the table."""
-        get, transformer = self._parent.open(context), self._transformer(**self._arguments)
+        return self._transformed(context, self._parent.open(context))
+
+    def open_sent(self, context: ProcessorContext) -> Get:
+        """Return the function that reads the table as its updates say that were sent."""
+        return self._transformed(context, self._parent.open_sent(context))
+
+    def _transformed(self, context: ProcessorContext, get: Get) -> Get:
+        transformer = self._transformer(**self._arguments)
         transformer.init(transformer_context(context))
 
         def transformed(key: Any) -> ValueAndTimestamp | None:
@@ -145,7 +159,14 @@ class JoinedGetter(ValueGetter):
 
     def open(self, context: ProcessorContext) -> Get:
         """Return the function that reads the table."""
-        get_left, get_right, joiner = self._left.open(context), self._right.open(context), self._joiner
+        return self._joined(self._left.open(context), self._right.open(context))
+
+    def open_sent(self, context: ProcessorContext) -> Get:
+        """Return the function that reads the table as its updates say that were sent."""
+        return self._joined(self._left.open_sent(context), self._right.open_sent(context))
+
+    def _joined(self, get_left: Get, get_right: Get) -> Get:
+        joiner = self._joiner
         needs_left, needs_right = self._kind != "outer", self._kind == "inner"
 
         def joined(key: Any) -> ValueAndTimestamp | None:

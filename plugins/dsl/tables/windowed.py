@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from penstock.context import ProcessorContext
@@ -31,9 +32,23 @@ class WindowGetter(ValueGetter):
             fetch = store.fetch
             return lambda windowed: fetch(windowed[0], windowed[1])
         find = store.fetch_session
+        return self._session(lambda windowed: find(*windowed))
 
+    def open_sent(self, context: ProcessorContext) -> Get:
+        """Return the function that reads the store without what waits in its record cache."""
+        store = context.get_store(self._store)
+        cache = store.record_cache
+        if cache is None:
+            return self.open(context)
+
+        def sent(windowed: Any) -> Any:
+            return cache.sent(windowed)
+
+        return self._session(sent) if isinstance(store, SessionStore) else sent
+
+    def _session(self, find: Callable[[Any], Any]) -> Get:
         def session(windowed: Any) -> ValueAndTimestamp | None:
-            entry = find(*windowed)
+            entry = find(windowed)
             if entry is None:
                 return None
             value = entry[0] if isinstance(entry, ValueTimestampHeaders) else entry
