@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 
 from penstock.clock import Duration, duration_ms
 from penstock.errors import TopologyError
@@ -36,13 +35,14 @@ def within(
     *,
     before: Duration | None = None,
     after: Duration | None = None,
-    grace: Duration,
+    grace: Duration | None = None,
 ) -> JoinWindows:
     """Return the window of a stream-stream join: how far apart the two records may be.
 
     Write `within("10m", grace="1m")` for at most 10 minutes in either direction, or say both: `before` is how much
     earlier than the left record the right one may be, `after` how much later. One of them may be negative (write
-    `"-5m"`), if their sum is not. `grace` is how long late records are waited for after a window has closed.
+    `"-5m"`), if their sum is not. `grace` is how long late records are waited for after a window has closed; it
+    must be said, and "0s" is not at all.
 
     ```text
     within(before="5m", after="1m", grace="0s")
@@ -59,6 +59,11 @@ def within(
     >>> within(before="5m", after="0s", grace="1m").size_ms
     300000
     """
+    if grace is None:
+        raise TopologyError(
+            'within: expected grace, how long late records are waited for; write within("10m", grace="1m"), or '
+            'grace="0s" to wait for none'
+        )
     if difference is not None and (before is not None or after is not None):
         raise TopologyError('within: write within("10m", grace=...) or within(before=..., after=..., grace=...)')
     if difference is None and (before is None or after is None):
@@ -78,7 +83,7 @@ def _ms(duration: Duration | None, name: str, *, may_be_negative: bool = True) -
     if isinstance(duration, str) and duration.strip().startswith("-"):
         found = -duration_ms(duration.strip()[1:], what)
     else:
-        found = duration_ms(timedelta(0) if duration == "0" else duration, what)
+        found = duration_ms(duration, what)
     if found < 0 and not may_be_negative:
         raise TopologyError(f"{what}={duration!r}: expected 0s or longer")
     return found

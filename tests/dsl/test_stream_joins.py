@@ -179,8 +179,8 @@ def test_a_joiner_takes_both_values() -> None:
 
 
 def test_grace_is_always_said() -> None:
-    with pytest.raises(TypeError, match="grace"):
-        within("1s")  # type: ignore[call-arg]
+    with pytest.raises(TopologyError, match=r'write within\("10m", grace="1m"\), or grace="0s"'):
+        within("1s")
 
 
 @pytest.mark.parametrize(
