@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, assert_type
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import Application, TopologyError, key_value_store, versioned_store
+from penstock import Application, TopologyError, Windowed, key_value_store, versioned_store
 from penstock.plugins.dsl import (
     KGroupedStream,
+    KStream,
     KTable,
     StreamsBuilder,
     collect_of,
@@ -140,3 +141,16 @@ def test_several_aggregates_of_sessions_are_merged() -> None:
         for page, seconds, timestamp in (("a", 1, 0), ("c", 3, 8_000), ("b", 5, 4_000)):
             driver.pipe("in", "anna", {"page": page, "seconds": seconds}, timestamp=timestamp)
         assert driver.read_all("out")[-1].value == {"pages": ["a", "c", "b"], "seconds": 3.0}
+
+
+def typed(stream: KStream[str, int]) -> None:
+    """What mypy follows through chains; this is checked, and not run."""
+    grouped = stream.group_by_key()
+    assert_type(grouped.count("a"), KTable[str, int])
+    assert_type(grouped.reduce(max, "b"), KTable[str, int])
+    assert_type(grouped.aggregate(lambda: 0.5, lambda total, value: total + value, "c"), KTable[str, float])
+    assert_type(grouped.agg("d", total=sum_of()), KTable[str, dict[str, Any]])
+    windowed = grouped.windowed_by(sessions(gap="1m", grace="0s"))
+    assert_type(windowed.count("e"), KTable[Windowed, int])
+    assert_type(windowed.count("f").suppress("window_closes"), KTable[Windowed, int])
+    assert_type(stream.group_by(lambda value: value % 2).count("g"), KTable[int, int])
