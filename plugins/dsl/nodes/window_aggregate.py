@@ -34,8 +34,9 @@ class WindowAggregate(WindowedOperator):
         store = context.get_store(self._store_name)
         fetch, put, drop = store.fetch, store.put, context.metrics.drop
         initial, take_value, stored = self._fold.initial, self._fold.compile_take(), self._stored
-        windows_for, grace, on_close = self._windows.windows_for, self._windows.grace_ms, self._on_close
-        update = self._compile_update(context, store)
+        windows_for, grace, on_close = self._windows.compile(), self._windows.grace_ms, self._on_close
+        emit, sends_old, keeps_headers = self._emitter(context), self._sends_old, self._keeps_headers
+        sends_updates = not on_close and store.record_cache is None
         open_windows = OpenWindows(context, lambda after: self._starts(store, after))
 
         def take(record: Record) -> bool:
@@ -58,10 +59,10 @@ class WindowAggregate(WindowedOperator):
                 put(key, stored(aggregate, at, headers), start)
                 if on_close:
                     open_windows.add_once(end, start)
-                update(key, start, end, aggregate, old, at, headers)
+                elif sends_updates:
+                    change = new(Change, (aggregate, old if sends_old else None))
+                    emit(new(Record, (new(Windowed, (key, start, end)), change, at, headers)))
             return taken
-
-        emit, keeps_headers = self._emitter(context), self._keeps_headers
 
         def close(headers: Headers) -> None:
             closed = time.now - grace
