@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import Application, TopologyError, ValueTransformer, versioned_store
-from penstock.plugins.dsl import KTable, StreamsBuilder
+from penstock.plugins.dsl import KTable, StreamsBuilder, sessions, tumbling
 from penstock.plugins.testing import TopologyTestDriver
 
 from .interleaving import InterleavingDriver, folded
@@ -223,3 +223,34 @@ def test_tables_that_are_not_co_partitioned_are_refused() -> None:
     builder.table("a").join(builder.table("b"), both, "j").to_stream().to("out")
     with pytest.raises(TopologyError, match="must have equal numbers of partitions"):
         TopologyTestDriver(builder, partitions={"a": 2, "b": 3})
+
+
+def test_a_verb_of_the_other_kind_says_how_to_get_there() -> None:
+    table, stream = StreamsBuilder().table("a"), StreamsBuilder().stream("b")
+    with pytest.raises(AttributeError, match=r"a table has no to\(\).*: table.to_stream\(\).to\("):
+        table.to("out")  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"a stream has no transform_values\(\).*stream.to_table\(\)"):
+        stream.transform_values(Tenfold)  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="'KTable' object has no attribute 'tostream'"):
+        table.tostream()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("windows", [tumbling("10ms", grace="100ms"), sessions(gap="3ms", grace="100ms")])
+def test_joins_of_windowed_tables_do_not_depend_on_caches_and_commits(kind: str, windows: Any) -> None:
+    def rows(seed: int, cache: int) -> Rows:
+        chance = random.Random(seed)
+        builder = StreamsBuilder()
+        left, right = (
+            builder.stream(topic).group_by_key().windowed_by(windows).count(topic) for topic in ("left", "right")
+        )
+        getattr(left, kind)(right, both).to_stream().to("out", value_serde="json")
+        with InterleavingDriver(Application("app", builder, statestore_cache_max_bytes=cache), chance) as driver:
+            inputs = random.Random(seed + 100)
+            for _ in range(30):
+                driver.pipe(inputs.choice(["left", "right"]), inputs.choice("ab"), "x", timestamp=inputs.randint(0, 40))
+            driver.finish()
+            return folded(driver.read_all("out"))
+
+    for seed in range(3):
+        assert rows(seed, 0) == rows(seed, 100_000)

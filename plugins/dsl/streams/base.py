@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock.program.builder import Topology
 from penstock.program.drawn import Drawn
@@ -45,6 +45,18 @@ class StreamBase(Drawn, Generic[K, V]):
     def _tapped(self, settings: Settings) -> tuple[Topology, str]:
         """Return the topology of the program so far, and the node that forwards the records of this stream."""
         return self.recorder.tapped(settings, self.flow.step)
+
+    if not TYPE_CHECKING:  # A type checker knows the verbs.
+
+        def __getattr__(self, name: str) -> Any:
+            """Say how to write a verb that only tables have."""
+            recorder = self.__dict__.get("recorder")
+            if recorder is not None and not name.startswith("_") and hasattr(recorder.kinds.table, name):
+                raise AttributeError(
+                    f"a stream has no {name}(), which is for tables; take the latest value of each key: "
+                    f"stream.to_table().{name}(...)"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _stream(self, step: Step, serdes: Serdes, *, needs_repartition: bool | None = None) -> Any:
         """Return the stream of the records that `step` makes of this one; adds the step."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 from penstock.errors import TopologyError
 from penstock.program.drawn import Drawn
@@ -31,6 +31,18 @@ class TableBase(Drawn, Generic[K, V]):
 
     def _program_to_draw(self) -> Program:
         return self.recorder.program_to_draw()
+
+    if not TYPE_CHECKING:  # A type checker knows the verbs.
+
+        def __getattr__(self, name: str) -> Any:
+            """Say how to write a verb that only streams have."""
+            recorder = self.__dict__.get("recorder")
+            if recorder is not None and not name.startswith("_") and hasattr(recorder.kinds.stream, name):
+                raise AttributeError(
+                    f"a table has no {name}(), which is for streams; go on with its updates: "
+                    f"table.to_stream().{name}(...)"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _kept(self, verb: str, store: StoreLike | None, options: Mapping[str, Any], prefix: str) -> Materialized | None:
         """Return the store of a verb whose table needs none; None if the user asks for none."""
