@@ -44,13 +44,13 @@ def within(
     `"-5m"`), if their sum is not. `grace` is how long late records are waited for after a window has closed; it
     must be said, and "0s" is not at all.
 
-    ```text
-    within(before="5m", after="1m", grace="0s")
+    ::
 
-    left                     L
-    right    . . . [ a     b   c ] . . .      L joins a, b and c
-                   |<- 5m ->|1m|
-    ```
+        within(before="5m", after="1m", grace="0s")
+
+        left                     L
+        right    . . . [ a     b   c ] . . .      L joins a, b and c
+                       |<- 5m ->|1m|
 
     Semantics: Kafka Streams' JoinWindows.
 

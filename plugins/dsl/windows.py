@@ -143,11 +143,11 @@ def tumbling(size: Duration, *, grace: Duration | None = None) -> TumblingWindow
 
     `grace` is how long after its end a window takes late records, and must be said; "0s" is not at all.
 
-    ```text
-    time     0         5         10        15
-    windows  [   1    )[   2    )[   3    )      tumbling("5m", grace="0s")
-    records   a     b   c                        a and b are in 1, c in 2
-    ```
+    ::
+
+        time     0         5         10        15
+        windows  [   1    )[   2    )[   3    )      tumbling("5m", grace="0s")
+        records   a     b   c                        a and b are in 1, c in 2
 
     >>> tumbling("5m", grace="1m").windows_for(301_000)
     ((300000, 600000),)
@@ -161,12 +161,12 @@ def hopping(size: Duration, *, every: Duration, grace: Duration | None = None) -
     `every` is at most `size`; the windows overlap, and a record is in each that its time is in. `grace`: see
     `tumbling`.
 
-    ```text
-    time     0         5         10        15
-    windows  [        1         )                hopping("10m", every="5m", grace="0s")
-                       [        2         )
-    records      a         b                     a is in 1, b in 1 and 2
-    ```
+    ::
+
+        time     0         5         10        15
+        windows  [        1         )                hopping("10m", every="5m", grace="0s")
+                           [        2         )
+        records      a         b                     a is in 1, b in 1 and 2
 
     >>> hopping("10s", every="5s", grace="0s").windows_for(7_000)
     [(0, 10000), (5000, 15000)]
@@ -182,13 +182,13 @@ def sliding(difference: Duration, *, grace: Duration | None = None) -> SlidingWi
 
     A window begins or ends at a record, and both ends belong to it. `grace`: see `tumbling`.
 
-    ```text
-    time     0    1    2    3    4    5    6
-    records       a         b         c          of one key, sliding("2m", grace="0s")
-    windows  ----[a]   |    |    |    |          a alone, ends at a
-                  [a        b]   |    |          ends at b, begins at a
-                       ~[b]  ...                 begins after a: b alone, and so on
-    ```
+    ::
+
+        time     0    1    2    3    4    5    6
+        records       a         b         c          of one key, sliding("2m", grace="0s")
+        windows  ----[a]   |    |    |    |          a alone, ends at a
+                      [a        b]   |    |          ends at b, begins at a
+                           ~[b]  ...                 begins after a: b alone, and so on
 
     >>> sliding("5m", grace="1m").difference_ms
     300000
@@ -203,11 +203,11 @@ def sessions(*, gap: Duration, grace: Duration | None = None) -> SessionWindows:
     A session goes from its first to its last record. A record between two sessions can merge them. `grace`: see
     `tumbling`.
 
-    ```text
-    time     0    1    2    3    4    5    6
-    records       a    b                   c     of one key, sessions(gap="2m", grace="0s")
-    sessions      [    ]                   []    a and b, c alone
-    ```
+    ::
+
+        time     0    1    2    3    4    5    6
+        records       a    b                   c     of one key, sessions(gap="2m", grace="0s")
+        sessions      [    ]                   []    a and b, c alone
 
     >>> sessions(gap="30m", grace="0s").gap_ms
     1800000

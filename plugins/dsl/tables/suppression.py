@@ -53,11 +53,11 @@ class Suppression(TableBase[K, V]):
         before it closes, so there it is "stop".
         Semantics: Kafka Streams' `suppress` (KIP-328).
 
-        ```text
-        updates   a=1   a=2   b=1         a=3           until="10s"; the numbers above are seconds
-        time       0     4     6    10     12    16
-        leaves                      a=2         b=1     then a=3 at 22
-        ```
+        ::
+
+            updates   a=1   a=2   b=1         a=3           until="10s"; the numbers above are seconds
+            time       0     4     6    10     12    16
+            leaves                      a=2         b=1     then a=3 at 22
         """
         by_window = until == "window_closes"
         wait_ms = grace_above(self.flow.step) if by_window else duration_ms(until, "suppress: until")
