@@ -10,12 +10,13 @@ from typing import Any
 from penstock.store import Entries
 
 from . import plain
+from .escaping import END, without_end
 from .key_form import MISSING
 from .scan import ListScan, Scan
 from .value_form import Encoded
 from .window import BucketWindowStore, HeadersBucketWindowStore, StampedBucketWindowStore
 
-_NUMBER = Struct(">i")
+_NUMBER, _BUCKET, _TIME_AND_NUMBER = Struct(">i"), Struct(">q"), Struct(">qi")
 _TIMES = 12
 _PRUNED_EVERY = 32
 
@@ -111,18 +112,36 @@ class _RetainsDuplicates(BucketWindowStore):
         pending = self._pending
         if not pending:
             return
-        key_of, to_bytes, row_key = self.keys.to_bytes, self.values.to_bytes, self._buckets.row_key
-        self._below.put_all({
-            row_key(key_of(key), time, _NUMBER.pack(number)): (
-                value.data if type(value) is Encoded else to_bytes(key, value)
-            )
-            for key, time, number, value in pending
-        })  # fmt: skip
+        try:
+            rows = self._encoded(self.keys.serializer(), self.values.encode)
+        except Exception:
+            # Some serdes' serializers refuse what `to_bytes` takes; and it names the key of what is wrong.
+            rows = self._encoded(self.keys.to_bytes, None)
+        self._below.put_all(rows)
         self._written += len(pending)
         self._added += len(pending)
         pending.clear()
         if self._added > plain.CACHED_ENTRIES // 4:
             self._drop_rows()
+
+    def _encoded(
+        self, key_bytes: Callable[[Any], bytes], encode: Callable[[Any], bytes] | None
+    ) -> dict[bytes, bytes | None]:
+        """Return what is pending as rows."""
+        rows: dict[bytes, bytes | None] = {}
+        heads: dict[int, bytes] = {}
+        bucket_ms, to_bytes = self._buckets.bucket_ms, self.values.to_bytes
+        for key, time, number, value in self._pending:
+            bucket = time // bucket_ms
+            head = heads.get(bucket)
+            if head is None:
+                head = heads[bucket] = _BUCKET.pack(bucket)
+            row = head + without_end(key_bytes(key)) + END + _TIME_AND_NUMBER.pack(time, number)
+            if type(value) is Encoded:
+                rows[row] = value.data
+            else:
+                rows[row] = to_bytes(key, value) if encode is None else encode(value)
+        return rows
 
     def discard(self) -> None:
         """Drop what is kept as objects."""
