@@ -167,6 +167,8 @@ class ForeignKeyJoin:
     def _result(self, verb: str, store: StoreLike | None, options: Any, step: ProcessorStep, sources: Any) -> Any:
         recorder = self.left.recorder
         kept = materialized(verb, recorder.names, store, options, f"{_PREFIX}OUTPUT-")
+        if not kept.is_named:
+            recorder.names.generated[kept.name] = f'{verb}(..., store="NAME")'
         serdes = kept.serdes(Serdes(self.left.flow.serdes.key))
         table = TopicTable(step, kept, serdes)
         name = kept.name if kept.is_named else None

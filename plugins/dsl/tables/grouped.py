@@ -144,6 +144,8 @@ class KGroupedTable(Generic[K, V]):
     ) -> Any:
         names = self.recorder.names
         kept = materialized(verb, names, store, options, prefix)
+        if not kept.is_named:
+            names.generated[kept.name] = f'{verb}(..., store="NAME")'
         sink = names.suffixed(name, "-sink", "KSTREAM-SINK-")
         source = names.suffixed(name, "-source", "KSTREAM-SOURCE-")
         step = ProcessorStep(names.step(prefix, name), supplier, {**arguments, "store": kept.name, "sends_old": False})
