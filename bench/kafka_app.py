@@ -72,6 +72,7 @@ def main() -> None:
         data_dir=directory,
         processing_guarantee=guarantee,
         changelog=changelog,
+        statestore_cache_max_bytes=0,
     )
     summary = run(application, "available_now", master="local[2]")
     print({phase: round(seconds, 2) for phase, seconds in summary.phases.items()}, flush=True)
