@@ -22,6 +22,7 @@ from penstock.plugins.dsl import (
     unlimited,
 )
 from penstock.plugins.testing import TopologyTestDriver
+from penstock.stores.layers.window import BucketWindowStore
 
 Update = tuple[Any, Any, int]
 Write = Callable[[KStream[Any, Any]], KTable[Any, Any]]
@@ -38,9 +39,18 @@ class Uneven(TimeWindows):
         return [(base + start, base + end) for start, end in ((0, 10), (10, 30)) if start <= place < end]
 
 
+class Endless(TimeWindows):
+    """Windows without a grace: a mistake."""
+
+    size_ms = 1
+
+    def windows_for(self, timestamp: int) -> Sequence[tuple[int, int]]:
+        return ((timestamp, timestamp + 1),)
+
+
 KEYS = st.sampled_from(["a", "b", None])
-TIMES = st.integers(0, 60) | st.integers(0, 2000)
-RECORDS = st.lists(st.tuples(KEYS, st.none() | st.integers(-5, 5), TIMES), max_size=25)
+TIMES = st.integers(0, 24) | st.sampled_from([30, 40, 2000])
+RECORDS = st.lists(st.tuples(KEYS, st.none() | st.just(1), TIMES), max_size=15)
 TIME_WINDOWS = st.sampled_from(
     [
         tumbling("10ms", grace="0s"),
@@ -98,6 +108,7 @@ def naive(windows: TimeWindows, records: list[Any], *, on_close: bool) -> list[U
 
 @settings(max_examples=40, deadline=None)
 @given(TIME_WINDOWS, RECORDS, st.booleans(), DRIVERS)
+@example(tumbling("10ms", grace="0s"), [("a", 1, 10), ("a", 1, 9)], False, {})
 def test_counts_by_windows(windows: TimeWindows, records: list[Any], on_close: bool, options: dict[str, Any]) -> None:
     emit = "on_close" if on_close else "on_update"
     made = updates(lambda each: each.group_by_key().windowed_by(windows, emit=emit).count("n"), records, **options)
@@ -112,6 +123,7 @@ def latest(found: list[Update]) -> dict[Windowed, Any]:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 12), RECORDS, DRIVERS)
+@example(5, [("a", 1, 7), ("a", 1, 12)], {})
 def test_sliding_windows_have_all_that_is_near(length: int, records: list[Any], options: dict[str, Any]) -> None:
     windows = sliding(f"{length}ms", grace="1h")
     made = updates(lambda each: each.group_by_key().windowed_by(windows).count("n"), records, **options)
@@ -150,6 +162,45 @@ def test_sessions_are_clusters(gap: int, records: list[Any], options: dict[str, 
     assert latest(made) == expected
 
 
+def naive_sessions(gap: int, grace: int, records: list[Any]) -> list[Update]:
+    """Return what counts by sessions send: all sessions in a dict, looked through at each record."""
+    rows: dict[Windowed, int] = {}
+    found: list[Update] = []
+    now = newest = -1
+    for key, _, at in records:
+        if key is None:
+            continue
+        now = max(now, at)
+        near = [
+            each
+            for each in sorted(rows, key=lambda each: (each.end, each.start))
+            if each.key == key and each.end >= at - gap and each.start <= at + gap and each.end > newest - gap - grace
+        ]
+        session = Windowed(key, min([at, *(each.start for each in near)]), max([at, *(each.end for each in near)]))
+        if session.end < now - gap - grace:
+            continue
+        count = 1 + sum(rows[each] for each in near)
+        if session != (key, at, at):
+            for each in near:
+                del rows[each]
+                found.append((each, None, each.end))
+        if session.end > newest - gap - grace:  # else the store drops it
+            rows[session] = count
+            newest = max(newest, session.end)
+        found.append((session, count, session.end))
+    return found
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 5), st.integers(0, 6), RECORDS, DRIVERS)
+@example(2, 0, [("a", 1, 0), ("a", 1, 2), ("b", 1, 3), ("a", 1, 1)], {})
+@example(2, 0, [("a", 1, 4), ("b", 1, 2), ("b", 1, 1)], {})
+def test_counts_by_sessions(gap: int, grace: int, records: list[Any], options: dict[str, Any]) -> None:
+    windows = sessions(gap=f"{gap}ms", grace=f"{grace}ms")
+    made = updates(lambda each: each.group_by_key().windowed_by(windows).count("n"), records, **options)
+    assert made == naive_sessions(gap, grace, records)
+
+
 ANY_WINDOWS = st.sampled_from(
     [
         tumbling("10ms", grace="4ms"),
@@ -160,7 +211,7 @@ ANY_WINDOWS = st.sampled_from(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(ANY_WINDOWS, RECORDS, DRIVERS)
 def test_a_window_that_closes_is_emitted_once_with_all_that_is_in_it(
     windows: Any, records: list[Any], options: dict[str, Any]
@@ -178,6 +229,24 @@ def test_a_window_that_closes_is_emitted_once_with_all_that_is_in_it(
     for found in closed, suppressed:
         assert len(found) == len({window for window, _, _ in found})
         assert {window: value for window, value, _ in found if window.key != "z"} == final
+
+
+def test_windows_are_looked_for_only_when_one_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    scans = []
+    original = BucketWindowStore.fetch_all
+
+    def counted(store: Any, time_from: int, time_to: int) -> Any:
+        scans.append((time_from, time_to))
+        return original(store, time_from, time_to)
+
+    monkeypatch.setattr(BucketWindowStore, "fetch_all", counted)
+    records = [("ab"[number % 2], 1, number) for number in range(30)]
+    made = updates(
+        lambda each: each.group_by_key().windowed_by(tumbling("10ms", grace="0s"), emit="on_close").count("n"), records
+    )
+    assert [value for _, value, _ in made] == [5, 5, 5, 5]
+    # What is open is read once after the task was opened; then only the window that is due.
+    assert scans == [(0, 2**63 - 1), (0, 0), (10, 10)]
 
 
 def test_windows_close_while_nothing_arrives() -> None:
@@ -257,6 +326,7 @@ def test_mistakes_with_windows(write: Callable[[], Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("write", "message"),
     [
+        (lambda each: each.windowed_by(Endless()), r"Endless does not say how long .* write grace_ms = 0"),
         (lambda each: each.windowed_by("5m"), r'windowed_by: expected windows, found .5m.; write tumbling\("5m"'),
         (lambda each: each.windowed_by(tumbling("5m", grace="0s"), emit="close"), r'emit is "on_update" or "on_close"'),
         (lambda each: each.windowed_by(tumbling("5m", grace="0s"), idle="5s"), r'needs emit="on_close"'),

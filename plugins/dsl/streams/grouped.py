@@ -158,7 +158,7 @@ class KGroupedStream(Columnar[K], Generic[K, V]):
         again may give other results, because then they are not late.
 
         `late` gets the records that no window took any more, which are also counted as dropped: a topic, or a function
-        that is called with the stream of them.
+        that is called with the stream of them. (Each aggregation of what this returns sends its own.)
 
         >>> from penstock.plugins.dsl import StreamsBuilder, tumbling
         >>> from penstock.plugins.testing import TopologyTestDriver
@@ -173,6 +173,11 @@ class KGroupedStream(Columnar[K], Generic[K, V]):
         [('anna@0', 2)]
         """
         chosen = Emit(emit, idle, late)
+        if isinstance(windows, TimeWindows) and not isinstance(getattr(windows, "grace_ms", None), int):
+            raise TopologyError(
+                f"windowed_by: {type(windows).__name__} does not say how long its windows take late records; write "
+                "grace_ms = 0 in it if they take none"
+            )
         if isinstance(windows, SessionWindows):
             return SessionWindowedKStream(self.source, windows, chosen)
         if isinstance(windows, (TimeWindows, SlidingWindows)):
