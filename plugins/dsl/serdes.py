@@ -67,12 +67,19 @@ def value_of_store(serde: KnownSerde, settings: NodeDefaults) -> SerdeLike:
     return settings.value_serde if isinstance(serde, Default) else value_of_topic(serde)
 
 
-def check_same_keys(verb: str, left: KnownSerde, right: KnownSerde, settings: NodeDefaults | None = None) -> None:
+def check_same_keys(
+    verb: str,
+    left: KnownSerde,
+    right: KnownSerde,
+    settings: NodeDefaults | None = None,
+    *,
+    how: str = 'send one side through repartition("NAME", key_serde=...) with the serde of the other',
+) -> None:
     """Refuse to join by keys that have different serdes: equal keys would be in different partitions.
 
-    What depends on the settings is not compared without them. Raises TopologyError.
+    What depends on the settings is not compared without them. `how` says what to do. Raises TopologyError.
     """
-    if left is None or right is None or left == right:
+    if _is_unknown(left) or _is_unknown(right) or left == right:
         return
     if settings is None and (_depends_on_settings(left) or _depends_on_settings(right)):
         return
@@ -80,9 +87,12 @@ def check_same_keys(verb: str, left: KnownSerde, right: KnownSerde, settings: No
     if one.written_form() != two.written_form():
         raise TopologyError(
             f"{verb}: the keys of the left side have the serde {_shown(one)}, and those of the right side "
-            f"{_shown(two)}, so equal keys would be in different partitions: send one side through "
-            'repartition("NAME", key_serde=...) with the serde of the other'
+            f"{_shown(two)}, so equal keys would be in different partitions: {how}"
         )
+
+
+def _is_unknown(serde: KnownSerde) -> bool:
+    return serde is None or (isinstance(serde, WindowedKey) and serde.inner is None)
 
 
 def _key(serde: KnownSerde, settings: NodeDefaults | None) -> SerdeLike:

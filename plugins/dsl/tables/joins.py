@@ -11,12 +11,11 @@ from penstock.program.nodes import Partitioner
 from ..functions import check_function, check_mapper, keyed
 from ..graph.step import ProcessorStep
 from ..nodes.table_join import TableJoin, TableMerge
-from ..serdes import Serdes
+from ..serdes import Serdes, check_same_keys
 from ..state import Materialized, StoreLike, StoreOptions
 from ..streams.base import Flow, K, StreamBase, V
 from .base import TableBase, keep, serdes_with
 from .foreign_keys import ForeignKeyJoin
-from .key_check import check_keys
 from .values import StoreGetter, TableSource, ValueGetter
 from .views import JoinedGetter
 
@@ -229,7 +228,8 @@ class TableJoins(TableBase[K, V]):
     ) -> Any:
         check_table(verb, other)
         check_function(verb, joiner, *(("key", "left", "right") if with_key else ("left", "right")), what="joiner")
-        check_keys(verb, self.flow.serdes.key, other.flow.serdes.key)
+        how = "bring one of them to the other's: table.to_stream().repartition(NAME, key_serde=...).to_table()"
+        check_same_keys(verb, self.flow.serdes.key, other.flow.serdes.key, how=how)
         left_outer, right_outer = verb != "join", verb == "outer_join"
         names = self.recorder.names
         kept = self._kept(verb, store, options, "KTABLE-MERGE-")
