@@ -24,8 +24,8 @@ import click
 import pytest
 
 import penstock
-import penstock.plugins.dsl
 import penstock.errors
+import penstock.plugins.dsl
 from penstock.hooks import KINDS, Hooks
 from penstock.settings.settings import Settings
 

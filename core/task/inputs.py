@@ -107,10 +107,12 @@ class Inputs:
             self._idle_since, self._has_idled = None, False
         elif self._max_idle and may_wait and self._waits(self._max_idle):
             return None
-        heads.sort()
-        chosen = heads[0][1]
         # Of equal timestamps the input that was added first is next.
-        bound = min((time if order > chosen else time - 1 for time, order in heads[1:]), default=NEVER)
+        _, chosen = min(heads)
+        bound = NEVER
+        for time, order in heads:
+            if order != chosen:
+                bound = min(bound, time if order > chosen else time - 1)
         return self._queues[chosen], bound
 
     def _waits(self, max_idle: int) -> bool:

@@ -42,11 +42,16 @@ class Loop:
 
     def _process_queue(self, queue: InputQueue, bound: int, limit: int) -> int:
         """Process at most `limit` records of a queue, none with a timestamp above `bound`; return how many."""
-        first = queue.index
-        records = queue.records if first == 0 and limit >= len(queue.records) else queue.records[first : first + limit]
+        first, records = queue.index, queue.records
+        end = min(first + limit, len(records))
         if bound < NEVER:
-            stop = next((index for index in range(1, len(records)) if records[index][2] > bound), len(records))
-            records = records[:stop]
+            # Where inputs take turns, a turn is a few records: do not copy all that wait.
+            stop = first + 1
+            while stop < end and records[stop][2] <= bound:
+                stop += 1
+            end = stop
+        if first > 0 or end < len(records):
+            records = records[first:end]
         progress, punctuators = self._progress, self._punctuators
         run, child, failed = queue.run, queue.child, self._failures.processing
         stream_time, stream_due = progress.stream_time, punctuators.stream_due

@@ -10,6 +10,7 @@ from typing import Any
 from penstock.store import Entries
 
 from . import plain
+from .composite import MAX_TIME
 from .escaping import END, without_end
 from .key_form import MISSING
 from .scan import ListScan, Scan
@@ -40,9 +41,13 @@ class KnownRows:
             at = bisect_right(times, time)
             times.insert(at, time)
             self.values.insert(at, value)
-        if not len(times) % _PRUNED_EVERY and times[0] <= kept_after:
-            expired = bisect_right(times, kept_after)
-            del times[:expired], self.values[:expired]
+        if not len(times) % _PRUNED_EVERY:
+            self.prune(kept_after)
+
+    def prune(self, kept_after: int) -> None:
+        """Drop rows that have expired."""
+        expired = bisect_right(self.times, kept_after)
+        del self.times[:expired], self.values[:expired]
 
 
 class _RetainsDuplicates(BucketWindowStore):
@@ -95,12 +100,14 @@ class _RetainsDuplicates(BucketWindowStore):
                 (type(value) in free_types or can_wait(value))
                 and type(window_start) is int
                 and type(key) in key_types
-                and retention.kept_after < window_start <= retention.newest
+                and retention.kept_after < window_start <= MAX_TIME
             ):
                 rows = known(key)
                 if rows is not None:
                     rows.add(window_start, value, retention.kept_after)
                     pending.append((key, window_start, retention.take_number(), value))
+                    if window_start > retention.newest:
+                        retention.note(window_start)
                     return
             slow(key, value, window_start)
 
@@ -217,16 +224,23 @@ class _RetainsDuplicates(BucketWindowStore):
         return rows
 
     def _drop_rows(self) -> None:
-        """Drop keys without rows; and if there are too many, the oldest. All rows are written by now."""
+        """Where there are too many rows and keys, drop what has expired, then the oldest keys. All rows are written."""
+        self._added = 0
+        if self._count() <= plain.CACHED_ENTRIES:
+            return
         kept_after, known = self.retention.kept_after, self._known
-        for key in [key for key, rows in known.items() if not rows.times or rows.times[-1] <= kept_after]:
-            del known[key]
-        count = len(known) + sum(len(rows.times) for rows in known.values())
-        if count > plain.CACHED_ENTRIES:
+        for key, rows in list(known.items()):
+            rows.prune(kept_after)
+            if not rows.times:
+                del known[key]
+        count = self._count()
+        if count > plain.CACHED_ENTRIES // 2:
             self._unknown_up_to = self.retention.newest
             while count > plain.CACHED_ENTRIES // 2:
                 count -= 1 + len(known.pop(next(iter(known))).times)
-        self._added = 0
+
+    def _count(self) -> int:
+        return len(self._known) + sum(len(rows.times) for rows in self._known.values())
 
     def _row_key(self, key: Any, start: int, number: int) -> bytes:
         return self._buckets.row_key(self.keys.to_bytes(key), start, _NUMBER.pack(number))

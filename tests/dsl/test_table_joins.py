@@ -205,7 +205,10 @@ def a_processor_for_a_table(builder: StreamsBuilder) -> Any:
     [
         (stream_for_a_table, r"join: expected a KTable, found a KStream; .* write stream.to_table\(\)"),
         (joiner_of_one, r"join: its joiner is called with \(left, right\)"),
-        (keys_that_differ, "left_join: the keys of the left side have the serde StrSerde, and those of the right side IntSerde"),
+        (
+            keys_that_differ,
+            "left_join: the keys of the left side have the serde StrSerde, and those of the right side IntSerde",
+        ),
         (partitioner_without_foreign_key, "join: partitioner and other_partitioner are for joins by foreign key"),
         (options_without_a_store, 'filter: logged belongs to a store, and filter has none here; write store="NAME"'),
         (literal_for_an_initializer, r"aggregate: initializer is a function .* write aggregate\(lambda: \[\], ...\)"),
