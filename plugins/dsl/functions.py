@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.errors import TopologyError
+from penstock.store import StoreBuilder
 
 Function = Callable[..., Any]
 
@@ -33,6 +34,13 @@ def check_function(verb: str, function: Any, *arguments: str, what: str = "funct
 def check_mapper(verb: str, function: Any, *, with_key: bool, what: str = "function") -> None:
     """Refuse what cannot be called with the value, or with key and value. Raises TopologyError."""
     check_function(verb, function, *(("key", "value") if with_key else ("value",)), what=what)
+
+
+def checked_stores(stores: Sequence[str | StoreBuilder]) -> tuple[str | StoreBuilder, ...]:
+    """Return the stores that a processor uses. Raises TopologyError for one that is not in a list."""
+    if isinstance(stores, (str, StoreBuilder)):
+        raise TopologyError(f"stores is a list of stores or names of stores; write stores=[{stores!r}]")
+    return tuple(stores)
 
 
 def keyed(function: Function, *, with_key: bool) -> Callable[[Any, Any], Any]:

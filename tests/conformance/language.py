@@ -30,6 +30,7 @@ def program(build: Callable[[StreamsBuilder, Params], None]) -> Callable[[Stream
         build(builder, params)
         return builder
 
+    assert build.__name__ not in DSL_BUILDERS, f"{build.__name__} is written twice"
     DSL_BUILDERS[build.__name__] = made
     return build
 

@@ -18,14 +18,14 @@ from penstock.store_kinds.key_value import TimestampedKeyValueStore
 from penstock.store_kinds.window import TimestampedWindowStore
 from penstock.store_kinds.windowed import Windowed
 
-from . import aggregations, optimized, stateless, stream_joins, table_joins, tables
+from . import aggregations, stateless, stream_joins, table_joins, tables
 from .differences import LISTED, explained
 from .language import DSL_BUILDERS, settings_for, side_effects
 from .topologies import BUILDERS as PROCESSOR_BUILDERS
 
 Case = dict[str, Any]
 
-PROGRAMS = (optimized, stateless, aggregations, stream_joins, table_joins, tables)
+PROGRAMS = (stateless, aggregations, stream_joins, table_joins, tables)
 """The modules that register the programs written in the DSL."""
 BUILDERS: dict[str, Any] = {**PROCESSOR_BUILDERS, **DSL_BUILDERS}
 

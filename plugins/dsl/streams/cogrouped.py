@@ -16,7 +16,7 @@ from ..nodes.folds import Aggregating
 from ..nodes.pass_through import PassThrough
 from ..serdes import Serdes
 from ..state import Materialized, StoreLike, StoreOptions, materialized
-from ..tables.values import StoreGetter, TableSource, ValueGetter
+from ..tables.values import StoreGetter, TableSource, WrittenTable
 from ..tables.windowed import WindowGetter
 from ..windows import SessionWindows, SlidingWindows, TimeWindows
 from .aggregating import GroupedSource, table_of
@@ -78,9 +78,9 @@ class _Cogrouped(Generic[K, A]):
         recorder.add(merge, *steps)
         all_sources = frozenset(source for _, sources in parents for source in sources)
         if self._windows is not None:
-            table: TableSource = CogroupedTable(steps, WindowGetter(made.name))
+            table: TableSource = WrittenTable(WindowGetter(made.name), *steps)
             return table_of(first, merge, all_sources, windowed_serdes(serdes, self._windows), table, made)
-        table = CogroupedTable(steps, StoreGetter(made.name, versioned=made.is_versioned))
+        table = WrittenTable(StoreGetter(made.name, versioned=made.is_versioned), *steps)
         return table_of(first, merge, all_sources, serdes, table, made)
 
     def _step(self, name: str, fold: Aggregating, made: Materialized, serdes: Serdes) -> UpdatingStep:
@@ -154,26 +154,3 @@ class WindowedCogroupedKStream(_Cogrouped[K, A]):
             raise TopologyError("aggregate: merger= is for sessions; other windows are never merged")
         made: KTable[Windowed, A] = self._aggregated(initializer, merger, store, name, options)
         return made
-
-
-class CogroupedTable(TableSource):
-    """A table that several processors write."""
-
-    def __init__(self, steps: list[UpdatingStep], getter: ValueGetter) -> None:
-        self._steps = steps
-        self._getter = getter
-
-    def getter(self) -> ValueGetter:
-        """Return how the store is read."""
-        return self._getter
-
-    @property
-    def is_versioned(self) -> bool:
-        """Whether the store keeps versions."""
-        return self._getter.is_versioned
-
-    def send_old_values(self, *, force: bool) -> bool:
-        """Let all processors send what the store had before."""
-        for step in self._steps:
-            step.options["sends_old"] = True
-        return True

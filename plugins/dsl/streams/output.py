@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import TopologyError
 from penstock.processor import Processor, ValueTransformer
 from penstock.program.nodes import Partitioner, TopicChooser
 from penstock.program.serdes import SerdeLike
 from penstock.store import StoreBuilder
 
-from ..functions import check_function
+from ..functions import check_function, checked_stores
 from ..graph.repartition import RepartitionStep, repartition_names
 from ..graph.sources import SinkStep
 from ..graph.step import ProcessorStep
@@ -141,9 +140,7 @@ class Output(StreamBase[K, V]):
         *,
         changes_key: bool,
     ) -> Any:
-        if isinstance(stores, (str, StoreBuilder)):
-            raise TopologyError(f"stores is a list of stores or names of stores; write stores=[{stores!r}]")
-        connected = tuple(stores)
+        connected = checked_stores(stores)
         step = ProcessorStep(
             self.recorder.names.unless_given(name, prefix),
             supplier,

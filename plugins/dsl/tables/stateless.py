@@ -9,13 +9,13 @@ from penstock.errors import TopologyError
 from penstock.processor import Processor, ValueTransformer
 from penstock.store import StoreBuilder
 
-from ..functions import check_mapper, keyed
+from ..functions import check_mapper, checked_stores, keyed
 from ..graph.step import ProcessorStep
 from ..nodes.table_filter import TableFilter
 from ..nodes.table_map_values import TableMapValues
 from ..nodes.table_transform_values import TableTransformValues
 from ..serdes import Serdes
-from ..state import StoreLike, StoreOptions
+from ..state import Materialized, StoreLike, StoreOptions
 from ..streams.base import K, V
 from .base import TableBase, keep, serdes_with
 from .values import ValueGetter
@@ -140,11 +140,8 @@ class TableStateless(TableBase[K, V]):
             TableMapValues,
             {"function": compute, "sends_old": False},
         )
-        serdes = serdes_with(kept, options, Serdes(self.flow.serdes.key))
-        keep(step, kept, serdes)
-        self.recorder.add(step, self.flow.step)
-        source = DerivedTable(step, self.source, kept, lambda parent: ComputedGetter(parent, compute))
-        return self._table(step, serdes, source, kept)
+        known = Serdes(self.flow.serdes.key)
+        return self._derived(step, kept, options, known, lambda parent: ComputedGetter(parent, compute))
 
     def _filtered(
         self, verb: str, accepts: Callable[[Any, Any], Any], store: StoreLike | None, name: str | None, options: Any
@@ -157,15 +154,26 @@ class TableStateless(TableBase[K, V]):
             TableFilter,
             {"keep": accepts, "forwards_all": self.source.is_versioned, "sends_old": sends_old},
         )
-        serdes = serdes_with(kept, options, self.flow.serdes)
-        keep(step, kept, serdes)
-        self.recorder.add(step, self.flow.step)
 
         def shown(key: Any, value: Any) -> Any:
             return value if accepts(key, value) else None
 
-        source = DerivedTable(step, self.source, kept, lambda parent: ComputedGetter(parent, shown))
-        return self._table(step, serdes, source, kept)
+        known = self.flow.serdes
+        return self._derived(step, kept, options, known, lambda parent: ComputedGetter(parent, shown))
+
+    def _derived(
+        self,
+        step: ProcessorStep,
+        kept: Materialized | None,
+        options: Any,
+        known: Serdes,
+        view: Callable[[ValueGetter], ValueGetter],
+    ) -> Any:
+        """Return the table that `step` makes of this one; `view` reads it where it has no store."""
+        serdes = serdes_with(kept, options, known)
+        keep(step, kept, serdes)
+        self.recorder.add(step, self.flow.step)
+        return self._table(step, serdes, DerivedTable(step, self.source, kept, view), kept)
 
     def transform_values(
         self,
@@ -188,9 +196,7 @@ class TableStateless(TableBase[K, V]):
                 f"transform_values: expected a class derived from ValueTransformer, or a factory of one, found "
                 f"{supplier!r}; a Processor belongs behind to_stream()"
             )
-        if isinstance(stores, (str, StoreBuilder)):
-            raise TopologyError(f"stores is a list of stores or names of stores; write stores=[{stores!r}]")
-        connected, given = tuple(stores), dict(arguments or {})
+        connected, given = checked_stores(stores), dict(arguments or {})
         kept = self._kept("transform_values", store, options, "KTABLE-TRANSFORMVALUES-")
         step = ProcessorStep(
             self.recorder.names.step("KTABLE-TRANSFORMVALUES-", name),
@@ -198,16 +204,12 @@ class TableStateless(TableBase[K, V]):
             {"transformer": supplier, "arguments": given, "sends_old": False},
             stores=lambda writer: connected,
         )
-        serdes = serdes_with(kept, options, Serdes(self.flow.serdes.key))
-        keep(step, kept, serdes)
-        self.recorder.add(step, self.flow.step)
         used = tuple(each if isinstance(each, str) else each.name for each in connected)
 
         def view(parent: ValueGetter) -> ValueGetter:
             return TransformedGetter(parent, supplier, given, used)
 
-        source = DerivedTable(step, self.source, kept, view)
-        made: KTable[K, Any] = self._table(step, serdes, source, kept)
+        made: KTable[K, Any] = self._derived(step, kept, options, Serdes(self.flow.serdes.key), view)
         return made
 
 

@@ -103,12 +103,12 @@ class StoreGetter(ValueGetter):
         return get
 
 
-class StoredTable(TableSource):
-    """A table whose processor writes a store of its own. The processor has an option `sends_old`."""
+class WrittenTable(TableSource):
+    """A table that processors write, each to the same store. They have an option `sends_old`."""
 
-    def __init__(self, step: ProcessorStep, store: str, *, versioned: bool = False) -> None:
-        self._step = step
-        self._getter = StoreGetter(store, versioned=versioned)
+    def __init__(self, getter: ValueGetter, *steps: ProcessorStep) -> None:
+        self._getter = getter
+        self._steps = steps
 
     def getter(self) -> ValueGetter:
         """Return how the store is read."""
@@ -120,9 +120,17 @@ class StoredTable(TableSource):
         return self._getter.is_versioned
 
     def send_old_values(self, *, force: bool) -> bool:
-        """Let the processor send what the store had before."""
-        self._step.options["sends_old"] = True
+        """Let the processors send what the store had before."""
+        for step in self._steps:
+            step.options["sends_old"] = True
         return True
+
+
+class StoredTable(WrittenTable):
+    """A table that one processor writes, to a key-value store of its own."""
+
+    def __init__(self, step: ProcessorStep, store: str, *, versioned: bool = False) -> None:
+        super().__init__(StoreGetter(store, versioned=versioned), step)
 
 
 class TopicTable(TableSource):

@@ -11,7 +11,7 @@ from penstock.store_kinds.headers import ValueTimestampHeaders
 from penstock.store_kinds.session import SessionStore
 
 from ..graph.step import ProcessorStep
-from .values import Get, TableSource, ValueGetter
+from .values import Get, ValueGetter, WrittenTable
 
 
 class WindowGetter(ValueGetter):
@@ -57,18 +57,8 @@ class WindowGetter(ValueGetter):
         return session
 
 
-class WindowedTable(TableSource):
-    """A table over windows; its processor has an option `sends_old`."""
+class WindowedTable(WrittenTable):
+    """A table over windows."""
 
     def __init__(self, step: ProcessorStep, store: str) -> None:
-        self._step = step
-        self._store = store
-
-    def getter(self) -> ValueGetter:
-        """Return how the store is read."""
-        return WindowGetter(self._store)
-
-    def send_old_values(self, *, force: bool) -> bool:
-        """Let the processor send what the store had before."""
-        self._step.options["sends_old"] = True
-        return True
+        super().__init__(WindowGetter(store), step)
