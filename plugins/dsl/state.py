@@ -107,15 +107,10 @@ class Materialized:
     # ------------------------------------------------------------------ parts
 
     def _retention(self, least_ms: int) -> int:
+        """Return what the user chose, or what the store needs, if that is more; the verb refuses what is too little."""
         if "retention" not in self.options:
             return least_ms
-        kept = duration_ms(self.options["retention"], f"retention of store {self.name!r}")
-        if kept < least_ms:
-            raise TopologyError(
-                f"{self.verb}: retention of store {self.name!r} is {kept} ms, and its windows with their grace take "
-                f"{least_ms} ms"
-            )
-        return kept
+        return max(least_ms, duration_ms(self.options["retention"], f"retention of store {self.name!r}"))
 
     def _common(self, writer: Writer, serdes: Serdes) -> dict[str, Any]:
         return {

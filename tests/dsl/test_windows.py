@@ -364,3 +364,12 @@ def test_mistakes_with_windows(write: Callable[[], Any], message: str) -> None:
 def test_mistakes_with_verbs(write: Any, message: str) -> None:
     with pytest.raises(TopologyError, match=message):
         write(StreamsBuilder().stream("in").group_by_key())
+
+
+@pytest.mark.parametrize("emit", ["on_update", "on_close"])
+def test_a_retention_of_the_windows_and_their_grace_is_enough(emit: str) -> None:
+    for windows in (tumbling("30m", grace="5m"), sessions(gap="30m", grace="5m")):
+        builder = StreamsBuilder()
+        grouped = builder.stream("in").group_by_key()
+        grouped.windowed_by(windows, emit=emit).count("n", retention="35m")
+        assert "n" in builder.build().build().stores
