@@ -282,16 +282,19 @@ def measure(broker: KafkaBroker, log: KafkaLog, job: Job, command: list[str]) ->
 def _watch(
     log: KafkaLog, target: str, outputs: int, process: subprocess.Popen[bytes], tree: _Tree
 ) -> tuple[float, int, float]:
-    """Return when the first outputs were written, how many these were, and when the last ones could be read."""
+    """Return when the first outputs were written, how many these were, and when the last ones could be read. Where one
+    look finds all of them, the first ones count as written at the look before it."""
     partitions = [TopicPartition(target, each) for each in range(PARTITIONS)]
     first, first_count = 0.0, 0
-    deadline = time.monotonic() + PATIENCE
+    now = time.monotonic()
+    deadline = now + PATIENCE
     while True:
         tree.look()
         written = sum(log.end_offsets(partitions, stable=False).values())
-        now = time.monotonic()
+        before, now = now, time.monotonic()
         if written and not first:
-            first, first_count = now, written
+            # The end offsets count the markers of transactions, too, so there may be more than `outputs`.
+            first, first_count = (now, written) if written < outputs else (before, 0)
         if written >= outputs and sum(log.end_offsets(partitions).values()) >= outputs:
             return first, first_count, time.monotonic()
         if process.poll() is not None and process.returncode:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -149,4 +150,15 @@ def test_kafka_measures_from_topic_to_topic(broker: KafkaBroker) -> None:
     assert found.rate > 0 and found.cpu_s_per_million > 0
     assert found.peak_mb > found.worker_mb > 10
     assert "process" in found.printed
+    log.close()
+
+
+def test_kafka_measures_outputs_that_come_at_once(broker: KafkaBroker) -> None:
+    log = KafkaLog(broker.bootstrap)
+    writes = (
+        "from penstock.log import OutputBatch; from penstock.plugins.logs.kafka.log import KafkaLog;"
+        f"KafkaLog('{broker.bootstrap}').append(OutputBatch('{{out}}', [b'k'] * 500, [b'v'] * 500, [1] * 500))"
+    )
+    found = kafka.measure(broker, log, kafka.Job("none", "none", 500, 500), [sys.executable, "-c", writes])
+    assert found.rate >= found.total_rate > 0
     log.close()
