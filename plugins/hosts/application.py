@@ -12,9 +12,10 @@ from pathlib import Path
 from penstock.log import Log, TaskCommitter
 from penstock.plugins.runtime.application.open_files import check_open_files_of_process
 from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.runtime.logged_task import FIRST
 from penstock.plugins.runtime.opening import KnownCommit
 from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.worker import FIRST, TaskWorker
+from penstock.plugins.runtime.worker import TaskWorker
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
 from penstock.settings.application import Application

@@ -47,6 +47,11 @@ class Phases(dict[str, float]):
         self[phase] = self.get(phase, 0.0) + now - since
         return now
 
+    def count(self, others: Mapping[str, float]) -> None:
+        """Add the times of other phases."""
+        for phase, seconds in others.items():
+            self[phase] = self.get(phase, 0.0) + seconds
+
     def move(self, source: str, target: str, seconds: float) -> None:
         """Count some of one phase's time for another phase."""
         self[source] -= seconds

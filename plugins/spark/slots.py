@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
 from penstock.plugins.hosts.status import HostStatus
+from penstock.plugins.runtime.logged_task import FIRST
 from penstock.plugins.runtime.report import TaskReport
-from penstock.plugins.runtime.worker import FIRST
 
 MOVED, HOST_LOST = "moved", "host lost"
 """Why a task that was open before is opened by a new host: on another executor, or on the same one."""
