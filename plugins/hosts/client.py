@@ -38,7 +38,7 @@ def nothing() -> None:
 
 
 class HostLostError(Exception):
-    """The host ended, or was killed because it was frozen, before it answered."""
+    """The host ended, or was killed because it was frozen, before it answered, or before it listened."""
 
 
 @dataclass(frozen=True)
@@ -207,17 +207,22 @@ class Client:
         """Start a host, and wait until it listens, or says that another one has the place."""
         spec, process = self.spec, self._starting or self._spawn(reason)
         self._starting = None
-        with process:
-            assert process.stdout is not None
-            said = ""
-            if select.select([process.stdout], [], [], _START_SECONDS)[0]:
-                said = process.stdout.readline().decode(errors="replace").strip()
+        assert process.stdout is not None
+        said, how = "", f"gave no sign for {_START_SECONDS:.0f} s, and was killed"
+        if select.select([process.stdout], [], [], _START_SECONDS)[0]:
+            said, how = process.stdout.readline().decode(errors="replace").strip(), "has ended"
+        if not said:
+            # The process may be frozen, or its child, whose id nobody here knows: they are one group.
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+        process.stdout.close()
+        process.wait()
         if said.startswith("failed "):
             raise RuntimeUnavailableError(f"{spec.title}: {said.removeprefix('failed ')}")
         if said not in ("ready", "taken"):
-            raise RuntimeUnavailableError(
-                f"{spec.title}: the task host of slot {spec.slot} did not start; what it said is in the log of the "
-                "executor (standard error)"
+            raise HostLostError(
+                f"the task host of slot {spec.slot} did not start: it {how} (what it said is in the log of the "
+                "executor, standard error)"
             )
 
     def _spawn(self, reason: str) -> subprocess.Popen[bytes]:

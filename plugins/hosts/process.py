@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 from concurrent.futures import Future
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from penstock.errors import RuntimeUnavailableError
@@ -25,6 +25,8 @@ from .status import Meter
 from .wire import END, PROTOCOL, Answer, Busy, ClosedError, SilentError, receive, receive_line, send, send_line
 
 _BUSY_SECONDS = 5.0
+_SIGNAL_SECONDS = 1.0
+"""Seconds after which a waiting host looks for signals that did not wake it."""
 _CLOSING_SECONDS = 10.0
 """Seconds that an ending host gives its engine; what is not committed then does not count, as after a crash."""
 
@@ -101,7 +103,7 @@ class HostProcess:
     # ------------------------------------------------------------------ the main thread
 
     def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
+        while (call := self._next_call()) is not None:
             future, request = call
             if not future.set_running_or_notify_cancel():
                 continue  # Spark has ended the proxy meanwhile
@@ -118,6 +120,14 @@ class HostProcess:
                 self._engine.close()
             except Exception as error:
                 _log.warning("closing the tasks raised %s: %s", type(error).__name__, error)
+
+    def _next_call(self) -> tuple[Future[Answer], Any] | None:
+        """Return the next request with its future; None to end."""
+        while True:
+            # Not without a time-out: a signal that comes just before the wait does not interrupt it, and its handler
+            # would run with the next request.
+            with contextlib.suppress(Empty):
+                return self._calls.get(timeout=_SIGNAL_SECONDS)
 
     def _running_engine(self) -> Engine:
         if self._engine is None:

@@ -57,7 +57,8 @@ def main() -> int:
     try:
         with kafka:
             print(f"ready: {kafka.bootstrap}", flush=True)
-            ended.wait()
+            while not ended.wait(1.0):
+                pass  # a signal that comes just before a wait does not interrupt it
     except RuntimeUnavailableError as error:
         print(error, file=sys.stderr)
         return 1

@@ -30,6 +30,7 @@ from penstock.plugins.hosts import place as place_module
 from penstock.plugins.hosts.client import Client, HostSpec, end_hosts
 from penstock.plugins.hosts.life import Life, Process, started_at
 from penstock.plugins.hosts.place import Place
+from penstock.plugins.hosts.process import BOOTSTRAP
 from penstock.plugins.hosts.wire import Busy, receive, send
 from penstock.plugins.runtime.temporary import remove_abandoned
 from tests.waiting import wait_until
@@ -158,6 +159,41 @@ def test_a_frozen_host_is_killed_and_replaced(make: Maker, monkeypatch: pytest.M
     os.kill(frozen, signal.SIGSTOP)
     assert pid(client) != frozen
     wait_for_end(frozen)
+
+
+# Before the process that was started forks the host, and in the host before it listens.
+_FREEZE = "import os,signal;os.kill(os.getpid(),signal.SIGSTOP);"
+_DIE = "import os;os._exit(1);"
+FAULTY_STARTS = {
+    "frozen": _FREEZE + BOOTSTRAP,
+    "frozen behind the fork": BOOTSTRAP.replace("start=", _FREEZE + "start=", 1),
+    "killed": _DIE + BOOTSTRAP,
+    "killed behind the fork": BOOTSTRAP.replace("start=", _DIE + "start=", 1),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTY_STARTS)
+def test_a_host_that_is_lost_while_it_starts_is_replaced(
+    make: Maker, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    client = make()
+    with monkeypatch.context() as patched:
+        patched.setattr(client_module, "BOOTSTRAP", FAULTY_STARTS[fault])
+        client.begin("first")
+    assert client._starting is not None
+    group = client._starting.pid
+    monkeypatch.setattr(client_module, "_START_SECONDS", 2.0 if fault.startswith("frozen") else 60.0)
+    assert pid(client) != group
+    assert "did not start" in client.take_losses()[0]
+
+    def is_gone() -> bool:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    wait_until(is_gone, "nothing of the first start is left", 10)
 
 
 def test_a_busy_host_is_not_frozen_keeps_its_lease_and_drops_what_nobody_waits_for(
