@@ -40,8 +40,10 @@ def main(arguments: list[str] | None = None) -> int:
     else:
         chosen = [case for case in cases if wanted(case["family"], case["topology"])]
         if given.driver != "ttd":
-            from .spark_driver import spark_drivers
+            from .spark_driver import for_kafka, spark_drivers
 
+            if given.driver == "kafka":
+                chosen = [for_kafka(case) for case in chosen]
             with spark_drivers(on_kafka=given.driver == "kafka") as make_driver:
                 results = [check(case, make_driver) for case in chosen]
         else:

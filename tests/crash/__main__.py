@@ -9,12 +9,16 @@ import sys
 
 from .faults import FAULTS
 from .harness import Options, run
+from .programs import PROGRAMS
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Strike an application with faults while it works, and judge what it leaves."""
     parser = argparse.ArgumentParser("python -m tests.crash", description=main.__doc__)
     parser.add_argument("--log", choices=("local", "kafka"), default="local", help="which log the application uses")
+    parser.add_argument(
+        "--program", choices=sorted(PROGRAMS), default="processor", help="which program it runs (processor)"
+    )
     parser.add_argument("--rounds", type=int, default=20, help="how many faults (20)")
     parser.add_argument("--minutes", type=float, help="as many rounds as fit into this time, in place of --rounds")
     parser.add_argument("--seed", type=int, default=1, help="chooses the faults and their moments (1)")
@@ -33,9 +37,12 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.log == "local" and given.guarantee != "exactly_once":
         parser.error("the local log always commits exactly once")
+    if given.program == "dsl" and (given.guarantee != "exactly_once" or "lose offsets" in given.fault):
+        parser.error("the program 'dsl' is judged exactly once, and not with lost offsets")
     options = Options(
-        given.log, given.rounds, given.seed, given.guarantee, given.changelog, given.minutes, tuple(given.fault)
-    )
+        given.log, given.rounds, given.seed, given.guarantee, given.changelog, given.minutes, tuple(given.fault),
+        given.program,
+    )  # fmt: skip
     # A harness that is asked to end takes the application with it.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
     tally = run(options, lambda line: print(line, flush=True))

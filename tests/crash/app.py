@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import os
+import random
 import secrets
+from collections.abc import Iterator
 from typing import Any
 
-from penstock import STREAM_TIME, WALL_CLOCK_TIME, Application, Processor, Record, Topology, key_value_store
-from penstock.record import RecordMetadata
+from penstock import STREAM_TIME, WALL_CLOCK_TIME, Processor, Record, Topology, key_value_store
+from penstock.record import OutputBatch, RecordMetadata
 
-ID = "crash"
 ORDERS, REFUNDS, PRODUCTS, PINGS = "orders", "refunds", "products", "pings"
 ANSWERS, TOTALS, TICKS, PONGS = "answers", "totals", "ticks", "pongs"
 INPUTS = {ORDERS: 3, REFUNDS: 3, PRODUCTS: 2, PINGS: 2}
 OUTPUTS = {ANSWERS: 3, TOTALS: 2, TICKS: 1, PONGS: 2}
-REPARTITION = f"{ID}-by-product-repartition"
+REPARTITION = "crash-by-product-repartition"
 REPARTITIONS = 2
+INTERNAL = {REPARTITION: REPARTITIONS}
+CUSTOMERS = [f"customer-{number}" for number in range(40)]
+ARTICLES = [f"product-{number}" for number in range(7)]
+TIME_STEP_MS = 20
+"""How much later each order is than the one before, by its timestamp."""
 REPORT_MS = 1_000
-TRANSACTION_SECONDS = 10
-GRACE_SECONDS = 2
 
 
 class Ledger(Processor):
@@ -134,31 +137,44 @@ def make_topology() -> Topology:
     )
 
 
-def make_application(
-    data: str, log: str, guarantee: str, changelog: str, host: str, backend: str = "lmdb"
-) -> Application:
-    """Return the application; what a host keeps for itself is in directories named after it."""
-    return Application(
-        ID,
-        make_topology(),
-        data_dir=data,
-        log=log,
-        state_dir=f"state-{host}",
-        checkpoint_dir=f"checkpoint-{host}",
-        processing_guarantee=guarantee,
-        changelog=changelog,
-        store_backend=backend,
-        changelog_grace=f"{GRACE_SECONDS}s",
-        # Several commits a batch, so that a fault meets more than the end of one.
-        commit_interval="50ms",
-        fetch_bytes=4_000,
-        # A worker is not to be frozen for a minute until Kafka gives its transaction up.
-        clients={"producer.transaction.timeout.ms": str(TRANSACTION_SECONDS * 1000)} if log.startswith("kafka") else {},
-    )
+class Input:
+    """Makes input: orders, and some of all else. Each order is TIME_STEP_MS later than the one before."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._now = 1_000_000
+        self._version = 0
+
+    def batches(self, count: int) -> Iterator[OutputBatch]:
+        """Yield so many orders, and some of all else."""
+        yield self._batch(
+            ORDERS, [(self._customer(), f"{self._article()} {self._random.randrange(1, 100)}") for _ in range(count)]
+        )
+        yield self._batch(REFUNDS, [(self._customer(), str(self._random.randrange(1, 50))) for _ in range(count // 4)])
+        yield self._batch(PINGS, [(self._customer(), str(self._random.randrange(1_000))) for _ in range(count // 4)])
+        if self._version == 0 or self._random.random() < 0.2:
+            self._version += 1
+            yield self._batch(PRODUCTS, [(article, str(self._version)) for article in self._random.sample(ARTICLES, 3)])
+
+    def push(self) -> Iterator[OutputBatch]:
+        """Yield nothing: no result waits for time."""
+        yield from ()
+
+    def _customer(self) -> str:
+        return self._random.choice(CUSTOMERS)
+
+    def _article(self) -> str:
+        return self._random.choice(ARTICLES)
+
+    def _batch(self, topic: str, records: list[tuple[str, str]]) -> OutputBatch:
+        times = []
+        for _ in records:
+            self._now += TIME_STEP_MS if topic == ORDERS else 0
+            times.append(self._now)
+        return OutputBatch(topic, [key.encode() for key, _ in records], [value.encode() for _, value in records], times)
 
 
-def application() -> Application:
-    """Return the application as `Driver` describes it in the environment."""
-    return make_application(
-        *(os.environ[f"CRASH_{name}"] for name in ("DATA", "LOG", "GUARANTEE", "CHANGELOG", "HOST", "BACKEND"))
-    )
+def entries(name: str, store: Any, task_id: str) -> dict[str, Any]:
+    """Return what a task's store has; a key that each task has is TASK/KEY."""
+    with store.all() as found:
+        return {f"{task_id}/{key}" if key in ("ticks", "done") else key: value for key, value in found}

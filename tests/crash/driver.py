@@ -22,7 +22,7 @@ from . import plugin
 from .oracle import Stores
 
 ROOT = Path(__file__).parents[2]
-TARGET = "tests.crash.app:application"
+TARGET = "tests.crash.programs:application"
 HOST_TITLE = "penstock task host"
 """What stands in the command line of a task host."""
 _MARK = "CRASH_START"
@@ -34,7 +34,7 @@ class Driver:
     Every process below a start inherits a mark in its environment, by which it is found when its parents are gone.
     """
 
-    def __init__(self, directory: Path, log: str, guarantee: str, changelog: str) -> None:
+    def __init__(self, directory: Path, log: str, guarantee: str, changelog: str, program: str) -> None:
         self.directory = directory
         self.settings = Settings(log=log, data_dir=str(directory / "data"), processing_guarantee=guarantee)
         self.log_file = directory / "driver.log"
@@ -50,6 +50,7 @@ class Driver:
             "CRASH_GUARANTEE": guarantee,
             "CRASH_CHANGELOG": changelog,
             "CRASH_BACKEND": plugin.BACKEND,
+            "CRASH_PROGRAM": program,
             # What is left behind is seen.
             "TMPDIR": str(self.temporary),
             "SPARK_LOCAL_DIRS": str(self.temporary / "spark"),

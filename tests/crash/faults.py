@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import psutil
 
 from . import plugin
-from .app import GRACE_SECONDS, TRANSACTION_SECONDS
 from .driver import TARGET, is_alive, send, wait_for_end
 from .offsets import lose_offsets
+from .programs import GRACE_SECONDS, TRANSACTION_SECONDS
 
 if TYPE_CHECKING:
     from .harness import Harness

@@ -19,10 +19,11 @@ from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from . import plugin
-from .app import ID, INPUTS, OUTPUTS
 from .driver import Driver, is_alive, send, wait_for_end
+from .dsl_oracle import DslOracle
 from .faults import END_SECONDS, FAULTS, NEEDS_HOSTS, NEEDS_WORKERS, Strike, kinds, plan
 from .oracle import Oracle, Verdict
+from .programs import ID, PROGRAMS
 from .topics import Feeder, Reader
 
 PATIENCE = 240.0
@@ -41,6 +42,7 @@ class Options:
     changelog: str = "directory"
     minutes: float | None = None
     faults: Sequence[str] = ()
+    program: str = "processor"
 
     def kinds(self) -> list[str]:
         """Return the faults to choose from."""
@@ -98,12 +100,13 @@ class Harness:
             location = f"kafka:{self.broker.bootstrap}"
         try:
             changelog = f"{plugin.CHANGELOG}:changelog" if options.changelog == "directory" else "topic:"
-            self.driver = Driver(directory, location, options.guarantee, changelog)
+            self.driver = Driver(directory, location, options.guarantee, changelog, options.program)
             self.log = open_log(self.driver.settings)
-            for topic, count in {**INPUTS, **OUTPUTS}.items():
+            program = PROGRAMS[options.program]
+            for topic, count in {**program.inputs, **program.outputs}.items():
                 self.log.create_topic(topic, count)
-            self.reader = Reader(self.log)
-            self.feeder = Feeder(self.driver.settings, options.seed)
+            self.reader = Reader(self.log, program)
+            self.feeder = Feeder(self.driver.settings, program, options.seed)
         except BaseException:
             if self.broker is not None:
                 self.broker.kill()
@@ -143,6 +146,24 @@ class Harness:
         """Stop the input, and wait until everything is processed."""
         self.feeder.pause()
         self.wait_for(self.reader.is_drained, "everything to be processed")
+        self.wait_for(self._has_come, "what waits for time to come out")
+
+    def _has_come(self) -> bool:
+        """Return whether no result waits for time to pass. If one waits for records, append some."""
+        self.reader.read()
+        oracle = self._oracle()
+        if oracle.awaits_time:
+            time.sleep(1.0)  # an outer join looks once a second
+            self.feeder.push()
+            self.wait_for(self.reader.is_drained, "everything to be processed")
+            return False
+        return not oracle.awaits_rest and self.reader.is_drained()
+
+    def _oracle(self) -> Oracle | DslOracle:
+        rows = self.reader.inputs, self.reader.outputs
+        if self.options.program == "dsl":
+            return DslOracle(*rows)
+        return Oracle(*rows, self.options.guarantee == "exactly_once", self.again)
 
     def judge(self, hosts: Iterable[str] = ()) -> Verdict:
         """Have the oracle judge the outputs, and what the stores hold on hosts; all must be processed. Return its
@@ -154,12 +175,10 @@ class Harness:
                 stores[f"host {host}"] = self.driver.stores(host)
             except RuntimeError as error:
                 self.problems.append(str(error))
-        exactly_once = self.options.guarantee == "exactly_once"
-        oracle = Oracle(self.reader.inputs, self.reader.outputs, exactly_once, self.again)
-        verdict = oracle.judge(stores)
+        verdict = self._oracle().judge(stores)
         verdict.wrong += self.problems
         self.problems.clear()
-        if not exactly_once:
+        if self.options.guarantee != "exactly_once":
             self.repeated, verdict.repeated = verdict.repeated, 0
         if not verdict.is_good:
             raise WrongError(verdict)
@@ -367,8 +386,8 @@ def _goes_on(options: Options, tally: Tally, number: int, began: float) -> bool:
 def _arguments(options: Options) -> str:
     faults = "".join(f" --fault '{each}'" for each in options.faults)
     return (
-        f"--log {options.log} --changelog {options.changelog} --guarantee {options.guarantee} --rounds "
-        f"{options.rounds} --seed {options.seed}{faults}"
+        f"--program {options.program} --log {options.log} --changelog {options.changelog} "
+        f"--guarantee {options.guarantee} --rounds {options.rounds} --seed {options.seed}{faults}"
     )
 
 

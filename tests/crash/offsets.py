@@ -13,9 +13,10 @@ from confluent_kafka.admin import AdminClient
 from penstock import TopicPartition
 
 from ..lost_commits import lose_commits
-from .app import ID, ORDERS, PINGS, REFUNDS, REPARTITION, TOTALS
+from .app import ORDERS, PINGS, REFUNDS, REPARTITION, TOTALS
 from .driver import TARGET
-from .topics import READ, partitions
+from .programs import ID, PROGRAMS
+from .topics import partitions
 
 if TYPE_CHECKING:
     from .faults import Strike
@@ -31,7 +32,9 @@ def lose_offsets(harness: Harness, strike: Strike) -> str | None:
     # In the middle of the work: the last commit of a task proves itself by nothing.
     harness.feeder.pause()
     harness.stop()
-    before = {each: offset or 0 for each, offset in harness.log.committed(ID, partitions(READ)).items()}
+    before = {
+        each: offset or 0 for each, offset in harness.log.committed(ID, partitions(PROGRAMS["processor"].read)).items()
+    }
     backup = _backup(harness) if harness.options.changelog == "topic" else None
     if harness.broker is not None:
         _asked(harness, lambda admin: admin.delete_consumer_groups([ID]))
@@ -42,7 +45,9 @@ def lose_offsets(harness: Harness, strike: Strike) -> str | None:
         f"without-{strike.seed}", "after the offsets were deleted, without checkpoint and local state"
     )
     # Nothing says how far a task without stores was: the operator knows.
-    known = [f"{PINGS}:{each.partition}={before[each]}" for each in partitions({PINGS: READ[PINGS]})]
+    known = [
+        f"{PINGS}:{each.partition}={before[each]}" for each in partitions({PINGS: PROGRAMS["processor"].read[PINGS]})
+    ]
     options = [option for each in known for option in ("--to-offsets", each)]
     done = harness.driver.command("reset", TARGET, "--from-state", *options, "--yes", "--json")
     if backup is not None:

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from penstock.record import Headers
+
 from .app import ANSWERS, ORDERS, PINGS, PONGS, PRODUCTS, REFUNDS, REPORT_MS, TICKS, TOTALS
 
 
 class Row(NamedTuple):
-    """A record as a reader of the topic sees it."""
+    """A record as a reader of the topic sees it; without a value, `value` is empty."""
 
     topic: str
     partition: int
@@ -19,6 +21,7 @@ class Row(NamedTuple):
     key: str
     value: str
     timestamp: int
+    headers: Headers = ()
 
     @property
     def number(self) -> str:
@@ -84,6 +87,9 @@ class Oracle:
         for place, found in (stores or {}).items():
             self._judge_stores(place, found)
         return self._verdict
+
+    awaits_time = awaits_rest = False
+    """Whether results wait for records that move time on, or for a time without records."""
 
     # ------------------------------------------------------------------ outputs
 

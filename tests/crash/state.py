@@ -4,6 +4,7 @@ JSON."""
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 from penstock import Application
@@ -11,13 +12,13 @@ from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
 
-from .app import application
+from .programs import PROGRAMS, Program, application
 
 
-def content(app: Application) -> dict[str, dict[str, Any]]:
-    """Return the entries of each store over all tasks; a key that each task has is TASK/KEY."""
+def content(app: Application, program: Program) -> dict[str, dict[str, Any]]:
+    """Return the entries of each store over all tasks."""
     log = open_log(app.settings)
-    found: dict[str, dict[str, Any]] = {store: {} for store in ("balances", "tokens", "sales", "progress", "products")}
+    found: dict[str, dict[str, Any]] = {}
     try:
         assignment = app.program.resolve({name: info.partitions for name, info in log.topics().items()}, app.id)
         resources = ProcessResources()
@@ -26,9 +27,7 @@ def content(app: Application) -> dict[str, dict[str, Any]]:
             worker.run_batch({}, 0)
             assert worker.task is not None
             for name, store in {**worker.task.stores, **worker.task.global_stores}.items():
-                with store.all() as entries:  # type: ignore[attr-defined]
-                    for key, value in entries:
-                        found[name][f"{task_id}/{key}" if key in ("ticks", "done") else key] = value
+                found.setdefault(name, {}).update(program.entries(name, store, str(task_id)))
             worker.close()
         resources.close()
     finally:
@@ -37,4 +36,4 @@ def content(app: Application) -> dict[str, dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(content(application())))
+    print(json.dumps(content(application(), PROGRAMS[os.environ["CRASH_PROGRAM"]])))

@@ -20,8 +20,12 @@ from .harness import Options, run
         Options("kafka", seed=280, changelog="topic", faults=("kill broker", "kill hosts")),
         Options("kafka", seed=4, guarantee="at_least_once", faults=("take over",)),
         Options("kafka", seed=27, faults=("lose offsets",)),
+        Options("local", seed=32, faults=("kill tree",), program="dsl"),
+        Options("kafka", seed=52, changelog="topic", faults=("kill hosts",), program="dsl"),
     ],
-    ids=lambda options: f"{options.log}, {options.changelog}, {options.guarantee}: {' and '.join(options.faults)}",
+    ids=lambda options: (
+        f"{options.program}, {options.log}, {options.changelog}, {options.guarantee}: {' and '.join(options.faults)}"
+    ),
 )
 def test_faults_change_nothing(options: Options) -> None:
     tally = run(replace(options, rounds=len(options.faults)))

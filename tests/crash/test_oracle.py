@@ -12,8 +12,9 @@ import pytest
 from penstock.plugins.runtime.locations import open_log
 
 from ..processes import opened_workers
-from .app import ANSWERS, INPUTS, OUTPUTS, PONGS, REPARTITION, REPARTITIONS, TICKS, TOTALS, make_application
+from .app import ANSWERS, INPUTS, OUTPUTS, PONGS, REPARTITION, REPARTITIONS, TICKS, TOTALS
 from .oracle import Oracle, Row
+from .programs import PROGRAMS, make_application
 from .state import content
 from .topics import Feeder, Reader, partitions
 
@@ -27,7 +28,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Row], li
         str(tmp_path_factory.mktemp("data")), "local:log", "exactly_once", "directory:changelog", "a"
     )
     log = open_log(application.settings)
-    feeder, reader = Feeder(application.settings, 1), Reader(log)
+    feeder, reader = Feeder(application.settings, PROGRAMS["processor"], 1), Reader(log, PROGRAMS["processor"])
     try:
         for topic, count in {**INPUTS, **OUTPUTS}.items():
             log.create_topic(topic, count)
@@ -45,7 +46,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Row], li
     finally:
         feeder.close()
         log.close()
-    return reader.inputs, reader.outputs, content(application.with_settings(state_dir="restored"))
+    return (
+        reader.inputs,
+        reader.outputs,
+        content(application.with_settings(state_dir="restored"), PROGRAMS["processor"]),
+    )
 
 
 def test_an_undisturbed_run_is_right(undisturbed: tuple[list[Row], list[Row], Stores]) -> None:

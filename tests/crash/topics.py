@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import random
 import threading
+from collections.abc import Mapping
 
 from penstock import TopicPartition
 from penstock.errors import LogError
 from penstock.log import Log
 from penstock.plugins.runtime.locations import open_log
-from penstock.record import OutputBatch
 from penstock.settings.settings import Settings
 
-from .app import ID, INPUTS, ORDERS, OUTPUTS, PINGS, PRODUCTS, REFUNDS, REPARTITION, REPARTITIONS
 from .oracle import Row
+from .programs import ID, Program
 
-READ = {topic: count for topic, count in INPUTS.items() if topic != PRODUCTS} | {REPARTITION: REPARTITIONS}
-"""The topics that tasks have positions in."""
-CUSTOMERS = [f"customer-{number}" for number in range(40)]
-ARTICLES = [f"product-{number}" for number in range(7)]
-TIME_STEP_MS = 20
-"""How much later each order is than the one before, by its timestamp."""
 PAUSE_SECONDS = 0.1
 PER_PAUSE = 16
 MOST_WAITING = 4_000
@@ -30,11 +23,9 @@ MOST_WAITING = 4_000
 class Feeder:
     """Appends inputs from a thread of its own, until it is closed; a log that is away is asked again."""
 
-    def __init__(self, settings: Settings, seed: int) -> None:
-        self._random = random.Random(seed)
+    def __init__(self, settings: Settings, program: Program, seed: int) -> None:
+        self._program, self._input = program, program.make_input(seed)
         self._log = open_log(settings)
-        self._now = 1_000_000
-        self._version = 0
         self._runs, self._ended = threading.Event(), threading.Event()
         self._at_work = threading.Lock()
         self._thread = threading.Thread(target=self._feed, name="feeder", daemon=True)
@@ -71,69 +62,57 @@ class Feeder:
             self._ended.wait(PAUSE_SECONDS)
 
     def _waiting(self) -> int:
-        read = partitions({ORDERS: INPUTS[ORDERS]})
+        topic, count = next(iter(self._program.inputs.items()))
+        read = partitions({topic: count})
         committed = self._log.committed(ID, read)
         return sum(end - (committed[each] or 0) for each, end in self._log.end_offsets(read).items())
 
     def append(self, count: int = PER_PAUSE) -> None:
-        """Append so many orders, and some of all else."""
-        self._put(
-            ORDERS, [(self._customer(), f"{self._article()} {self._random.randrange(1, 100)}") for _ in range(count)]
-        )
-        self._put(REFUNDS, [(self._customer(), str(self._random.randrange(1, 50))) for _ in range(count // 4)])
-        self._put(PINGS, [(self._customer(), str(self._random.randrange(1_000))) for _ in range(count // 4)])
-        if self._version == 0 or self._random.random() < 0.2:
-            self._version += 1
-            self._put(PRODUCTS, [(article, str(self._version)) for article in self._random.sample(ARTICLES, 3)])
+        """Append so many records to the first topic, and some to the others."""
+        for batch in self._input.batches(count):
+            self._log.append(batch)
 
-    def _customer(self) -> str:
-        return self._random.choice(CUSTOMERS)
-
-    def _article(self) -> str:
-        return self._random.choice(ARTICLES)
-
-    def _put(self, topic: str, records: list[tuple[str, str]]) -> None:
-        times = []
-        for _ in records:
-            self._now += TIME_STEP_MS if topic == ORDERS else 0
-            times.append(self._now)
-        keys: list[bytes | None] = [key.encode() for key, _ in records]
-        self._log.append(OutputBatch(topic, keys, [value.encode() for _, value in records], times))
+    def push(self) -> None:
+        """Append records that move time on."""
+        for batch in self._input.push():
+            self._log.append(batch)
 
 
 class Reader:
     """Reads inputs and outputs, each record once, and knows how far the application is."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, program: Program) -> None:
         self._log = log
+        self._program = program
         self.inputs: list[Row] = []
         self.outputs: list[Row] = []
-        self._at = dict.fromkeys(partitions({**INPUTS, **OUTPUTS}), 0)
+        self._at = dict.fromkeys(partitions({**program.inputs, **program.outputs}), 0)
 
     def read(self) -> None:
         """Read on, to the ends."""
         for partition, end in self._log.end_offsets(list(self._at)).items():
-            rows = self.inputs if partition.topic in INPUTS else self.outputs
+            rows = self.inputs if partition.topic in self._program.inputs else self.outputs
             while self._at[partition] < end:
                 batches = self._log.fetch(partition, self._at[partition], end, 1 << 20)
                 for batch in batches:
-                    for offset, key, value, time in zip(
-                        batch.offsets, batch.keys, batch.values, batch.timestamps, strict=True
+                    headers = batch.headers or [()] * len(batch)
+                    for offset, key, value, time, of_row in zip(
+                        batch.offsets, batch.keys, batch.values, batch.timestamps, headers, strict=True
                     ):
-                        assert key is not None and value is not None
-                        rows.append(Row(*partition, offset, key.decode(), value.decode(), time))
+                        assert key is not None
+                        rows.append(Row(*partition, offset, key.decode(), (value or b"").decode(), time, of_row))
                 # Without batches only marks of transactions are left.
                 self._at[partition] = batches[-1].next_offset if batches else end
 
     def answered(self) -> int:
         """Return the sum of the ends of all outputs, which grows as the application works."""
-        return sum(self._log.end_offsets(partitions(OUTPUTS)).values())
+        return sum(self._log.end_offsets(partitions(self._program.outputs)).values())
 
     def is_drained(self) -> bool:
         """Return whether every position has reached its end, and nothing is on its way."""
-        if REPARTITION not in self._log.topics():
+        if not self._program.internal.keys() <= self._log.topics().keys():
             return False
-        read = partitions(READ)
+        read = partitions(self._program.read)
         # In this order: what was produced by commits that these positions are from can be read once no transaction is
         # open.
         committed = self._log.committed(ID, read)
@@ -141,10 +120,10 @@ class Reader:
 
     def open_transactions(self) -> bool:
         """Return whether there are records that nobody may see yet."""
-        written = partitions({**OUTPUTS, REPARTITION: REPARTITIONS})
+        written = partitions({**self._program.outputs, **self._program.internal})
         return self._log.end_offsets(written) != self._log.end_offsets(written, stable=False)
 
 
-def partitions(topics: dict[str, int]) -> list[TopicPartition]:
+def partitions(topics: Mapping[str, int]) -> list[TopicPartition]:
     """Return the partitions of topics with their counts."""
     return [TopicPartition(topic, number) for topic, count in topics.items() for number in range(count)]
