@@ -108,6 +108,9 @@ class Lease(ABC):
 class LogTopics(ABC):
     """The part of a log that creates, lists and deletes topics."""
 
+    keeps_records: ClassVar[bool] = True
+    """Whether a topic that was given no retention keeps its records for ever."""
+
     @abstractmethod
     def topics(self) -> Mapping[str, TopicInfo]:
         """Return all topics by name."""

@@ -244,14 +244,14 @@ class Topology(Drawn):
     ) -> Topology:
         """Declare a store that one processor fills from `topic`; processors that are connected to it only read it.
 
-        Each task has the content of its own partition. `source` and `processor` name the two nodes, which have no other
-        parents and children. The topic is the store's changelog: where this host does not have its content, the
-        processor gets the topic's records again, up to the last commit. So the topic must keep them (compacted, or
-        without a retention), and what the processor puts must follow from them alone. `builder.logged` is ignored.
-        Semantics: KIP-813.
+        Each task has the content of its own partition. `source` names a new source, or one that reads `topic` alone.
+        The topic is the store's changelog: where this host does not have its content, the processor gets the topic's
+        records again, up to the last commit, and what it forwards then goes nowhere. So the topic must keep them
+        (compacted, or without a retention), and what the processor puts must follow from them alone. `builder.logged`
+        is ignored. Semantics: KIP-813.
         """
         where = f"read-only store {getattr(builder, 'name', builder)!r}"
-        node = self._draft.source(source, (topic,), None, key_serde, value_serde, timestamp_extractor, "earliest")
+        node = self._draft.reader(where, source, topic, key_serde, value_serde, timestamp_extractor)
         filler = self._draft.add_filled(where, builder, node, processor, supplier, options)
         unlogged = unlogged_store(where, builder)
         self._draft.stores[builder.name] = unlogged

@@ -134,12 +134,19 @@ def _changed_stores(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[
                     "lost: put it back"
                 )
                 continue
-            if store.get("topic") != now[name].get("topic"):
-                was, becomes = (
-                    f"filled from topic {each['topic']!r}" if "topic" in each else "written by the program"
-                    for each in (store, now[name])
+            # A store that is filled from a topic from now on gets the topic's records again, whatever it was before.
+            was, becomes = store.get("topic"), now[name].get("topic")
+            if was is not None and becomes is None:
+                yield (
+                    f"store {name!r} was filled from topic {was!r}, which was its changelog, and now has one of its "
+                    "own, without that content: let the topic be its changelog as before (for a table of the DSL: "
+                    "reuse_ktable_source_topics in the setting 'topology_optimization')"
                 )
-                yield f"store {name!r} was {was} and now is {becomes}: give it another name, so that it starts empty"
+            elif was not in (None, becomes):
+                yield (
+                    f"store {name!r} was filled from topic {was!r} and now is filled from topic {becomes!r}: give it "
+                    "another name, so that it is filled afresh"
+                )
             for field in ("kind", "key_serde", "value_serde"):
                 before, after = store[field], now[name][field]
                 if not _same_form(old["format"], before, after):

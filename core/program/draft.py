@@ -55,15 +55,14 @@ class Draft:
         """Return the names of the nodes that fill global stores."""
         return {name for each in self.global_stores.values() for name in (each.source.name, each.processor.name)}
 
-    def read_only_nodes(self) -> set[str]:
-        """Return the names of the nodes that fill read-only stores."""
-        stores = self.read_only_stores.values()
-        return {name for each in stores for name in (each.source.name, each.processor.name)}
+    def fillers(self) -> set[str]:
+        """Return the names of the processors that fill read-only stores."""
+        return {each.processor.name for each in self.read_only_stores.values()}
 
     def add_filled(
         self, where: str, builder: StoreBuilder, source: SourceNode, processor: str, supplier: Any, options: Any
     ) -> ProcessorNode:
-        """Add the source and the processor that fill a store; return the processor."""
+        """Add the source, if it is new, and the processor that fill a store; return the processor."""
         check_name("processor", processor)
         self.check_new(processor)
         if source.name == processor:
@@ -73,9 +72,10 @@ class Draft:
         if builder.name in self.stores or builder.name in self.global_stores:
             raise TopologyError(f"{where}: there is already a store of that name; choose another")
         filler = ProcessorNode(processor, supplier, (source.name,), (builder.name,), options)
-        self.add(source)
+        if source.name not in self.nodes:
+            self.add(source)
+            self.readers[source.topics[0]] = source.name
         self.add(filler)
-        self.readers[source.topics[0]] = source.name
         return filler
 
     def parents(self, where: str, name: str, parents: str | Sequence[str]) -> tuple[str, ...]:
@@ -102,15 +102,29 @@ class Draft:
                     f"{where}: its parent {parent!r} is a sink, and sinks have no children; name the sink's own "
                     f"parents ({', '.join(node.parents)}), or read the sink's topic with add_source"
                 )
-            if parent in self.global_nodes() | self.read_only_nodes():
-                kind = "global" if parent in self.global_nodes() else "read-only"
+            if parent in self.global_nodes():
                 raise TopologyError(
-                    f"{where}: its parent {parent!r} belongs to a {kind} store and has no other children; read the "
+                    f"{where}: its parent {parent!r} belongs to a global store and has no other children; read the "
                     "store with context.get_store"
                 )
         if len(set(given)) < len(given):
             raise TopologyError(f"{where} names a parent twice: {', '.join(given)}")
         return given
+
+    def reader(
+        self, where: str, source: str, topic: str, key_serde: Any, value_serde: Any, timestamp_extractor: Any
+    ) -> SourceNode:
+        """Return the source of this name that reads `topic` alone; a new one if there is none."""
+        own = (key_serde, value_serde, timestamp_extractor)
+        node = self.nodes.get(source)
+        if not isinstance(node, SourceNode) or node.topics != (topic,) or source in self.global_nodes():
+            return self.source(source, (topic,), None, *own, "earliest")
+        if any(each is not None for each in own):
+            raise TopologyError(
+                f"{where}: source {source!r} is in the topology and has its serdes and timestamp extractor; leave them "
+                "out here"
+            )
+        return node
 
     def source(
         self,
@@ -204,7 +218,7 @@ class Draft:
                 f"store {stores[0]!r} cannot be connected to {processor!r}, which is a {kind_of(node)}: only "
                 "processors use stores"
             )
-        for kind, nodes in (("global", self.global_nodes()), ("read-only", self.read_only_nodes())):
+        for kind, nodes in (("global", self.global_nodes()), ("read-only", self.fillers())):
             if processor in nodes:
                 raise TopologyError(f"processor {processor!r} fills a {kind} store and can have no other store")
         names = [self.connectable(f"processor {processor!r}", store) for store in stores]

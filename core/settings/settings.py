@@ -13,17 +13,18 @@ from ..clock import Duration, duration_ms
 from ..errors import ConfigError, PluginError
 from ..extractors import TimestampExtractor, fail_on_invalid_timestamp
 from ..handlers import DeadLetter, Handler, Retry, fail, skip
+from ..hooks import registry
 from ..offset_reset import offset_reset_text
 from ..program.serdes import DEFAULTS, SerdeLike
 from ..wrapping import ProcessorWrapper
 from .layers import CODE, Layer, add_origin_to_errors
 from .secret import ClientSettings, Secret, hide
 
+_OPTIMIZATIONS = ("merge_repartition_topics", "reuse_ktable_source_topics", "single_store_self_join")
 HANDLERS = ("deserialization_handler", "processing_handler", "production_handler")
 _CHOICES = {
     "processing_guarantee": ("exactly_once", "at_least_once"),
     "offset_out_of_range": ("fail", "earliest", "latest"),
-    "topology_optimization": ("none", "all"),
     "dsl_store_format": ("default", "headers"),
 }
 
@@ -79,7 +80,8 @@ class Settings:
     """How many bytes the record caches of all tasks together may have; each task gets an equal share. 0: every update
     is forwarded at once."""
     topology_optimization: str = "none"
-    """What a StreamsBuilder may do to need fewer topics and stores: `none` or `all`."""
+    """What a StreamsBuilder may do to need fewer topics and stores: `none`, `all`, or some of
+    `merge_repartition_topics`, `reuse_ktable_source_topics` and `single_store_self_join`, with commas between."""
     explicit_internal_names: bool = False
     """Refuse a StreamsBuilder whose stores or internal topics have numbered names, which a later change may move."""
     dsl_store_format: str = "default"
@@ -160,9 +162,30 @@ class Settings:
                 raise ConfigError(
                     f"setting {name!r}: expected {' or '.join(map(repr, choices))}, found {getattr(self, name)!r}"
                 )
+        self._check_optimizations()
         for name in (*HANDLERS, "timestamp_extractor", "processor_wrapper"):
             if not callable(getattr(self, name)) and (name, getattr(self, name)) != ("processor_wrapper", None):
                 raise ConfigError(f"setting {name!r}: expected a function, found {getattr(self, name)!r}")
+
+    def _check_optimizations(self) -> None:
+        given = self.topology_optimization
+        # Kafka's names have dots.
+        chosen = given.replace(".", "_").replace(" ", "") if isinstance(given, str) else ""
+        if chosen not in ("none", "all") and not set(chosen.split(",")) <= set(_OPTIMIZATIONS):
+            raise ConfigError(
+                f"setting 'topology_optimization': expected 'none', 'all', or some of {', '.join(_OPTIMIZATIONS)} with "
+                f"commas between, found {given!r}"
+            )
+        object.__setattr__(self, "topology_optimization", chosen)
+
+    def optimizes(self, what: str) -> bool:
+        """Return whether `topology_optimization` asks for `what`, for example "merge_repartition_topics"."""
+        return self.topology_optimization == "all" or what in self.topology_optimization.split(",")
+
+    @property
+    def changelog_is_in_log(self) -> bool:
+        """Whether the changelog is kept in the log, in topics."""
+        return bool(getattr(registry().load("changelog", self.changelog.partition(":")[0]), "in_log", False))
 
     def __repr__(self) -> str:
         shown = (f"{each.name}={hide(each.name, getattr(self, each.name))!r}" for each in fields(self))

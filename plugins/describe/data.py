@@ -72,6 +72,9 @@ def _store_data(program: Program, home: Mapping[str, int], store: StoreBuilder) 
         each.name for each in program.nodes.values() if isinstance(each, ProcessorNode) and store.name in each.stores
     ]
     is_global = store.name not in program.stores
+    topics = {each.store.name: each.source.topics[0] for each in program.global_stores}
+    for part in program.subtopologies:
+        topics |= {each.store.name: each.source.topics[0] for each in part.read_only_stores}
     return {
         "name": store.name,
         "kind": type(store).__name__,
@@ -80,6 +83,7 @@ def _store_data(program: Program, home: Mapping[str, int], store: StoreBuilder) 
         "processors": users,
         "backend": store.backend,
         "logged": store.logged and not is_global,
+        "filled_from": topics.get(store.name),
         "key_serde": serde_name(getattr(store, "key_serde", None)),
         "value_serde": serde_name(getattr(store, "value_serde", None)),
     }

@@ -21,8 +21,7 @@ from penstock.store import StoreBuilder
 
 from .graph.names import checked
 from .graph.recorder import Kinds, Recorder
-from .graph.sources import GlobalStoreStep, SourceStep, StoreStep
-from .graph.step import ProcessorStep
+from .graph.sources import GlobalStoreStep, SourceStep, StoreStep, TableSourceStep
 from .graph.writer import Consumed
 from .nodes.global_table_source import GlobalTableSource
 from .nodes.table_source import TableUpdates
@@ -166,7 +165,7 @@ class StreamsBuilder(TopologyBuilder):
             names.generated[kept.name] = f'table({topic!r}, "NAME")'
         consumed = Consumed(serdes_of_topic(key_serde, value_serde), timestamp_extractor, offset_reset)
         source = SourceStep(names.suffixed(name, "-source", "KSTREAM-SOURCE-"), (topic,), None, consumed)
-        step = ProcessorStep(names.step("KTABLE-SOURCE-", name), TableUpdates, {"store": None, "sends_old": False})
+        step = TableSourceStep(names.step("KTABLE-SOURCE-", name), source, TableUpdates)
         self._recorder.add(source)
         self._recorder.add(step, source)
         flow = Flow(step, consumed.serdes, frozenset({source.name}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from penstock.hooks import registry
 from penstock.settings.settings import Settings
 
 NO_COMMIT = (
@@ -20,7 +19,7 @@ KEEPS_NO_POSITIONS = (
 
 def ways_on(settings: Settings, *, partly: bool = False) -> str:
     """Return how to go on after a lost commit; `partly`: only some of its positions are lost."""
-    if in_log(settings) and not partly:
+    if settings.changelog_is_in_log and not partly:
         return (
             "To start now would process everything again. `penstock reset` starts the application afresh, from where "
             "it says; its state "
@@ -31,8 +30,3 @@ def ways_on(settings: Settings, *, partly: bool = False) -> str:
         "application can go on "
         "with its state, and `penstock reset` starts it afresh"
     )
-
-
-def in_log(settings: Settings) -> bool:
-    """Return whether the changelog is kept in the log, in topics."""
-    return bool(getattr(registry().load("changelog", settings.changelog.partition(":")[0]), "in_log", False))

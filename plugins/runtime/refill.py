@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from penstock.log import Log
 from penstock.names import index_name
-from penstock.program.nodes import ReadOnlyStore, Subtopology, TaskId
-from penstock.record import TopicPartition
+from penstock.processor import Processor
+from penstock.program.nodes import ProcessorNode, ReadOnlyStore, Subtopology, TaskId
+from penstock.record import Record, TopicPartition
 from penstock.settings.application import Application
 from penstock.store import Changes, StateStore, StoreBackend, StoreContext
 from penstock.stores.layers.commit_buffer import CommitBuffer
@@ -78,10 +79,12 @@ class Refill:
 
     def _task(self, store: StateStore, positions: Mapping[TopicPartition, int]) -> Task:
         source, processor = self.spec.source, self.spec.processor
-        edges: dict[str, tuple[str, ...]] = {source.name: (processor.name,), processor.name: ()}
+        below = self.application.program.subtopology(self.task_id.subtopology).children[processor.name]
+        ignoring = [ProcessorNode(name, _Ignore, (processor.name,)) for name in below]
+        edges = {source.name: (processor.name,), processor.name: below} | dict.fromkeys(below, ())
         return Task(
             self.task_id,
-            Subtopology(self.task_id.subtopology, (source, processor), edges, (self.spec.store,)),
+            Subtopology(self.task_id.subtopology, (source, processor, *ignoring), edges, (self.spec.store,)),
             self.application.id,
             self.application.settings,
             [TaskInput(each, source, position) for each, position in positions.items()],
@@ -90,3 +93,10 @@ class Refill:
             attempt=self.attempt,
             takes_whole_batches=True,
         )
+
+
+class _Ignore(Processor):
+    """Takes what was forwarded when the records were first processed."""
+
+    def process(self, record: Record) -> None:
+        """Do nothing."""

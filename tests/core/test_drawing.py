@@ -236,11 +236,12 @@ def test_json_holds_what_its_documentation_says() -> None:
         "processors": ["p"],
         "backend": "memory",
         "logged": True,
+        "filled_from": None,
         "key_serde": "int",
         "value_serde": None,
     }
     filled = {"name": "gs", "global": True, "subtopology": 2, "processors": ["gfill"], "backend": None, "logged": False}
-    assert document["stores"] == [store, store | filled | {"key_serde": None}]
+    assert document["stores"] == [store, store | filled | {"filled_from": "g", "key_serde": None}]
     assert document["topics"] == [
         {"name": "in", "internal": False, "partitions": None, "sources": ["src"], "sinks": []},
         {"name": "r-repartition", "internal": True, "partitions": 2, "sources": ["r"], "sinks": ["r-sink"]},

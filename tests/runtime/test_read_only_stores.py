@@ -148,8 +148,12 @@ def test_others_only_read_it() -> None:
 
 
 def test_wrong_use() -> None:
-    with pytest.raises(TopologyError, match="'fill' belongs to a read-only store and has no other children"):
-        topology().add_sink("sink", "elsewhere", "fill")
+    with pytest.raises(TopologyError, match="'fill' fills a read-only store and can have no other store"):
+        topology().connect("fill", "counts")
+    with pytest.raises(TopologyError, match="source 'in' is in the topology and has its serdes"):
+        topology().add_read_only_store(key_value_store("more"), "in", "in", "fill-more", Fill, **TEXTS)
+    with pytest.raises(TopologyError, match="topic 'in' is already read by source 'in'"):
+        topology().add_read_only_store(key_value_store("more"), "again", "in", "fill-more", Fill)
     with pytest.raises(TopologyError, match="read-only store 'rates' reads the internal topic 'r-repartition'"):
         (
             Topology()
@@ -161,6 +165,26 @@ def test_wrong_use() -> None:
         )
     with pytest.raises(TopologyError, match="read-only store 'rates': there is already a store of that name"):
         topology().add_read_only_store(RATES, "again", "other", "fill-again", Fill)
+
+
+def test_what_it_forwards_while_it_is_filled_again_goes_nowhere() -> None:
+    class Passes(Fill):
+        def process(self, record: Record) -> None:
+            super().process(record)
+            self.context.forward(record, to="out")
+
+    program = (
+        Topology()
+        .add_source("rates", "rates", **TEXTS)
+        .add_read_only_store(RATES, "rates", "rates", "fill", Passes)
+        .add_sink("out", "passed", "fill", **TEXTS)
+        .add_sink("copy", "copied", "rates", **TEXTS)
+    )
+    with TopologyTestDriver(program, store_backend="lmdb") as driver:
+        driver.pipe("rates", "a", "1", 5)
+        lose_copy(driver)
+        assert dict(driver.store("rates").all()) == {"a": "1"}
+        assert driver.read_all("passed") == driver.read_all("copied") == [Record("a", "1", 5)]
 
 
 def test_a_change_of_the_topic_is_refused() -> None:

@@ -81,10 +81,10 @@ class Recorder:
 
     def _write(self, settings: Settings) -> Writer:
         writer = Writer(settings)
-        root: Step = self.root
-        if settings.topology_optimization == "all":
-            root = copied(root)
+        root = copied(self.root)
+        if settings.optimizes("merge_repartition_topics"):
             writer.renamed |= merge_repartitions(in_order(root), self.names.copied())
+        if settings.optimizes("single_store_self_join"):
             share_stores_of_self_joins(in_order(root))
         for step in in_order(root):
             step.write(writer)

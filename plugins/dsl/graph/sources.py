@@ -6,11 +6,14 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from penstock.processor import Processor
 from penstock.program.nodes import Partitioner, TopicChooser
+from penstock.settings.settings import Settings
 from penstock.store import StoreBuilder
+from penstock.store_kinds.key_value import KeyValueStoreSpec
 
 from ..serdes import Serdes, key_of_topic, value_of_topic
-from .step import Step
+from .step import ProcessorStep, Step
 from .writer import Consumed, Writer
 
 
@@ -26,6 +29,40 @@ class SourceStep(Step):
     def write(self, writer: Writer) -> None:
         """Add the source."""
         writer.source(self.name, self.topics, self.pattern, self.consumed)
+
+
+class TableSourceStep(ProcessorStep):
+    """Writes the processor of a table from a topic; the topic may also be the changelog of the table's store.
+
+    Versions, and entries that expire, cannot be restored from a compacted topic: such a store has a changelog of its
+    own. Semantics: Kafka Streams' `topology.optimization`, `reuse.ktable.source.topics`.
+    """
+
+    def __init__(self, name: str, source: SourceStep, supplier: Callable[..., Processor]) -> None:
+        super().__init__(name, supplier, {"store": None, "sends_old": False})
+        self._source = source
+
+    def write(self, writer: Writer) -> None:
+        """Add the processor, and its store if it has one."""
+        for store in () if self.stores is None else self.stores(writer):
+            if isinstance(store, KeyValueStoreSpec) and self._restores(store, writer.settings):
+                (source,) = writer.names_of(self.parent_names())
+                topic = self._source.topics[0]
+                writer.topology.add_read_only_store(store, source, topic, self.name, self.supplier, **self.options)
+                return
+        super().write(writer)
+
+    def _restores(self, store: KeyValueStoreSpec, settings: Settings) -> bool:
+        """Return whether the topic is the changelog of the store."""
+        reset = self._source.consumed.offset_reset
+        return (
+            store.logged
+            and not store.traits.expires
+            and settings.optimizes("reuse_ktable_source_topics")
+            and settings.changelog_is_in_log
+            # Else the store would be restored with records that the table never had.
+            and (settings.offset_reset if reset is None else reset) == "earliest"
+        )
 
 
 class SinkStep(Step):

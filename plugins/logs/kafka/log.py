@@ -41,6 +41,8 @@ class KafkaLog(Log):
     `replication.factor`. Connects when first used. Raises ConfigError for settings that cannot work.
     """
 
+    keeps_records = False
+    """A broker deletes records after a week by default (log.retention.hours)."""
     commit_markers = 1
     """The transaction's control record; both guarantees commit by a transaction."""
 

@@ -18,7 +18,6 @@ from penstock.settings.settings import Settings
 
 from ..coverage import Coverage
 from ..locations import open_changelog, resolve
-from ..lost_commits import in_log
 
 _META = "changelog"
 _THREADS = 8
@@ -31,7 +30,7 @@ def check_location(application: Application, assignment: Assignment, log: Log, i
     committed. Raises IncompatibleStateError for a state that is not there.
     """
     stateful = stateful_tasks(application, assignment)
-    if not stateful or in_log(application.settings):
+    if not stateful or application.settings.changelog_is_in_log:
         return
     now, before = _location(application.settings), _noted(application, log, identity)
     if now == before:

@@ -15,7 +15,6 @@ from penstock.log import Log
 from penstock.settings.secret import hide
 
 from ..locations import open_changelog
-from ..lost_commits import in_log
 from .changelog_location import committed_state, note_location, reaches, stateful_tasks
 from .preparation import Prepared
 
@@ -45,7 +44,7 @@ def move_changelog(
     application, assignment = prepared.application, prepared.assignment
     name = application.settings.changelog.partition(":")[0]
     from_settings = replace(application.settings, changelog=source)
-    if source.partition(":")[0] != name or in_log(application.settings):
+    if source.partition(":")[0] != name or application.settings.changelog_is_in_log:
         raise ConfigError(
             f"--from {hide('changelog', source)!r}: expected another location of the changelog in force, which is "
             f"{hide('changelog', application.settings.changelog)!r}; state moves between places of one kind, and one "

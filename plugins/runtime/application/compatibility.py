@@ -17,7 +17,7 @@ from penstock.program.layouts import KeptStore, Layout, Layouts, layout_from_dat
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
 
-from .saved_program import Note, saved_subtopologies
+from .saved_program import Note, drop_store, saved_subtopologies
 
 _EARLIER = 100
 """Number of earlier layouts that are kept; a local copy in an older layout is restored from the changelog."""
@@ -30,6 +30,7 @@ def check_saved(application: Application, assignment: Assignment, before: Note, 
     the reasons when the program does not fit.
     """
     now = application.program.fingerprint(assignment, application.settings)
+    before = _without_refilled(before, now)
     note: Note = {
         "identity": before.get("identity") or secrets.token_hex(8),
         "fingerprint": now,
@@ -75,6 +76,18 @@ def check_saved(application: Application, assignment: Assignment, before: Note, 
         },
     }
     return note, _with_layouts(application, layouts)
+
+
+def _without_refilled(before: Note, now: Mapping[str, Any]) -> Note:
+    """Return the note without stores that the program wrote and that are filled from a topic from now on."""
+    filled = {
+        name for each in now["subtopologies"].values() for name, store in each["stores"].items() if "topic" in store
+    }
+    made = deepcopy(before)
+    for number, each in saved_subtopologies(before).items() if before else ():
+        for name in filled.intersection(name for name, store in each["stores"].items() if "topic" not in store):
+            drop_store(made, number, name)
+    return made
 
 
 def _check_changelog(application: Application, before: Mapping[str, Any]) -> None:

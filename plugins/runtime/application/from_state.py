@@ -18,7 +18,7 @@ from penstock.settings.application import Application
 from penstock.task.dead_letter import dead_letter_topics
 
 from ..locations import open_changelog
-from ..lost_commits import KEEPS_NO_POSITIONS, in_log
+from ..lost_commits import KEEPS_NO_POSITIONS
 from ..state import first_version
 from .changelog_location import keeps_state
 from .checkpoint_files import checkpoint_location, delete_checkpoint, has_checkpoint
@@ -183,7 +183,7 @@ class _Finder:
         proven: Commit | None = None
         reason = "it has no stores, so nothing says how far it was"
         had_commit = bool(lost)
-        if stores and in_log(self.application.settings):
+        if stores and self.application.settings.changelog_is_in_log:
             reason = f"{KEEPS_NO_POSITIONS}: `penstock reset` without --from-state starts the application afresh"
         elif stores:
             with closing(open_changelog(self.application.settings, self.application.id, str(task))) as changelog:
@@ -257,7 +257,7 @@ class _Finder:
         ]
 
     def _chosen(self, recovery: Recovery, asked: Offsets) -> Recovery:
-        if not asked or (recovery.has_stores and not recovery.now and in_log(self.application.settings)):
+        if not asked or (recovery.has_stores and not recovery.now and self.application.settings.changelog_is_in_log):
             return recovery
         left = tuple(each for each in recovery.open if each not in asked)
         refused = recovery.refused if left else ""

@@ -15,7 +15,6 @@ from penstock.record import TopicPartition
 from penstock.settings.application import Application
 from penstock.task.dead_letter import dead_letter_topics
 
-from ..lost_commits import in_log
 from .changelog_location import check_location
 from .committed import CommittedPartitions
 from .compatibility import check_saved
@@ -69,6 +68,7 @@ def prepare(application: Application, log: Log) -> Prepared:
     """
     assignment = resolve(application, log)
     _check_sinks(application, log)
+    _check_refills(application, log)
     before = read_note(application.id, log)
     now, application = check_saved(application, assignment, before, log)
     committed = CommittedPartitions(log, application.id, now["identity"])
@@ -120,7 +120,7 @@ def _make_changelog_topics(
 
     Raises IncompatibleStateError.
     """
-    if not in_log(application.settings):
+    if not application.settings.changelog_is_in_log:
         return
     changelog = registry().load("changelog", application.settings.changelog.partition(":")[0])
     topics = log.topics()
@@ -161,6 +161,24 @@ def _make_changelog_topics(
                     f"(cleanup.policy={found.config.get('cleanup.policy', 'delete')}), so it "
                     "would lose state as records age: set its cleanup.policy to compact"
                 )
+
+
+def _check_refills(application: Application, log: Log) -> None:
+    """Raise TopologyError for a topic that a store is restored from, and that loses the last values of keys."""
+    topics = log.topics()
+    unlimited = "-1" if log.keeps_records else "limited"
+    for each in (each for part in application.program.subtopologies for each in part.read_only_stores):
+        topic = each.source.topics[0]
+        config = topics[topic].config
+        policy = config.get("cleanup.policy", "delete")
+        keeps_all = config.get("retention.ms", unlimited) == config.get("retention.bytes", "-1") == "-1"
+        if policy != "compact" and not keeps_all:
+            raise TopologyError(
+                f"store {each.store.name!r} is restored from topic {topic!r}, which loses the last values of keys as "
+                f"they age (cleanup.policy={policy}): set its cleanup.policy to compact. Or, for a table of the DSL, "
+                "leave reuse_ktable_source_topics out of the setting 'topology_optimization': then the store has a "
+                "changelog topic of its own"
+            )
 
 
 def _check_sinks(application: Application, log: Log) -> None:

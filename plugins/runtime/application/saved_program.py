@@ -50,3 +50,15 @@ def gone_stores(note: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the parked stores of sub-topologies that are gone."""
     gone = note.get("gone", {})
     return tuple(sorted(name for name, each in note.get("parked", {}).items() if each["subtopology"] in gone))
+
+
+def drop_store(note: Note, number: str, name: str) -> None:
+    """Change a note so that a store of this name starts afresh in the next program."""
+    note.setdefault("lives", {})[name] = note.get("lives", {}).get(name, 0) + 1
+    if note.get("parked", {}).pop(name, None) is None:
+        each = note["fingerprint"]["subtopologies"][number]
+        del each["stores"][name]
+        # Versions that name no layout still have it in their history.
+        each.setdefault("dropped", []).append(name)
+    if not any(each["subtopology"] == number for each in note.get("parked", {}).values()):
+        note.get("gone", {}).pop(number, None)

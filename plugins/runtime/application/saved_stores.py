@@ -12,7 +12,7 @@ from penstock.plugins.changelogs.topic import changelog_topic
 from penstock.settings.application import Application
 
 from .compatibility import missed
-from .saved_program import Note, read_note, saved_subtopologies, write_note
+from .saved_program import drop_store, read_note, saved_subtopologies, write_note
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def drop_stores(application: Application, log: Log, names: Sequence[str], check_
     )
     for name in names:
         _check_known(application.id, name, list(known), "store")
-        _drop(note, known[name], name)
+        drop_store(note, known[name], name)
     check_lease()
     write_note(application.id, log, note)
     # If this process is killed before a topic is deleted, the tasks empty that topic.
@@ -90,17 +90,6 @@ def drop_stores(application: Application, log: Log, names: Sequence[str], check_
         if topic in topics and topics[topic].internal:
             check_lease()
             log.delete_topic(topic)
-
-
-def _drop(note: Note, number: str, name: str) -> None:
-    note.setdefault("lives", {})[name] = note.get("lives", {}).get(name, 0) + 1
-    if note.get("parked", {}).pop(name, None) is None:
-        each = note["fingerprint"]["subtopologies"][number]
-        del each["stores"][name]
-        # Versions that name no layout still have it in their history.
-        each.setdefault("dropped", []).append(name)
-    if not any(each["subtopology"] == number for each in note.get("parked", {}).values()):
-        note.get("gone", {}).pop(number, None)
 
 
 def _check_known(application_id: str, name: str, known: Sequence[str], what: str) -> None:
