@@ -19,7 +19,8 @@ class Column:
     """One aggregate of several. Its state begins as None, which also means that nothing was taken.
 
     `take` gets the state and what is taken of a value, `merge` the states of two sessions, the earlier end first.
-    `result` makes what the table has of the state. A part of None is left out.
+    `result` makes what the table has of the state. A part of None is left out. `remove` gets the state and what was
+    taken of a value before; None: it cannot be undone.
     """
 
     part: Part
@@ -27,15 +28,23 @@ class Column:
     merge: Callable[[Any, Any], Any]
     empty: Any = None
     result: Callable[[Any], Any] | None = None
+    remove: Callable[[Any, Any], Any] | None = None
 
     def taken(self, state: Any, value: Any) -> Any:
         """Return the state with a value in it."""
+        found = self._part_of(value)
+        return state if found is None else self.take(state, found)
+
+    def removed(self, state: Any, value: Any) -> Any:
+        """Return the state without a value that was in it."""
+        found = self._part_of(value)
+        return state if found is None or state is None or self.remove is None else self.remove(state, found)
+
+    def _part_of(self, value: Any) -> Any:
         part = self.part
         if isinstance(part, str):
-            found = value[part] if isinstance(value, Mapping) else getattr(value, part)
-        else:
-            found = value if part is None else part(value)
-        return state if found is None else self.take(state, found)
+            return value[part] if isinstance(value, Mapping) else getattr(value, part)
+        return value if part is None else part(value)
 
     def merged(self, one: Any, other: Any) -> Any:
         """Return the state of two sessions."""
@@ -50,12 +59,21 @@ class Column:
 
 def sum_of(part: Part = None) -> Column:
     """Add up; 0 if there is nothing."""
-    return _column("sum_of", part, lambda state, value: value if state is None else state + value, _add, 0)
+    return _column(
+        "sum_of",
+        part,
+        lambda state, value: value if state is None else state + value,
+        _add,
+        0,
+        remove=lambda state, value: state - value,
+    )
 
 
 def count_of(part: Part = None) -> Column:
     """Count the values that are not None."""
-    return _column("count_of", part, lambda state, value: (state or 0) + 1, _add, 0)
+    return _column(
+        "count_of", part, lambda state, value: (state or 0) + 1, _add, 0, remove=lambda state, value: state - 1
+    )
 
 
 def max_of(part: Part = None) -> Column:
@@ -86,6 +104,7 @@ def mean_of(part: Part = None) -> Column:
         lambda state, value: [value, 1] if state is None else [state[0] + value, state[1] + 1],
         lambda one, other: [one[0] + other[0], one[1] + other[1]],
         result=lambda state: state[0] / state[1],
+        remove=lambda state, value: None if state[1] == 1 else [state[0] - value, state[1] - 1],
     )
 
 
@@ -118,6 +137,10 @@ class Columns:
         """Return the states with a value in them."""
         return {name: column.taken(states.get(name), value) for name, column in self.by_name.items()}
 
+    def removed(self, states: Mapping[str, Any], value: Any) -> dict[str, Any]:
+        """Return the states without a value that was in them."""
+        return {name: column.removed(states.get(name), value) for name, column in self.by_name.items()}
+
     def merged(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
         """Return the states of two sessions."""
         return {name: column.merged(one.get(name), other.get(name)) for name, column in self.by_name.items()}
@@ -127,6 +150,17 @@ class Columns:
         if states is None:
             return None
         return {name: column.shown(states.get(name)) for name, column in self.by_name.items()}
+
+
+def removable(columns: Columns) -> Columns:
+    """Return columns of a grouped table. Raises TopologyError for those that cannot be taken back."""
+    wrong = [name for name, column in columns.by_name.items() if column.remove is None]
+    if wrong:
+        raise TopologyError(
+            f"agg: {', '.join(wrong)} cannot be taken back when a row changes or leaves its group; a grouped table has "
+            "sum_of, count_of and mean_of, and aggregate(initializer, adder, subtractor) for functions of your own"
+        )
+    return columns
 
 
 def columns_of(columns: Mapping[str, Any]) -> Columns:
@@ -149,10 +183,11 @@ def _column(
     merge: Callable[[Any, Any], Any],
     empty: Any = None,
     result: Callable[[Any], Any] | None = None,
+    remove: Callable[[Any, Any], Any] | None = None,
 ) -> Column:
     if part is not None and not isinstance(part, str):
         check_function(verb, part, "value", what="field or function")
-    return Column(part, take, merge, empty, result)
+    return Column(part, take, merge, empty, result, remove)
 
 
 def _add(one: Any, other: Any) -> Any:

@@ -90,3 +90,39 @@ def test_headers_of_the_last_update_leave_with_it() -> None:
         driver.pipe("in", "a", "x", timestamp=12)
         (record,) = driver.read_all("out")
         assert (record.value, record.timestamp, record.headers) == (2, 2, (("h", b"2"), ("none", None)))
+
+
+@pytest.mark.parametrize("reopen", [False, True])
+@pytest.mark.parametrize("by_window", [False, True])
+def test_updates_leave_while_nothing_arrives(by_window: bool, reopen: bool) -> None:
+    """After 20 s without an update, time goes on with the wall clock; what is decided outlasts the task."""
+    builder = StreamsBuilder()
+    grouped = builder.stream("in").group_by_key()
+    if by_window:
+        windows = grouped.windowed_by(tumbling("10s", grace="0s")).count("n")
+        stream = windows.suppress("window_closes", idle="20s", name="wait").to_stream(
+            lambda key, n: key.key, with_key=True
+        )
+    else:
+        stream = grouped.count("n").suppress("7s", idle="20s", name="wait").to_stream()
+    stream.to("out", key_serde="str", value_serde="int")
+    with TopologyTestDriver(Application("app", builder), reopen_tasks=reopen) as driver:
+
+        def left() -> list[tuple[str, int]]:
+            return [(each.key, each.value) for each in driver.read_all("out")]
+
+        driver.pipe("in", "a", "x", timestamp=3_000)
+        for _ in range(3):
+            driver.advance_wall_clock("5s")
+        driver.pipe("in", "a", "x", timestamp=4_000)  # not idle: it begins again
+        for _ in range(3):
+            driver.advance_wall_clock("5s")
+        assert left() == []
+        driver.advance_wall_clock("5s")
+        assert left() == [("a", 2)]
+        driver.pipe("in", "b", "x", timestamp=5_000)  # behind the time that has passed since: a window is closed
+        assert left() == ([] if by_window else [("b", 1)])
+        assert driver.dropped_records() == by_window
+        driver.pipe("in", "b", "x", timestamp=23_500)
+        driver.advance_wall_clock("1h")
+        assert left() == [("b", 1 if by_window else 2)]

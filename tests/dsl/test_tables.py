@@ -6,9 +6,11 @@ import random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from penstock import Application, TopologyError, ValueTransformer, key_value_store, versioned_store
-from penstock.plugins.dsl import StreamsBuilder
+from penstock.plugins.dsl import StreamsBuilder, collect_of, count_of, mean_of, min_of, sum_of
 from penstock.plugins.testing import TopologyTestDriver
 
 from .interleaving import InterleavingDriver, folded
@@ -145,3 +147,41 @@ def test_a_group_gets_one_update_where_its_row_stays_and_else_loses_before_it_ge
             ("y", "+y3"),
             ("y", "+y3-y3"),
         ]
+
+
+_ROWS = st.lists(
+    st.tuples(
+        st.sampled_from("abc"),
+        st.none() | st.fixed_dictionaries({"group": st.sampled_from("xy"), "n": st.none() | st.integers(-5, 5)}),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=40)
+@given(rows=_ROWS)
+def test_several_aggregates_of_groups_are_those_of_the_rows_there_are(rows: list[tuple[str, Any]]) -> None:
+    builder = StreamsBuilder()
+    groups = builder.table("in", value_serde="json").group_by(lambda row: row["group"], name="groups")
+    made = groups.agg("all", total=sum_of("n"), rows=count_of(lambda row: row), some=count_of("n"), mean=mean_of("n"))
+    made.to_stream().to("out", value_serde="json")
+    table: dict[str, Any] = {}
+    sent: dict[str, Any] = {}
+    with TopologyTestDriver(builder) as driver:
+        for key, row in rows:
+            driver.pipe("in", key, row, timestamp=0)
+            table[key] = row
+            sent |= {record.key: record.value for record in driver.read_all("out")}
+            for group, found in sent.items():
+                inside = [row["n"] for row in table.values() if row is not None and row["group"] == group]
+                some = [n for n in inside if n is not None]
+                assert found == {
+                    "total": sum(some), "rows": len(inside), "some": len(some),
+                    "mean": sum(some) / len(some) if some else None,
+                }  # fmt: skip
+
+
+def test_what_cannot_be_taken_back_is_no_aggregate_of_groups() -> None:
+    groups = StreamsBuilder().table("in").group_by(lambda row: row["group"])
+    with pytest.raises(TopologyError, match="agg: low, all cannot be taken back when a row changes or leaves"):
+        groups.agg("all", total=sum_of("n"), low=min_of("n"), all=collect_of("n"))

@@ -15,6 +15,7 @@ from penstock.plugins.dsl import (
     SessionWindowedKStream,
     StreamsBuilder,
     TimeWindowedKStream,
+    count_of,
     hopping,
     sessions,
     sum_of,
@@ -146,6 +147,8 @@ def tables(clicks: KStream[str, Click], users: KTable[str, User], counts: KTable
     assert_type(by_region, KTable[str, int])
     assert_type(counts.suppress("1m"), KTable[str, int])
     assert_type(clicks.group_by_key().agg("sums", total=sum_of("ms")), KTable[str, dict[str, Any]])
+    grouped = users.group_by(lambda user: user.region)
+    assert_type(grouped.agg("ages", rows=count_of()), KTable[str, dict[str, Any]])
 
     users.join(counts, lambda user, count: user.nme)  # type: ignore[attr-defined]
     users.left_join(counts, lambda user, count: count + 1)  # type: ignore[operator]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -14,7 +15,8 @@ from penstock.serde import Serde
 
 from ..tables.buffered import Buffered
 from .operator import Operator, Run, new
-from .own_time import OwnTime
+from .own_time import IdleClock, OwnTime
+from .updates import LATE
 
 _OF_RECORD = 28
 """About how many bytes an update takes beside its key, values and headers."""
@@ -26,7 +28,9 @@ class Suppress(Operator):
     The time of a key is that of the first update that was kept, or with `by_window` the end of its window. Updates
     leave by time, then the bytes of their keys. With `drops_tombstones`, deletions do not leave. `max_records` and
     `max_bytes` bound the buffer: if it has more, the oldest leave early, or with `stops_when_full` the record fails.
-    Which keys wait, and since when, is in memory, too. Kafka Streams: KTableSuppressProcessorSupplier.
+    `idle_ms`: after so long without an update, time goes on with the wall clock; an update of a window that has left is
+    late then, and dropped. Which keys wait, and since when, is in memory, too. Kafka Streams:
+    KTableSuppressProcessorSupplier.
     """
 
     def __init__(
@@ -41,6 +45,7 @@ class Suppress(Operator):
         max_records: int | None = None,
         max_bytes: int | None = None,
         stops_when_full: bool = False,
+        idle_ms: int | None = None,
     ) -> None:
         self._store_name = store
         self._keys: Serde[Any] = resolve_serde(key_serde, None, f"store {store!r}: key_serde")
@@ -51,29 +56,54 @@ class Suppress(Operator):
         self._max_records = max_records
         self._max_bytes = max_bytes
         self._stops_when_full = stops_when_full
+        self._idle_ms = idle_ms
+        self._idle: IdleClock | None = None
+        self._time: OwnTime | None = None
+        self._let_go_until: Callable[[int], None] | None = None
         self._places: list[tuple[int, bytes]] = []
         self._sizes: dict[bytes, int] = {}
         self._bytes = 0
 
     def init(self, context: ProcessorContext) -> None:
-        """Read which keys wait."""
+        """Read which keys wait; watch for idle input."""
         super().init(context)
         with context.get_store(self._store_name).all() as entries:
             for raw, entry in entries:
                 self._places.append((entry.time, raw))
                 self._note_size(raw, entry)
         heapify(self._places)
+        if self._idle_ms is not None:
+            assert self._time is not None
+            self._idle = IdleClock(context, self._idle_ms, self._time, self._move)
+
+    def _move(self, time: int) -> None:
+        assert self._time is not None and self._let_go_until is not None
+        self._time.move(time)
+        self._let_go_until(time - self._wait_ms)
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
         store = context.get_store(self._store_name)
-        get, put, key_bytes, time = store.get, store.put, self._keys.serialize, OwnTime(context)
+        get, put, key_bytes = store.get, store.put, self._keys.serialize
+        time = self._time = OwnTime(context)
         by_window, wait, places, let_go = self._by_window, self._wait_ms, self._places, self._compile_let_go(context)
+        is_watched, drop = self._idle_ms is not None, context.metrics.drop
         is_bounded = self._max_records is not None or self._max_bytes is not None
         sizes, note_size = self._sizes, self._note_size
 
+        def let_go_until(time: int) -> None:
+            while places and places[0][0] <= time:
+                let_go()
+
+        self._let_go_until = let_go_until
+
         def run(record: Record) -> None:
             key, (value, old), timestamp, headers = record
+            if is_watched:
+                self._note_arrival()
+                if by_window and key[2] <= time.now - wait:
+                    drop(LATE)
+                    return
             raw = key_bytes(key)
             before = get(raw)
             if before is None:
@@ -88,13 +118,15 @@ class Suppress(Operator):
                 sizes[raw] = 0
             if timestamp > time.now:
                 time.move(timestamp)
-            until = time.now - wait
-            while places and places[0][0] <= until:
-                let_go()
+            let_go_until(time.now - wait)
             if is_bounded and self._is_full():
                 self._make_room(context.node, let_go)
 
         return run
+
+    def _note_arrival(self) -> None:
+        assert self._idle is not None
+        self._idle.note_arrival()
 
     def _compile_let_go(self, context: ProcessorContext) -> Any:
         """Return the function that removes the first update, and forwards it."""

@@ -15,6 +15,7 @@ from ..graph.step import ProcessorStep, Step
 from ..graph.writer import RepartitionNames, Writer
 from ..nodes.table_aggregate import TableAggregate, TableReduce
 from ..serdes import Default, Serdes, value_of_internal_topic
+from ..several import Column, columns_of, removable
 from ..state import Materialized, StoreLike, StoreOptions, materialized
 from ..streams.base import Flow, K, V
 from .change_serde import ChangeSerde
@@ -125,6 +126,39 @@ class KGroupedTable(Generic[K, V]):
             },
         )
         return made
+
+    def agg(
+        self, store: StoreLike | None = None, *, name: str | None = None, **columns: Column
+    ) -> KTable[K, dict[str, Any]]:
+        """Make several aggregates of each group at once; the table's values are dicts.
+
+        Each is a `sum_of`, `count_of` or `mean_of` a field (its name, or a function of the value), since these can be
+        taken back when a row changes or leaves its group. A group that has lost all its rows has those of nothing: a
+        sum and a count of 0, a mean of None. The store has the aggregates in the serde of the state (msgpack).
+
+        >>> from penstock.plugins.dsl import StreamsBuilder, count_of, mean_of
+        >>> from penstock.plugins.testing import TopologyTestDriver
+        >>> builder = StreamsBuilder()
+        >>> people = builder.table("people", value_serde="json")
+        >>> by_city = people.group_by(lambda row: row["city"], name="by-city")
+        >>> by_city.agg("cities", rows=count_of(), age=mean_of("age")).to_stream().to("out", value_serde="json")
+        >>> with TopologyTestDriver(builder) as driver:
+        ...     driver.pipe("people", "anna", {"city": "Ghent", "age": 30})
+        ...     driver.pipe("people", "ben", {"city": "Ghent", "age": 40})
+        ...     driver.pipe("people", "anna", {"city": "Ghent", "age": 31})
+        ...     [record.value for record in driver.read_all("out")]
+        [{'rows': 1, 'age': 30.0}, {'rows': 2, 'age': 35.0}, {'rows': 2, 'age': 35.5}]
+        """
+        checked = removable(columns_of(columns))
+        functions = {
+            "initializer": checked.initial,
+            "adder": lambda key, states, value: checked.taken(states, value),
+            "subtractor": lambda key, states, value: checked.removed(states, value),
+        }
+        made: KTable[K, Any] = self._aggregated(
+            "agg", "KTABLE-AGGREGATE-", store, name, {}, None, TableAggregate, functions
+        )
+        return made.map_values(checked.shown)
 
     def _function(self, verb: str, what: str, function: Any, with_key: bool) -> Callable[[Any, Any, Any], Any]:
         arguments = ("key", "aggregate", "value") if with_key else ("aggregate", "value")

@@ -38,6 +38,7 @@ class Suppression(TableBase[K, V]):
         max_records: int | None = None,
         max_bytes: int | None = None,
         when_full: str | None = None,
+        idle: Duration | None = None,
         name: str | None = None,
         logged: bool = True,
     ) -> KTable[K, V]:
@@ -51,7 +52,11 @@ class Suppression(TableBase[K, V]):
         The buffer is a store, `NAME-store`. `max_records` and `max_bytes` (about what keys, values and headers take)
         bound it. When it is full, `when_full="emit_early"` lets the oldest go and `"stop"` fails; a window cannot go
         before it closes, so there it is "stop".
-        Semantics: Kafka Streams' `suppress` (KIP-328).
+        Stream time moves only with updates. `idle="30s"` lets it go on with the wall clock after so long without any,
+        as `windowed_by(..., idle=)` does: what is decided is committed with the task, so a crash changes nothing, but
+        to process everything again may have other results. An update of a window that has left already is then dropped
+        and counted (`late`).
+        Semantics: Kafka Streams' `suppress` (KIP-328), which has no `idle`.
 
         ::
 
@@ -83,6 +88,7 @@ class Suppression(TableBase[K, V]):
             "max_records": max_records,
             "max_bytes": max_bytes,
             "stops_when_full": full == "stop",
+            "idle_ms": None if idle is None else max(1, duration_ms(idle, "suppress: idle")),
         }
         self.recorder.add(step, self.flow.step)
         flow = Flow(step, self.flow.serdes, self.flow.sources)
