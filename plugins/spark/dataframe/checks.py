@@ -23,8 +23,6 @@ def check_application(application: Any) -> None:
     """
     if not isinstance(application, Application):
         raise ConfigError(f"transform: expected an Application, found {application!r}: Application(ID, topology)")
-    for problem in _problems(application):
-        raise TopologyError(f"application {application.id!r} cannot run as an operator of a Spark pipeline: {problem}")
     name = application.settings.changelog.partition(":")[0]
     if name in _UNSUITED_CHANGELOGS:
         raise ConfigError(
@@ -33,6 +31,8 @@ def check_application(application: Any) -> None:
             f"Spark pipeline, because {_UNSUITED_CHANGELOGS[name]}; name a place that all workers reach, "
             "for instance changelog='directory:s3://bucket/folder'"
         )
+    for problem in _problems(application):
+        raise TopologyError(f"application {application.id!r} cannot run as an operator of a Spark pipeline: {problem}")
 
 
 def _problems(application: Application) -> Iterable[str]:
