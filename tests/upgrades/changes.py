@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock import IntSerde
+from penstock import IntSerde, list_store, lru_map, session_store, versioned_store, window_store
 from penstock.extractors import wall_clock_timestamp
 from penstock.handlers import DeadLetter, skip
+from penstock.store import StoreBuilder
 
 from .versions import Flow, Table, Version, store
 from .world import Command
@@ -79,6 +80,22 @@ def setting(**settings: Any) -> Version:
     return Version(settings=settings)
 
 
+def window(**options: Any) -> StoreBuilder:
+    return window_store("counts", **{"retention": "1d", "window_size": "1s", **options})
+
+
+def session(**options: Any) -> StoreBuilder:
+    return session_store("counts", **{"retention": "1d", **options})
+
+
+def versioned(history: str = "1d", **options: Any) -> StoreBuilder:
+    return versioned_store("counts", history_retention=history, **options)
+
+
+def lru(max_entries: int = 1_000) -> StoreBuilder:
+    return lru_map("counts", max_entries=max_entries)
+
+
 BASE = Version()
 TIMESTAMPED = stores(store(timestamped=True))
 UNLOGGED = stores(store(logged=False))
@@ -91,6 +108,7 @@ BY_KEY = with_flow(repartition={})
 TABLE = Table(store("table", value_serde="str"))
 
 OTHER_SERDE = Refused("old entries could not be found or read", "store 'counts' was written with")
+OTHER_KIND = Refused("its entries could not be read", "store 'counts'")
 NOT_MISSED = GoesOn("comes back as it was")
 MISSED = Refused("it has missed updates; choose to have it stale or empty", "store 'counts'.*missed.*penstock stores")
 PARKED = GoesOn("continues; the removed store is parked")
@@ -172,6 +190,55 @@ CHANGES: dict[str, list[Change]] = {
             flows(Flow(), STATELESS_RETURNS),
             flows(replace(Flow(), stores=()), replace(RETURNS, stores=(store(),))),
             Refused("its content belongs to the other tasks", f"store 'counts' was in sub-topology 0.*{NUMBERED}"),
+        ),
+    ],
+    "Kinds of stores": [
+        *(
+            Change(f"`headers` of {name}", plain, headers)
+            for name, plain, headers in (
+                ("a key-value store", BASE, stores(store(headers=True))),
+                ("a window store", stores(window()), stores(window(headers=True))),
+                ("a session store", stores(session()), stores(session(headers=True))),
+            )
+        ),
+        Change("`headers` of a store that was `timestamped`", TIMESTAMPED, stores(store(headers=True))),
+        Change("`timestamped` of a window store", stores(window()), stores(window(timestamped=True))),
+        Change("`cached`", BASE, stores(store(cached=True))),
+        Change("`retention` of a window store", stores(window()), stores(window(retention="7d"))),
+        Change("`window_size` of a window store", stores(window()), stores(window(window_size="2s"))),
+        Change("`retention` of a session store", stores(session()), stores(session(retention="7d"))),
+        Change("`history_retention` and `grace`", stores(versioned()), stores(versioned(history="7d", grace="1d"))),
+        Change("`max_entries` of a map", stores(lru()), stores(lru(max_entries=2_000))),
+        Change(
+            "`retain_duplicates` of a window store",
+            stores(window()),
+            stores(window(retain_duplicates=True)),
+            OTHER_KIND,
+        ),
+        *(
+            Change(f"{name} in place of a key-value store", BASE, stores(kind), OTHER_KIND)
+            for name, kind in (
+                ("a window store", window()),
+                ("a session store", session()),
+                ("a versioned store", versioned()),
+                ("a list store", list_store("counts")),
+                ("a map with a bounded size", lru()),
+            )
+        ),
+        *(
+            Change(
+                f"one less, {name}, and nothing is processed meanwhile",
+                stores(kind),
+                STATELESS,
+                PARKED,
+                NOT_MISSED,
+                quiet=True,
+            )
+            for name, kind in (
+                ("a window store", window()),
+                ("a versioned store", versioned()),
+                ("a list store", list_store("counts")),
+            )
         ),
     ],
     "Processors and sinks": [

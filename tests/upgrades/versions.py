@@ -12,12 +12,12 @@ from penstock import (
     Application,
     Processor,
     Record,
-    TimestampedKeyValueStore,
     Topology,
-    ValueAndTimestamp,
     key_value_store,
 )
 from penstock.store import StoreBuilder
+
+from .counting import add_one
 
 
 def store(name: str = "counts", **options: Any) -> StoreBuilder:
@@ -107,8 +107,7 @@ def _add(topology: Topology, flow: Flow) -> None:
         topology.add_repartition(name, last, **options)
         last = name
     counter = flow.counter or f"{flow.name}-count"
-    names = tuple(each.name for each in flow.stores)
-    topology.add_processor(counter, Count, last, stores=flow.stores, names=names, ticks=flow.timers)
+    topology.add_processor(counter, Count, last, stores=flow.stores, kept=flow.stores, ticks=flow.timers)
     last = counter
     for each in flow.after:
         topology.add_processor(each, Pass, last)
@@ -125,8 +124,9 @@ class Pass(Processor):
 class Count(Processor):
     """Counts each key in every store that it has, and sends on the counts."""
 
-    def __init__(self, names: tuple[str, ...], ticks: tuple[str, ...]) -> None:
-        self.names, self.ticks = names, ticks
+    def __init__(self, kept: tuple[StoreBuilder, ...], ticks: tuple[str, ...]) -> None:
+        self.specs = {each.name: each for each in kept}
+        self.names, self.ticks = tuple(self.specs), ticks
 
     def init(self, context: Any) -> None:
         super().init(context)
@@ -140,15 +140,7 @@ class Count(Processor):
         self.context.forward(record.with_value(" ".join(map(str, counted))))
 
     def count(self, name: str, key: Any, now: int) -> int:
-        found = self.context.get_store(name)
-        if isinstance(found, TimestampedKeyValueStore):
-            before = found.get(key)
-            counted = (before.value if before else 0) + 1
-            found.put(key, ValueAndTimestamp(counted, now))
-        else:
-            counted = (found.get(key) or 0) + 1
-            found.put(key, counted)
-        return int(counted)
+        return add_one(self.context.get_store(name), self.specs[name], key, now)
 
 
 class Fill(Processor):

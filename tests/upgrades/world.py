@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from penstock import ValueAndTimestamp
 from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.logs.local.catalogue import Topic
 from penstock.plugins.runtime.application.changelog_move import move_changelog
@@ -23,6 +22,7 @@ from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.testing.contracts.log_tests import read
 from penstock.record import OutputBatch, TopicPartition
 
+from .counting import counts
 from .versions import Flow, Version
 
 TOPICS = {"orders": 2, "orders-eu": 2, "returns": 2, "rates": 2, "prices": 2}
@@ -84,7 +84,6 @@ class World:
         with ExitStack() as stack:
             prepared = prepare(application, self.log)
             application = prepared.application
-            application = prepared.application
             resources = ProcessResources(wait=lambda seconds: None)
             stack.callback(resources.close)
             workers = []
@@ -109,8 +108,7 @@ class World:
             found = [(name, each) for worker in workers if worker.task for name, each in worker.task.stores.items()]
             for name, content in [*found, *resources.global_stores(application).items()]:
                 so_far = contents.setdefault(name, {})
-                for key, value in content.all():  # type: ignore[attr-defined]
-                    value = value.value if isinstance(value, ValueAndTimestamp) else value
+                for key, value in counts(content):
                     so_far[key] = so_far[key] + value if key in so_far else value
         self.now += TICK_MS + TICK_MS // 2
         return contents
