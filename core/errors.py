@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .record import TopicPartition
+
 
 class PenstockError(Exception):
     """Base of all errors that penstock raises on purpose."""
@@ -67,7 +69,12 @@ class ChangelogError(PenstockError):
 
 
 class LogError(PenstockError):
-    """The log (topics, positions, commits) cannot be used."""
+    """The log (topics, positions, commits) cannot be used.
+
+    `partition`: the one whose error it is, where a call reads several; else None.
+    """
+
+    partition: TopicPartition | None = None
 
 
 class LeaseHeldError(LogError):

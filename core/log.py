@@ -9,6 +9,7 @@ from math import inf
 from typing import ClassVar, Protocol
 
 from .errors import UnknownTopicError
+from .follower import Follower
 from .record import OutputBatch, RecordBatch, TopicPartition
 
 ENGINE_STATE_BYTES = 2_000
@@ -168,6 +169,13 @@ class LogRecords(ABC):
         `end`. Otherwise continue at the last batch's `next_offset`, which may skip offsets without a record, up to
         `end`. Raises OffsetOutOfRangeError when `offset` was deleted or is after the end of the log.
         """
+
+    def follow(self) -> Follower | None:
+        """Return a new follower; None: this log has none of its own, and is followed by `end_offsets` and `fetch`.
+
+        A log overrides this where asking for the ends every few milliseconds is expensive.
+        """
+        return None
 
     @abstractmethod
     def append(self, batch: OutputBatch) -> None:

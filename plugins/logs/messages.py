@@ -79,11 +79,13 @@ def lease_lost(application_id: str, owner: str) -> FencedError:
 
 def out_of_range(partition: TopicPartition, offset: int, start: int, end: int) -> OffsetOutOfRangeError:
     """Return the error for an offset that the log does not have."""
-    return OffsetOutOfRangeError(
+    error = OffsetOutOfRangeError(
         f"offset {offset} of topic {partition.topic!r} partition {partition.partition} is out of range: the log has "
         f"offsets from {start} up to, not including, {end} (how long it keeps records is the topic's `retention.ms` "
         "and `retention.bytes`)"
     )
+    error.partition = partition
+    return error
 
 
 @contextmanager

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import LogError
+from penstock.follower import Follower
 from penstock.log import Lease, Log, TaskCommitter, TopicInfo
 from penstock.record import OutputBatch, RecordBatch, TopicPartition
 
+from ..following import FetchFollower
 from ..messages import out_of_range
 from ..topics import check_new_topic
 from . import rows
@@ -119,6 +121,10 @@ class LocalLog(Log):
             end = min(end, has.end)
             with naming_damage(storage, *partition):
                 return fetch(storage.environment, transaction, topic_id, partition, offset, end, max_bytes)
+
+    def follow(self) -> Follower:
+        """Return a follower that looks for new transactions of any process, every few milliseconds."""
+        return FetchFollower(self, lambda: self._storage.environment.last_transaction())
 
     def append(self, batch: OutputBatch) -> None:
         """Produce outside any task; durable when it returns."""

@@ -1,0 +1,263 @@
+"""The part of `LogContract` about followers: exactly the committed records, in order, whatever is paused or moved."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from penstock.clock import ManualClock
+from penstock.errors import LogError, OffsetOutOfRangeError, UnknownTopicError
+from penstock.follower import Follower
+from penstock.log import Commit, Log, TaskCommitter
+from penstock.plugins.runtime.following import open_follower
+from penstock.record import OutputBatch, TopicPartition
+
+from .histories import run_histories
+from .log_tests import LogTests, output, read, settled_ends
+
+_TOPICS = {"one": 2, "two": 2}
+_PARTITIONS = [TopicPartition(topic, number) for topic, count in _TOPICS.items() for number in range(count)]
+_some = st.sets(st.sampled_from(_PARTITIONS), min_size=1)
+
+Read = dict[TopicPartition, list[tuple[int, bytes | None]]]
+"""Offsets and values by partition."""
+
+
+def records_in(log: Log, partition: TopicPartition, offset: int = 0) -> list[tuple[int, bytes | None]]:
+    """Return the committed offsets and values of a partition by `fetch`."""
+    end = settled_ends(log, [partition])[partition]
+    return [(each.offset, each.value) for each in read(log, partition, offset, end)]
+
+
+def poll_into(follower: Follower, found: Read, positions: dict[TopicPartition, int], seconds: float, most: int) -> None:
+    """Poll, check the contract of each batch, and move `positions`."""
+    ends_before = {each: positions[each] for each in positions}
+    for batch in follower.poll(seconds, most):
+        partition = TopicPartition(batch.topic, batch.partition)
+        assert partition in positions, "a partition that is not read"
+        columns = [batch.offsets, batch.keys, batch.values, batch.timestamps, batch.headers or batch.keys]
+        assert {len(column) for column in columns} == {len(batch)}, "columns of different lengths"
+        position = positions[partition]
+        assert batch.next_offset > position, "a batch that moves nothing"
+        if len(batch):
+            assert position <= batch.offsets[0] and batch.offsets[-1] < batch.next_offset
+        found.setdefault(partition, []).extend(zip(batch.offsets, batch.values, strict=True))
+        positions[partition] = batch.next_offset
+    ends = follower.ends()
+    assert all(ends[each] >= positions[each] >= before for each, before in ends_before.items())
+
+
+def follow_until(follower: Follower, positions: dict[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> Read:
+    """Poll until the positions are at `ends`; return what came."""
+    found: Read = {}
+    deadline = time.monotonic() + 60
+    while any(positions[each] < end for each, end in ends.items()):
+        assert time.monotonic() < deadline, f"only up to {positions}, not {ends}"
+        poll_into(follower, found, positions, 0.2, 100)
+    return found
+
+
+class FollowingTests(LogTests):
+    """Followers: records as they come, pauses, and errors of one partition."""
+
+    def test_a_record_that_comes_ends_the_wait(self, log: Log) -> None:
+        """And a poll that waits for nothing ends in time."""
+        log.create_topic("t", 2)
+        partition, other = TopicPartition("t", 0), TopicPartition("t", 1)
+        with closing(open_follower(log)) as follower:
+            follower.add({partition: 0, other: 0})
+            assert follower.poll(0.01, 10) == []
+            for number in range(3):
+                log.append(OutputBatch("t", [b"k"], [b"%d" % number], [0], None, [[0]]))
+                began = time.monotonic()
+                batches = [each for each in follower.poll(30, 10) if len(each)]
+                while not batches:
+                    batches = [each for each in follower.poll(30, 10) if len(each)]
+                assert time.monotonic() - began < 20
+                assert [value for batch in batches for value in batch.values] == [b"%d" % number]
+
+    def test_about_as_many_records_as_asked_for(self, log: Log) -> None:
+        """The others come next, and no partition waits for the end of another."""
+        log.create_topic("t", 2)
+        for number in range(2):
+            log.append(OutputBatch("t", [b"k"] * 5000, [b"v"] * 5000, [0] * 5000, None, [[number]] * 5000))
+        positions = {TopicPartition("t", number): 0 for number in range(2)}
+        with closing(open_follower(log)) as follower:
+            follower.add(positions)
+            found: Read = {}
+            while sum(map(len, found.values())) < 10_000:
+                before = sum(map(len, found.values()))
+                poll_into(follower, found, positions, 1, 300)
+                assert sum(map(len, found.values())) - before <= 600
+        for partition, records in found.items():
+            assert records == records_in(log, partition)
+
+    def test_an_error_of_one_partition_leaves_the_others_alone(self, log: Log) -> None:
+        """It names the partition, until that is removed; then the partition may be added again."""
+        log.create_topic("t", 3)
+        partitions = [TopicPartition("t", number) for number in range(3)]
+        log.append(OutputBatch("t", [b"k"] * 9, [b"v"] * 9, [0] * 9, None, [[0], [1], [2]] * 3))
+        ends = settled_ends(log, partitions)
+        for bad in (ends[partitions[1]] + 5, -1):
+            with closing(open_follower(log)) as follower:
+                positions = {partitions[0]: 0, partitions[2]: 1}
+                follower.add({**positions, partitions[1]: bad})
+                found: Read = {}
+                for _ in range(2):
+                    with pytest.raises(OffsetOutOfRangeError, match=rf"{bad}\D") as caught:
+                        while True:
+                            poll_into(follower, found, positions, 1, 100)
+                    assert caught.value.partition == partitions[1]
+                follower.remove([partitions[1]])
+                follower.add({partitions[1]: 1})
+                positions[partitions[1]] = 1
+                more = follow_until(follower, positions, ends)
+                for each, start in zip(partitions, (0, 1, 1), strict=True):
+                    assert found.get(each, []) + more.get(each, []) == records_in(log, each, start)
+
+    def test_a_topic_that_is_not_there_is_not_followed(self, log: Log) -> None:
+        """`add` refuses it, and `poll` reports one that was deleted, with the partition."""
+        log.create_topic("t", 1)
+        log.create_topic("gone", 1)
+        kept, gone = TopicPartition("t", 0), TopicPartition("gone", 0)
+        with closing(open_follower(log)) as follower:
+            with pytest.raises(UnknownTopicError, match="nowhere"):
+                follower.add({TopicPartition("nowhere", 0): 0})
+            with pytest.raises(LogError, match="partition 7"):
+                follower.add({TopicPartition("t", 7): 0})
+            positions = {kept: 0}
+            follower.add({kept: 0, gone: 0})
+            assert follower.poll(0, 10) == []
+            log.delete_topic("gone")
+            with pytest.raises(UnknownTopicError, match="gone") as caught:
+                while True:
+                    follower.poll(1, 10)
+            assert caught.value.partition == gone
+            follower.remove([gone])
+            log.append(output("t", 3))
+            assert len(follow_until(follower, positions, settled_ends(log, [kept]))[kept]) == 3
+            assert follower.ends() == positions
+
+    def test_any_following(self) -> None:
+        """Exactly the committed records, whatever was added, removed, paused or moved back meanwhile."""
+        run_histories(lambda: Following(self), examples=self.examples, steps=25)
+
+
+class Following(RuleBasedStateMachine):
+    """A follower of partitions into which tasks commit, beside what `fetch` returns."""
+
+    def __init__(self, contract: LogTests) -> None:
+        super().__init__()
+        self._directory = tempfile.TemporaryDirectory()
+        self._log = contract.open_log(Path(self._directory.name), ManualClock(1_000_000))
+        for topic, partitions in _TOPICS.items():
+            self._log.create_topic(topic, partitions)
+        self._sends = contract.sent_is_hidden
+        self._committer: TaskCommitter | None = None
+        self._follower = open_follower(self._log)
+        self._positions: dict[TopicPartition, int] = {}
+        self._starts: dict[TopicPartition, int] = {}
+        self._paused: set[TopicPartition] = set()
+        self._found: Read = {}
+        self._number = 0
+
+    def teardown(self) -> None:
+        """Read what is left, and close and delete the log."""
+        try:
+            self.resume(set(_PARTITIONS))
+            self.catch_up()
+        finally:
+            self._follower.close()
+            self._log.close()
+            self._directory.cleanup()
+
+    def _outputs(self, partitions: set[TopicPartition], count: int) -> list[OutputBatch]:
+        outputs = []
+        for topic, number in sorted(partitions):
+            values: list[bytes | None] = [b"%d" % (self._number + at) for at in range(count)]
+            self._number += count
+            outputs.append(OutputBatch(topic, [b"k"] * count, values, [1] * count, None, [[number]] * count))
+        return outputs
+
+    @initialize()
+    def begin(self) -> None:
+        """Follow one partition at least."""
+        self.add(_PARTITIONS[0], 0.0)
+
+    @rule(partitions=_some, count=st.integers(1, 40))
+    def append(self, partitions: set[TopicPartition], count: int) -> None:
+        """Produce outside any task."""
+        for each in self._outputs(partitions, count):
+            self._log.append(each)
+
+    @rule(partitions=_some, count=st.integers(1, 40), ends_well=st.booleans())
+    def commit(self, partitions: set[TopicPartition], count: int, ends_well: bool) -> None:
+        """Commit outputs, or send them and give them up."""
+        if self._committer is None:
+            self._committer = self._log.open_committer("writer", "0_0", [])
+        outputs = self._outputs(partitions, count)
+        if ends_well:
+            self._committer.commit(Commit({}, f"{self._number:012d}-ab"), outputs)
+        elif self._committer.streams_outputs and self._sends:
+            self._committer.send(outputs)
+            self._committer.close()
+            self._committer = None
+
+    @rule(partition=st.sampled_from(_PARTITIONS), share=st.floats(0, 1))
+    def add(self, partition: TopicPartition, share: float) -> None:
+        """Read a partition from anywhere in it, whether it was read before or not."""
+        if partition in self._positions:
+            self.remove({partition})
+        offset = int(share * self._log.end_offsets([partition])[partition])
+        self._follower.add({partition: offset})
+        self._positions[partition] = self._starts[partition] = offset
+        self._found[partition] = []
+
+    @rule(partitions=_some)
+    def remove(self, partitions: set[TopicPartition]) -> None:
+        """Read some partitions no more; what came of them was right."""
+        self._follower.remove(partitions)
+        for each in partitions & set(self._positions):
+            self._check(each, self._positions.pop(each))
+        self._paused -= partitions
+
+    @rule(partitions=_some)
+    def pause(self, partitions: set[TopicPartition]) -> None:
+        """Pause some partitions."""
+        self._follower.pause(partitions)
+        self._paused |= partitions & set(self._positions)
+
+    @rule(partitions=_some)
+    def resume(self, partitions: set[TopicPartition]) -> None:
+        """Continue with some partitions."""
+        self._follower.resume(partitions)
+        self._paused -= partitions
+
+    @rule(most=st.integers(1, 50), seconds=st.sampled_from([0.0, 0.01]))
+    def poll(self, most: int, seconds: float) -> None:
+        """Read a little; nothing of paused partitions."""
+        before = {each: self._positions[each] for each in self._paused}
+        poll_into(self._follower, self._found, self._positions, seconds, most)
+        assert before == {each: self._positions[each] for each in self._paused}, "records of a paused partition"
+
+    @rule()
+    def catch_up(self) -> None:
+        """Read what is not paused up to the end."""
+        running = [each for each in self._positions if each not in self._paused]
+        ends = settled_ends(self._log, running)
+        for partition, records in follow_until(self._follower, self._positions, ends).items():
+            self._found[partition] += records
+        for each in running:
+            self._check(each, self._positions[each])
+        assert {each: self._follower.ends()[each] for each in running} == ends
+
+    def _check(self, partition: TopicPartition, position: int) -> None:
+        expected = records_in(self._log, partition, self._starts[partition])
+        assert self._found[partition] == [each for each in expected if each[0] < position], partition
