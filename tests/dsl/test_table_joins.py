@@ -189,11 +189,11 @@ def options_without_a_store(builder: StreamsBuilder) -> Any:
 
 def literal_for_an_initializer(builder: StreamsBuilder) -> Any:
     groups = builder.table("a").group_by(len)
-    return groups.aggregate([], lambda a, v: a, lambda a, v: a, "s")  # type: ignore[arg-type]
+    return groups.aggregate([], lambda a, v: a, lambda a, v: a, "s")  # type: ignore[call-overload]
 
 
 def no_subtractor(builder: StreamsBuilder) -> Any:
-    return builder.table("a").group_by(len).reduce(lambda a, v: a, None, "s")  # type: ignore[arg-type]
+    return builder.table("a").group_by(len).reduce(lambda a, v: a, None, "s")  # type: ignore[call-overload]
 
 
 def a_processor_for_a_table(builder: StreamsBuilder) -> Any:

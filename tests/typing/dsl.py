@@ -91,6 +91,8 @@ def stateless(clicks: KStream[str, Click]) -> None:
     assert_type(clicks.map_values(of_click).map_values(len).select_key(str), KStream[str, int])
 
     clicks.map_values(lambda click: click.millis)  # type: ignore[attr-defined]
+    clicks.split().branch(lambda click: click.millis > 5)  # type: ignore[attr-defined]
+    clicks.foreach(lambda click: print(click.millis))  # type: ignore[attr-defined]
     clicks.map_values(of_key_and_click)  # type: ignore[arg-type]
     clicks.map_values(of_click, with_key=True)  # type: ignore[call-overload]
     clicks.map(of_click)  # type: ignore[arg-type]
@@ -135,6 +137,7 @@ def tables(clicks: KStream[str, Click], users: KTable[str, User], counts: KTable
     assert_type(users.group_by(lambda user: user.region).count(), KTable[str, int])
     assert_type(users.join(counts, lambda user, count: f"{user.name} {count}"), KTable[str, str])
     assert_type(users.to_stream(), KStream[str, User])
+    assert_type(users.to_stream(lambda key, user: len(key), with_key=True), KStream[int, User])
     assert_type(
         users.join(counts, lambda key, user, count: (key, user, count), with_key=True),
         KTable[str, tuple[str, User, int]],
@@ -149,6 +152,9 @@ def tables(clicks: KStream[str, Click], users: KTable[str, User], counts: KTable
     assert_type(clicks.group_by_key().agg("sums", total=sum_of("ms")), KTable[str, dict[str, Any]])
     grouped = users.group_by(lambda user: user.region)
     assert_type(grouped.agg("ages", rows=count_of()), KTable[str, dict[str, Any]])
+    assert_type(grouped.aggregate(int, lambda n, user: n + len(user.region), lambda n, user: n - 1), KTable[str, int])
+    assert_type(grouped.reduce(lambda one, user: user, lambda one, user: one), KTable[str, User])
+    grouped.aggregate(int, lambda n, user: n + user.nme, lambda n, user: n)  # type: ignore[attr-defined]
 
     users.join(counts, lambda user, count: user.nme)  # type: ignore[attr-defined]
     users.left_join(counts, lambda user, count: count + 1)  # type: ignore[operator]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 from penstock.errors import TopologyError
 
@@ -35,6 +35,24 @@ class BranchedKStream(Generic[K, V]):
         )
         source.recorder.add(self._step, source.flow.step)
 
+    @overload
+    def branch(
+        self,
+        predicate: Callable[[V], Any],
+        name: str | None = None,
+        *,
+        with_key: Literal[False] = False,
+        then: Then | None = None,
+    ) -> BranchedKStream[K, V]: ...
+    @overload
+    def branch(
+        self,
+        predicate: Callable[[K, V], Any],
+        name: str | None = None,
+        *,
+        with_key: Literal[True],
+        then: Then | None = None,
+    ) -> BranchedKStream[K, V]: ...
     def branch(
         self,
         predicate: Callable[..., Any],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overload
 
 from penstock.errors import TopologyError
 from penstock.store_kinds.windowed import Windowed
@@ -103,9 +103,15 @@ class CogroupedKStream(_Cogrouped[K, A]):
     Semantics: Kafka Streams' CogroupedKStream (KIP-150).
     """
 
+    @overload
     def cogroup(
-        self, other: KGroupedStream[K, V2], aggregator: Callable[..., A], *, with_key: bool = False
-    ) -> CogroupedKStream[K, A]:
+        self, other: KGroupedStream[K, V2], aggregator: Callable[[A, V2], A], *, with_key: Literal[False] = False
+    ) -> CogroupedKStream[K, A]: ...
+    @overload
+    def cogroup(
+        self, other: KGroupedStream[K, V2], aggregator: Callable[[K, A, V2], A], *, with_key: Literal[True]
+    ) -> CogroupedKStream[K, A]: ...
+    def cogroup(self, other: Any, aggregator: Callable[..., Any], *, with_key: bool = False) -> Any:
         """Add a stream with the same keys, and the aggregator of its values."""
         source = getattr(other, "source", None)
         if not isinstance(source, GroupedSource):

@@ -150,6 +150,14 @@ class Stateless(StreamBase[K, V]):
 
     # ------------------------------------------------------------------ side effects
 
+    @overload
+    def peek(
+        self, function: Callable[[V], Any], *, with_key: Literal[False] = False, name: str | None = None
+    ) -> KStream[K, V]: ...
+    @overload
+    def peek(
+        self, function: Callable[[K, V], Any], *, with_key: Literal[True], name: str | None = None
+    ) -> KStream[K, V]: ...
     def peek(self, function: Callable[..., Any], *, with_key: bool = False, name: str | None = None) -> KStream[K, V]:
         """Call `function` for each record, which stays as it is. It is called again for what is processed again."""
         check_mapper("peek", function, with_key=with_key)
@@ -158,6 +166,12 @@ class Stateless(StreamBase[K, V]):
         )
         return made
 
+    @overload
+    def foreach(
+        self, function: Callable[[V], Any], *, with_key: Literal[False] = False, name: str | None = None
+    ) -> None: ...
+    @overload
+    def foreach(self, function: Callable[[K, V], Any], *, with_key: Literal[True], name: str | None = None) -> None: ...
     def foreach(self, function: Callable[..., Any], *, with_key: bool = False, name: str | None = None) -> None:
         """Call `function` for each record; nothing comes after it."""
         check_mapper("foreach", function, with_key=with_key)
@@ -203,6 +217,24 @@ class Stateless(StreamBase[K, V]):
         """
         return BranchedKStream(self, name)
 
+    @overload
+    def branch(
+        self,
+        branches: Mapping[str, Callable[[V], Any]],
+        *,
+        default: str | None = None,
+        with_key: Literal[False] = False,
+        name: str | None = None,
+    ) -> dict[str, KStream[K, V]]: ...
+    @overload
+    def branch(
+        self,
+        branches: Mapping[str, Callable[[K, V], Any]],
+        *,
+        default: str | None = None,
+        with_key: Literal[True],
+        name: str | None = None,
+    ) -> dict[str, KStream[K, V]]: ...
     def branch(
         self,
         branches: Mapping[str, Callable[..., Any]],
@@ -220,5 +252,5 @@ class Stateless(StreamBase[K, V]):
             raise TopologyError("branch: expected at least one predicate, by the name of its branch")
         split = self.split(name=name)
         for each, predicate in branches.items():
-            split.branch(predicate, each, with_key=with_key)
+            split.branch(predicate, each, with_key=with_key)  # type: ignore[call-overload]
         return split.no_default() if default is None else split.default(default)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overload
 
 from penstock.errors import TopologyError
 from penstock.serde import Serde
@@ -61,6 +61,28 @@ class KGroupedTable(Generic[K, V]):
         )
         return made
 
+    @overload
+    def reduce(
+        self,
+        adder: Callable[[V, V], V],
+        subtractor: Callable[[V, V], V],
+        store: StoreLike | None = None,
+        *,
+        with_key: Literal[False] = False,
+        name: str | None = None,
+        **options: Unpack[StoreOptions],
+    ) -> KTable[K, V]: ...
+    @overload
+    def reduce(
+        self,
+        adder: Callable[[K, V, V], V],
+        subtractor: Callable[[K, V, V], V],
+        store: StoreLike | None = None,
+        *,
+        with_key: Literal[True],
+        name: str | None = None,
+        **options: Unpack[StoreOptions],
+    ) -> KTable[K, V]: ...
     def reduce(
         self,
         adder: Callable[..., V],
@@ -90,6 +112,30 @@ class KGroupedTable(Generic[K, V]):
         )
         return made
 
+    @overload
+    def aggregate(
+        self,
+        initializer: Callable[[], A],
+        adder: Callable[[A, V], A | None],
+        subtractor: Callable[[A, V], A | None],
+        store: StoreLike | None = None,
+        *,
+        with_key: Literal[False] = False,
+        name: str | None = None,
+        **options: Unpack[StoreOptions],
+    ) -> KTable[K, A]: ...
+    @overload
+    def aggregate(
+        self,
+        initializer: Callable[[], A],
+        adder: Callable[[K, A, V], A | None],
+        subtractor: Callable[[K, A, V], A | None],
+        store: StoreLike | None = None,
+        *,
+        with_key: Literal[True],
+        name: str | None = None,
+        **options: Unpack[StoreOptions],
+    ) -> KTable[K, A]: ...
     def aggregate(
         self,
         initializer: Callable[[], A],

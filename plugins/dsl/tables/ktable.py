@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from ..functions import check_mapper
 from ..graph.step import ProcessorStep
@@ -18,6 +18,8 @@ from .suppression import Suppression
 if TYPE_CHECKING:
     from ..streams.kstream import KStream
 
+K2 = TypeVar("K2")
+
 __all__ = ["KTable", "TableBase"]
 
 
@@ -27,9 +29,21 @@ class KTable(TableStateless[K, V], TableJoins[K, V], TableGrouping[K, V], Suppre
     Semantics: Kafka Streams' KTable.
     """
 
+    @overload
+    def to_stream(
+        self, select_key: None = None, *, with_key: bool = False, name: str | None = None
+    ) -> KStream[K, V]: ...
+    @overload
+    def to_stream(
+        self, select_key: Callable[[V], K2], *, with_key: Literal[False] = False, name: str | None = None
+    ) -> KStream[K2, V]: ...
+    @overload
+    def to_stream(
+        self, select_key: Callable[[K, V], K2], *, with_key: Literal[True], name: str | None = None
+    ) -> KStream[K2, V]: ...
     def to_stream(
         self, select_key: Callable[..., Any] | None = None, *, with_key: bool = False, name: str | None = None
-    ) -> KStream[K, V]:
+    ) -> Any:
         """Return the stream of the table's updates; a deletion is a record without a value.
 
         With `select_key`, a function of the value (or with `with_key=True` of key and value), the records get new keys.
@@ -42,4 +56,4 @@ class KTable(TableStateless[K, V], TableJoins[K, V], TableGrouping[K, V], Suppre
         if select_key is None:
             return made
         check_mapper("to_stream", select_key, with_key=with_key, what="select_key")
-        return made.select_key(select_key, with_key=with_key)  # type: ignore[call-overload, no-any-return]
+        return made.select_key(select_key, with_key=with_key)  # type: ignore[call-overload]
