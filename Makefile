@@ -66,8 +66,8 @@ demo: $(STAMP) java  ## word counts of a real text on Spark; kill it in the midd
 demo-kafka: $(STAMP) java  ## the same against a real Kafka broker; GUARANTEE=at_least_once for the other guarantee
 	$(BIN)/python examples/demo.py --kafka --data-dir .demo-kafka/$(GUARANTEE) --guarantee $(GUARANTEE)
 
-bench-kafka: $(STAMP) java  ## throughput over a real broker, beside Java Kafka Streams (needs a JDK)
-	$(BIN)/python -m bench kafka-count kafka-count-at-least-once kafka-filter-map kafka-word-count kafka-windowed-count
+bench-kafka: $(STAMP) java  ## throughput and latency over a real broker, beside Java Kafka Streams (needs a JDK)
+	$(BIN)/python -m bench kafka-count kafka-count-at-least-once kafka-filter-map kafka-word-count kafka-windowed-count latency
 
 bench: $(STAMP) java  ## throughput, and where the time goes
 	$(BIN)/python -m bench $(BENCHES)

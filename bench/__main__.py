@@ -51,6 +51,10 @@ OPTIONS = (
     "windows",
     "value_bytes",
     "commit_records",
+    "rate",
+    "trigger",
+    "rounds",
+    "cases",
 )
 
 
@@ -70,6 +74,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--windows", type=int, metavar="N", help="in how many windows they are")
     parser.add_argument("--value-bytes", type=int, metavar="N", help="how long their values are")
     parser.add_argument("--commit-records", type=int, metavar="N", help="how many records a commit has")
+    parser.add_argument("--rate", type=float, metavar="N", help="how many records are sent a second")
+    parser.add_argument("--trigger", metavar="TRIGGER", help="of our side, as of `penstock run`")
+    parser.add_argument("--rounds", type=int, metavar="N", help="how often all sides are measured, in turns")
+    parser.add_argument("--cases", type=_names, metavar="NAME,...", help="which cases are measured")
     given = parser.parse_args(arguments)
     if not given.names:
         print("\n".join(BENCHMARKS))
@@ -96,6 +104,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(",")))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
 
 
 if __name__ == "__main__":

@@ -6,24 +6,23 @@ import os
 import secrets
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 import psutil
 
 from penstock.plugins.logs.kafka.log import KafkaLog
-from penstock.plugins.testing.kafka.jars import fetched_jars, jars_directory, java
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import OutputBatch, TopicPartition
 
 from .data import spread_times, zipf_keys
+from .kafka_app import spark_command
+from .peer import PEER, peer_command
 from .programs import RETENTION_MS, WINDOW_MS
 from .result import Result
 
@@ -41,8 +40,6 @@ SPAN_MS = 360_000
 """The time that the records of the windowed count span: half a million a window."""
 LATE_MS = 10_000
 """By how much each of these records may be late."""
-PEER = "Java Kafka Streams"
-_PEERS = Path(__file__).with_name("peers")
 
 
 @dataclass
@@ -145,7 +142,7 @@ def compare(
         theirs: list[_Run] = []
         for _ in range(ROUNDS):
             ours.append(measure(broker, log, job, our_command(broker, program, guarantee, changelog)))
-            theirs.append(measure(broker, log, job, _peer_command(broker, program, guarantee)))
+            theirs.append(measure(broker, log, job, peer_command(broker.bootstrap, program, job.topic, guarantee)))
         log.close()
     ratios = [mine.rate / other.rate for mine, other in zip(ours, theirs, strict=True)]
     return Result(
@@ -336,45 +333,6 @@ class _Tree:
 
 
 def our_command(broker: KafkaBroker, program: str, guarantee: str, changelog: str = "directory:changelog") -> list[str]:
-    """Return the command that runs a program on Spark."""
-    places = ["{in}", "{out}", broker.bootstrap, "{dir}"]
-    return [sys.executable, "-m", "bench.kafka_app", program, *places, guarantee, changelog]
-
-
-def _peer_command(broker: KafkaBroker, program: str, guarantee: str) -> list[str]:
-    settings = {
-        "application.id": f"peer-{secrets.token_hex(4)}",
-        "bootstrap.servers": broker.bootstrap,
-        "state.dir": "{dir}",
-        "num.stream.threads": "2",
-        "processing.guarantee": "exactly_once_v2" if guarantee == "exactly_once" else guarantee,
-    }
-    options = [
-        "-Xmx2g",
-        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-        "-cp",
-        f"{_peer_classes()}/*:{_peer_classes()}",
-    ]
-    return [
-        java(),
-        *options,
-        "KafkaStreamsPeer",
-        program,
-        "bench-in",
-        "{out}",
-        *(f"{k}={v}" for k, v in settings.items()),
-    ]
-
-
-@cache
-def _peer_classes() -> Path:
-    """Return the directory of the peer's jars and its compiled program."""
-    jars = fetched_jars(
-        _PEERS / "pom.xml", jars_directory().with_name("kafka-streams-4.3.1"), "kafka-streams-4.3.1.jar"
-    )
-    source = _PEERS / "KafkaStreamsPeer.java"
-    compiled = jars / "KafkaStreamsPeer.class"
-    if not compiled.exists() or compiled.stat().st_mtime < source.stat().st_mtime:
-        javac = Path(java()).resolve().with_name("javac")
-        subprocess.run([str(javac), "-nowarn", "-cp", f"{jars}/*", "-d", str(jars), str(source)], check=True)
-    return jars
+    """Return the command that runs a program on Spark until its input is read."""
+    settings = {"processing_guarantee": guarantee, "changelog": changelog}
+    return spark_command(broker.bootstrap, program, "{in}", "available_now", settings)

@@ -1,17 +1,21 @@
-"""`python -m bench.kafka_app PROGRAM INPUT OUTPUT BOOTSTRAP DIRECTORY GUARANTEE CHANGELOG`: a measured program on Spark
-and Kafka, until its input is read."""
+"""`python -m bench.kafka_app PROGRAM INPUT OUTPUT BOOTSTRAP DIRECTORY MASTER TRIGGER SETTINGS`: a measured program on
+Spark and Kafka; SETTINGS is an object of JSON."""
 
 from __future__ import annotations
 
+import json
 import secrets
 import sys
+from collections.abc import Mapping
 
 from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.plugins.spark.runner import run
 from penstock.settings.topology_builder import TopologyBuilder
 
 from .dsl_programs import dsl_program
-from .programs import Count, WindowedCount, windowed_counts
+from .programs import Count, EchoingCount, WindowedCount, windowed_counts
+
+MASTER = "local[2]"
 
 
 class FilterMap(Processor):
@@ -36,13 +40,35 @@ class Split(Processor):
             forward(Record(word, word, timestamp))
 
 
+class SplitTimed(Processor):
+    """Forwards the first word of a line, the time at which it was sent, under each of the others."""
+
+    def process(self, record: Record) -> None:
+        """Split one line."""
+        sent, *words = record.value.split(" ")
+        for word in words:
+            self.context.forward(Record(word, sent, record.timestamp))
+
+
+def spark_command(
+    bootstrap: str, program: str, source: str, trigger: str, settings: Mapping[str, str], master: str = MASTER
+) -> list[str]:
+    """Return the command that runs a program on Spark. In it {out} and {dir} stand for the topic that it writes and a
+    directory."""
+    places = [source, "{out}", bootstrap, "{dir}"]
+    return [sys.executable, "-m", "bench.kafka_app", program, *places, master, trigger, json.dumps(settings)]
+
+
 def topology(program: str, source: str, target: str) -> Topology | TopologyBuilder:
     """Return one of the measured programs over its topics."""
     if program.startswith("dsl-") or program.endswith("-join"):
         return dsl_program(program, source, target, "bench-other")
     counts = key_value_store("counts", key_serde="str")
-    if program == "count":
-        made = Topology().add_source("in", source).add_processor("count", Count, "in", stores=[counts])
+    # Outputs of the programs for latency end with the time at which their input was sent.
+    timed = program.startswith("latency-")
+    counting, splitting = (EchoingCount, SplitTimed) if timed else (Count, Split)
+    if program in ("count", "latency-count"):
+        made = Topology().add_source("in", source).add_processor("count", counting, "in", stores=[counts])
         return made.add_sink("out", target, "count")
     if program == "windowed-count":
         made = (
@@ -55,26 +81,25 @@ def topology(program: str, source: str, target: str) -> Topology | TopologyBuild
     return (
         Topology()
         .add_source("in", source)
-        .add_processor("split", Split, "in")
+        .add_processor("split", splitting, "in")
         .add_repartition("words", "split")
-        .add_processor("count", Count, "words", stores=[counts])
+        .add_processor("count", counting, "words", stores=[counts])
         .add_sink("out", target, "count")
     )
 
 
 def main() -> None:
     """Run one program."""
-    program, source, target, bootstrap, directory, guarantee, changelog = sys.argv[1:]
+    program, source, target, bootstrap, directory, master, trigger, settings = sys.argv[1:]
     application = Application(
         f"bench-{secrets.token_hex(4)}",
         topology(program, source, target),
         log=f"kafka:{bootstrap}",
         data_dir=directory,
-        processing_guarantee=guarantee,
-        changelog=changelog,
         statestore_cache_max_bytes=0,
+        **json.loads(settings),
     )
-    summary = run(application, "available_now", master="local[2]")
+    summary = run(application, trigger, master=master)
     print({phase: round(seconds, 2) for phase, seconds in summary.phases.items()}, flush=True)
 
 

@@ -37,6 +37,16 @@ class Count(Processor):
         self.context.forward(record.with_value(str(count)))
 
 
+class EchoingCount(Count):
+    """Emits each new count with what the record said."""
+
+    def process(self, record: Record) -> None:
+        """Count one record."""
+        count = (self.counts.get(record.key) or 0) + 1
+        self.counts.put(record.key, count)
+        self.context.forward(record.with_value(f"{count} {record.value}"))
+
+
 class WindowedCount(Processor):
     """Counts records by key and tumbling window, and emits each new count."""
 

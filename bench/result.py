@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+import numpy as np
+
+PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9, "max": 100.0}
+
+
+def percentiles_ms(milliseconds: Sequence[float]) -> dict[str, float | None]:
+    """Return the fields of a measured latency, `p50_ms` to `max_ms`; None where nothing was measured."""
+    if not milliseconds:
+        return {f"{name}_ms": None for name in PERCENTILES}
+    found = np.percentile(milliseconds, list(PERCENTILES.values()))
+    return {f"{name}_ms": round(float(each), 2) for name, each in zip(PERCENTILES, found, strict=True)}
 
 
 @dataclass

@@ -41,13 +41,15 @@ class Batch:
 
 
 class SteadyApplication:
-    """Runs in `with`: topics `source` and `target` are made, and the application starts with the trigger "0s".
+    """Runs in `with`: topics `source` and `target` are made, and the application starts with the trigger.
 
     Each partition of `source` is one task. `log` is "local", or `kafka:HOST:PORT`. Raises RuntimeError with the end of
     what it printed when the application ends by itself.
     """
 
-    def __init__(self, tasks: int, log: str = "local", *, master: str = MASTER, outputs: int = 4) -> None:
+    def __init__(
+        self, tasks: int, log: str = "local", *, master: str = MASTER, outputs: int = 4, trigger: str = "0s"
+    ) -> None:
         self.tasks = tasks
         self.outputs = outputs
         self.master = master
@@ -69,7 +71,7 @@ class SteadyApplication:
             settings["log"] = log
             self.log = KafkaLog(self.bootstrap)
         self._spec = {
-            "id": f"bench-{name}", "source": self.source, "target": self.target, "master": master, "trigger": "0s",
+            "id": f"bench-{name}", "source": self.source, "target": self.target, "master": master, "trigger": trigger,
             "openings": str(self.openings_file), "settings": settings,
         }  # fmt: skip
         self._process: subprocess.Popen[str] | None = None
@@ -214,9 +216,9 @@ class SteadyApplication:
 
 
 @contextmanager
-def opened(tasks: int, log: str, *, master: str = MASTER) -> Iterator[SteadyApplication]:
+def opened(tasks: int, log: str, *, master: str = MASTER, trigger: str = "0s") -> Iterator[SteadyApplication]:
     """Yield an application with all its tasks open. `log` is "local", or "kafka" for a broker of its own."""
-    with log_named(log) as location, SteadyApplication(tasks, location, master=master) as running:
+    with log_named(log) as location, SteadyApplication(tasks, location, master=master, trigger=trigger) as running:
         if not running.open_all():
             raise RuntimeError(f"{len(running.openings())} of {tasks} tasks were opened in {_START_SECONDS:.0f} s")
         yield running

@@ -13,28 +13,23 @@ import sys
 from collections import Counter
 from typing import Any
 
-from penstock import Application, Processor, ProcessorContext, Record, Topology, key_value_store
+from penstock import Application, ProcessorContext, Topology, key_value_store
 from penstock.plugins.spark.progress import RunProgress
 from penstock.plugins.spark.runner import run
 
+from .programs import EchoingCount
 
-class Count(Processor):
-    """Counts records by key, and emits each count with what the record said. Notes in a file that it was opened."""
+
+class Count(EchoingCount):
+    """Notes in a file that it was opened."""
 
     def init(self, context: ProcessorContext) -> None:
         """Note the task and the process."""
         super().init(context)
-        self.counts = context.get_store("counts")
         # One write to a file opened for appending is not mixed with another process's.
         file = os.open(context.config["user"]["openings"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(file, f"{context.task_id} {os.getpid()}\n".encode())
         os.close(file)
-
-    def process(self, record: Record) -> None:
-        """Count one record."""
-        count = (self.counts.get(record.key) or 0) + 1
-        self.counts.put(record.key, count)
-        self.context.forward(record.with_value(f"{count} {record.value}"))
 
 
 def topology(source: str, target: str) -> Topology:

@@ -5,12 +5,29 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from bench import __main__ as command_line
-from bench import core, dataframe, kafka, latency, long_runs, many_tasks, programs, quiet, spark_local, stores
-from bench.result import Table
+from bench import (
+    core,
+    dataframe,
+    kafka,
+    latency,
+    latency_local,
+    long_runs,
+    many_tasks,
+    peer,
+    programs,
+    quiet,
+    spark_local,
+    stores,
+)
+from bench.latency_chart import chart
+from bench.latency_client import PARTITIONS, Load
+from bench.result import PERCENTILES, Table, percentiles_ms
 from bench.steady import SteadyApplication
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.testing.kafka_broker import KafkaBroker
@@ -95,9 +112,27 @@ def test_growth_that_is_not_flat_is_found(values: list[float], flat: bool) -> No
     assert long_runs.is_flat("own_mb", long_runs.growth(values), values[-1]) is flat
 
 
+def test_percentiles_are_those_of_all_that_was_measured() -> None:
+    found = percentiles_ms([float(each) for each in range(1001)])
+    assert found == {"p50_ms": 500.0, "p90_ms": 900.0, "p99_ms": 990.0, "p999_ms": 999.0, "max_ms": 1000.0}
+    assert set(percentiles_ms([]).values()) == {None}
+
+
+def test_latencies_are_drawn_with_a_line_for_each_side_that_was_measured() -> None:
+    ours = {f"{each}_ms": 2.0 + number for number, each in enumerate(PERCENTILES)}
+    theirs = {f"peer_{name}": 10 * value for name, value in ours.items()}
+    rows = [{"name": "latency-<a>", **ours, **theirs}, {"name": "latency-b", **ours}, {"name": "quiet", "p50": 1.0}]
+    drawn = ElementTree.fromstring(chart(rows))
+    lines = [each.attrib["points"].split() for each in drawn.findall(".//{*}polyline")]
+    assert [len(each) for each in lines] == [len(PERCENTILES)] * 3
+    assert {"<a>", "b", "p99.9", "Java Kafka Streams"} <= {each.text for each in drawn.findall(".//{*}text")}
+    with pytest.raises(ValueError, match="no row has p50_ms"):
+        chart(rows[2:])
+
+
 @pytest.mark.spark
 def test_a_steady_application_is_measured_by_every_benchmark_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(latency, "LEFT_OUT", 0.0)
+    monkeypatch.setattr(latency_local, "WARM_UP", 0.0)
     monkeypatch.setattr(long_runs, "LOOK", 0.1)
     with SteadyApplication(2) as running:
         row = many_tasks.measure("many-tasks", running, 2, 120)
@@ -106,9 +141,9 @@ def test_a_steady_application_is_measured_by_every_benchmark_of_one(monkeypatch:
         assert row["seconds_per_batch"] > 0 and row["descriptors"] > 5 and row["threads"] > 1
         assert {"driver", "JVM", "source", "worker"} <= {each.kind for each in running.usage()}
 
-        found = latency.measure("latency", running, 1)
+        found = latency_local.measure("latency", running, 1, 1000)
         assert found["records"] == 1000 and not found["missing"]
-        assert 0 < found["p50_ms"] <= found["p99_ms"] <= found["max_ms"]
+        assert 0 < found["p50_ms"] <= found["p90_ms"] <= found["p99_ms"] <= found["p999_ms"] <= found["max_ms"]
 
         found = quiet.measure(running, 2)
         assert found["batches"] >= 2 and found["records"] > 0
@@ -162,3 +197,61 @@ def test_kafka_measures_outputs_that_come_at_once(broker: KafkaBroker) -> None:
     found = kafka.measure(broker, log, kafka.Job("none", "none", 500, 500), [sys.executable, "-c", writes])
     assert found.rate >= found.total_rate > 0
     log.close()
+
+
+ECHO = """
+import sys
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+bootstrap, source, target = sys.argv[1:]
+consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": source})
+consumer.assign([TopicPartition(source, each, 0) for each in range(4)])
+producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+while True:
+    message = consumer.poll(0.1)
+    if message is not None and message.error() is None and message.key() != b"77":
+        producer.produce(target, b"1 " + message.value())
+        producer.poll(0)
+"""
+
+
+def _load(broker: KafkaBroker, directory: Path) -> Load:
+    """Return a load of 250 records over new topics; the last 200 are measured."""
+    source, target = fresh_name("bench-in"), fresh_name("bench-out")
+    log = KafkaLog(broker.bootstrap)
+    log.create_topic(source, PARTITIONS)
+    log.create_topic(target, PARTITIONS)
+    log.close()
+    return Load(broker.bootstrap, source, target, True, 200, 0.25, 1.0, 0, 2.0, str(directory / "milliseconds.npy"))
+
+
+def test_the_clients_measure_what_comes_and_count_what_does_not(broker: KafkaBroker, tmp_path: Path) -> None:
+    load = _load(broker, tmp_path)
+    command = [sys.executable, "-c", ECHO, load.bootstrap, load.source, load.target]
+    found = latency.measured_by_clients(command, load, tmp_path)
+    assert found == {"sent": 254, "expected": 254, "received": 253}
+    milliseconds = np.load(load.file)
+    # The first of them is due when the warm-up is over, a moment before or after its end.
+    assert 150 <= len(milliseconds) <= 202
+    assert milliseconds.min() > 0
+
+
+def test_the_clients_end_with_the_application(broker: KafkaBroker, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"ended with 3\nsorry"):
+        latency.measured_by_clients(
+            [sys.executable, "-c", "print('sorry'); raise SystemExit(3)"], _load(broker, tmp_path), tmp_path
+        )
+
+
+@pytest.mark.spark
+def test_latency_is_measured_beside_the_peer(broker: KafkaBroker) -> None:
+    case = latency.CASES["word-count-exactly-once-100ms"]
+    sides = case.sides if peer.peer_is_there() else (latency.OURS,)
+    row = latency.LatencyBench(broker, 100.0, 1.0, "0s", warm_up=0.5).compare(case, sides)
+    for side in sides:
+        assert 0 < row[f"{side}p50_ms"] <= row[f"{side}p90_ms"] <= row[f"{side}p99_ms"]
+        assert row[f"{side}p99_ms"] <= row[f"{side}p999_ms"] <= row[f"{side}max_ms"]
+        assert 800 <= row[f"{side}records"] <= 1_100
+        assert row[f"{side}missing"] == 0
+    assert latency.THEIRS not in sides or row["ratio_p99"] == round(row["p99_ms"] / row["peer_p99_ms"], 2)
+    assert "penstock" in str(latency.Latencies("latency", [row]))

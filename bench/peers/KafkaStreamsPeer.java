@@ -4,6 +4,7 @@ import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.UncheckedIOException;
 import java.time.Duration;
 import java.util.Arrays;
+import java.util.List;
 import java.util.Properties;
 import java.util.concurrent.CountDownLatch;
 import org.apache.kafka.common.serialization.Serde;
@@ -17,8 +18,13 @@ import org.apache.kafka.streams.kstream.JoinWindows;
 import org.apache.kafka.streams.kstream.KStream;
 import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Produced;
+import org.apache.kafka.streams.kstream.Repartitioned;
 import org.apache.kafka.streams.kstream.StreamJoined;
 import org.apache.kafka.streams.kstream.TimeWindows;
+import org.apache.kafka.streams.processor.api.ContextualProcessor;
+import org.apache.kafka.streams.processor.api.ProcessorContext;
+import org.apache.kafka.streams.processor.api.Record;
+import org.apache.kafka.streams.state.KeyValueStore;
 import org.apache.kafka.streams.state.Stores;
 
 /** The measured programs in Kafka Streams: PROGRAM INPUT OUTPUT then settings as name=value. Every update is emitted. */
@@ -47,6 +53,37 @@ public class KafkaStreamsPeer {
             .withKeySerde(TEXT).withValueSerde(Serdes.Long());
         var groups = byValue ? grouped.groupBy((key, word) -> word, as) : grouped.groupByKey(as);
         return groups.count(store).toStream().mapValues(number -> Long.toString(number));
+    }
+
+    /** Counts by key; emits each new count with what the record said: the time at which it was sent. */
+    static class EchoingCount extends ContextualProcessor<String, String, String, String> {
+        KeyValueStore<String, Long> counts;
+
+        @Override
+        public void init(ProcessorContext<String, String> context) {
+            super.init(context);
+            counts = context.getStateStore("counts");
+        }
+
+        @Override
+        public void process(Record<String, String> record) {
+            Long before = counts.get(record.key());
+            long count = before == null ? 1 : before + 1;
+            counts.put(record.key(), count);
+            context().forward(record.withValue(count + " " + record.value()));
+        }
+    }
+
+    static KStream<String, String> echoingCount(StreamsBuilder builder, KStream<String, String> input) {
+        var store = Stores.persistentKeyValueStore("counts");
+        builder.addStateStore(Stores.keyValueStoreBuilder(store, TEXT, Serdes.Long()));
+        return input.process(EchoingCount::new, "counts");
+    }
+
+    /** Each word of a line but the first, under itself, with that first word: the time at which the line was sent. */
+    static List<KeyValue<String, String>> splitTimed(String line) {
+        String[] words = line.split(" ");
+        return Arrays.stream(words).skip(1).map(word -> KeyValue.pair(word, words[0])).toList();
     }
 
     static KStream<String, String> windowedCount(KStream<String, String> input, Grouped<String, String> as) {
@@ -91,6 +128,9 @@ public class KafkaStreamsPeer {
                 .filter((key, event) -> event.get("v").asDouble() >= 10.0)
                 .map((key, event) -> shorten(event));
             case "word-count" -> count(input.flatMapValues(line -> Arrays.asList(line.split(" "))), text, true);
+            case "latency-count" -> echoingCount(builder, input);
+            case "latency-word-count" -> echoingCount(builder, input.flatMap((key, line) -> splitTimed(line))
+                .repartition(Repartitioned.with(TEXT, TEXT).withName("words")));
             case "stream-table-join" -> tableJoin(builder, input, "bench-other");
             case "stream-stream-join" -> streamJoin(builder, input, "bench-other");
             default -> throw new IllegalArgumentException("unknown program " + program);
