@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from struct import Struct
 from typing import Any
 
@@ -13,41 +13,13 @@ from . import plain
 from .composite import MAX_TIME
 from .escaping import END, without_end
 from .key_form import MISSING
+from .known_rows import KnownRows, drop_oldest
 from .scan import ListScan, Scan
 from .value_form import Encoded
 from .window import BucketWindowStore, HeadersBucketWindowStore, StampedBucketWindowStore
 
 _NUMBER, _BUCKET, _TIME_AND_NUMBER = Struct(">i"), Struct(">q"), Struct(">qi")
 _TIMES = 12
-_PRUNED_EVERY = 32
-
-
-class KnownRows:
-    """All rows of one key that have not expired, by time, those of one time in the order they were put."""
-
-    __slots__ = ("times", "values")
-
-    def __init__(self) -> None:
-        self.times: list[int] = []
-        self.values: list[Any] = []
-
-    def add(self, time: int, value: Any, kept_after: int) -> None:
-        """Add a row."""
-        times = self.times
-        if not times or time >= times[-1]:
-            times.append(time)
-            self.values.append(value)
-        else:
-            at = bisect_right(times, time)
-            times.insert(at, time)
-            self.values.insert(at, value)
-        if not len(times) % _PRUNED_EVERY:
-            self.prune(kept_after)
-
-    def prune(self, kept_after: int) -> None:
-        """Drop rows that have expired."""
-        expired = bisect_right(self.times, kept_after)
-        del self.times[:expired], self.values[:expired]
 
 
 class _RetainsDuplicates(BucketWindowStore):
@@ -224,33 +196,13 @@ class _RetainsDuplicates(BucketWindowStore):
         return rows
 
     def _drop_rows(self) -> None:
-        """Where there are too many rows and keys, drop what has expired, then the oldest keys. All rows are written."""
+        """Keep fewer rows in memory, where there are too many. All rows are written."""
         self._added = 0
-        if self._count() <= plain.CACHED_ENTRIES:
-            return
-        kept_after, known = self.retention.kept_after, self._known
-        for key, rows in list(known.items()):
-            rows.prune(kept_after)
-            if not rows.times:
-                del known[key]
-        count = self._count()
-        if count > plain.CACHED_ENTRIES // 2:
+        if drop_oldest(self._known, self.retention.kept_after):
             self._unknown_up_to = self.retention.newest
-            while count > plain.CACHED_ENTRIES // 2:
-                count -= 1 + len(known.pop(next(iter(known))).times)
-
-    def _count(self) -> int:
-        return len(self._known) + sum(len(rows.times) for rows in self._known.values())
 
     def _row_key(self, key: Any, start: int, number: int) -> bytes:
         return self._buckets.row_key(self.keys.to_bytes(key), start, _NUMBER.pack(number))
-
-    def _objects(self, key: Any, values: list[Any]) -> Iterator[Any] | list[Any]:
-        for value in values:
-            if type(value) is Encoded:
-                to_object = self.values.to_object
-                return [to_object(key, each.data) if type(each) is Encoded else each for each in values]
-        return values
 
 
 class DuplicatesStore(_RetainsDuplicates):

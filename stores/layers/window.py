@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from struct import Struct
 from typing import Any, ClassVar
@@ -16,10 +17,12 @@ from . import plain
 from .composite import MAX_TIME, BucketKeys, Buckets, Row
 from .headers_form import HeadersForm
 from .key_form import MISSING, KeyForm
+from .known_rows import LatestRows
 from .open_window import OpenWindow, WindowKeys
+from .recent_keys import RecentKeys
 from .retention import Retention
-from .scan import Scan
-from .value_form import TimestampedForm, ValueForm
+from .scan import ListScan, Scan
+from .value_form import Encoded, TimestampedForm, ValueForm
 
 _LONG, _NUMBER = Struct(">q"), Struct(">i")
 _TIME, _TIMES = 8, 12
@@ -31,7 +34,7 @@ class BucketWindowStore(WindowStore[Any, Any]):
     """A WindowStore over a BytesStore. `fetch` and `put` are compiled, as those of a key-value store are.
 
     `_open` has the windows that were used recently, by their start, with entries as objects; `_changed` has those of
-    them with entries that are not written yet.
+    them with entries that are not written yet. `_recent` has the rows of keys that are fetched over a range of times.
     """
 
     form_of_values: ClassVar[type[ValueForm]] = ValueForm
@@ -55,6 +58,7 @@ class BucketWindowStore(WindowStore[Any, Any]):
         self.values = self.form_of_values(self.name, value_serde)
         self._open: dict[int, OpenWindow] = {}
         self._changed: list[OpenWindow] = []
+        self._recent = RecentKeys(self._buckets, self.keys, self.values, lambda: self._flush_open())
         self._misses = self._written = 0
         setattr(self, "fetch", self._compile_fetch())  # noqa: B010
         setattr(self, "put", self._compile_put())  # noqa: B010
@@ -70,17 +74,27 @@ class BucketWindowStore(WindowStore[Any, Any]):
         self._put(key, value, window_start)
 
     def _compile_fetch(self) -> Callable[..., Any]:
-        opened, read, slow = self._open.get, self._read, self._fetch
-        key_types, retention = self.keys.types, self.retention
+        opened, read, slow, rows_of = self._open.get, self._read, self._fetch, self._recent.known.get
+        key_types, retention, entries_of = self.keys.types, self.retention, self._entries
 
         def fetch(key: Any, time_from: Any = None, time_to: Any = None) -> Any:
-            if time_to is None and type(time_from) is int and type(key) in key_types:
-                window = opened(time_from)
-                if window is not None and time_from > retention.kept_after:
-                    value = window.pending.get(key, MISSING)
-                    if value is MISSING:
-                        value = window.clean.get(key, MISSING)
-                    return read(window, key) if value is MISSING else value
+            if type(time_from) is int and type(key) in key_types:
+                if time_to is None:
+                    window = opened(time_from)
+                    if window is not None and time_from > retention.kept_after:
+                        value = window.pending.get(key, MISSING)
+                        if value is MISSING:
+                            value = window.clean.get(key, MISSING)
+                            if value is MISSING and rows_of(key) is None:
+                                return read(window, key)
+                        if value is not MISSING:
+                            return value
+                elif type(time_to) is int:
+                    rows = rows_of(key)
+                    if rows is not None:
+                        first = max(time_from, retention.kept_after + 1)
+                        if first >= rows.known_from:
+                            return ListScan(entries_of(key, rows, first, time_to))
             return slow(key, time_from, time_to)
 
         return fetch
@@ -88,23 +102,29 @@ class BucketWindowStore(WindowStore[Any, Any]):
     def _compile_put(self) -> Callable[[Any, Any, int], None]:
         opened, slow, changed = self._open.get, self._put, self._changed
         key_types, can_wait, retention = self.keys.types, self.values.compile_test(), self.retention
-        free_types = self.values.free_values
+        free_types, rows_of, put_row = self.values.free_values, self._recent.known.get, self._recent.put
 
         def put(key: Any, value: Any, window_start: Any = None) -> None:
             if (
                 (type(value) in free_types or can_wait(value))
                 and type(window_start) is int
                 and type(key) in key_types
-                and retention.kept_after < window_start <= retention.newest
+                and retention.kept_after < window_start <= MAX_TIME
             ):
                 window = opened(window_start)
-                if window is not None:
+                if window is not None and window_start <= retention.newest:
                     pending = window.pending
                     if key in pending or key in window.clean:  # so the serde takes the key
                         if not pending:
                             changed.append(window)
                         pending[key] = value
                         return
+                rows = rows_of(key)
+                if rows is not None and window_start >= rows.known_from:
+                    put_row(key, rows, window_start, value, retention.kept_after)
+                    if window_start > retention.newest:
+                        retention.note(window_start)
+                    return
             slow(key, value, window_start)
 
         return put
@@ -141,17 +161,20 @@ class BucketWindowStore(WindowStore[Any, Any]):
         changes: dict[bytes, bytes | None] = {}
         for window in self._changed:
             changes.update(window.encoded())
+        changes.update(self._recent.encoded())
         if changes:
             self._below.put_all(changes)
             self._written += len(changes)
         for window in self._changed:
             window.settle()
         self._changed.clear()
+        self._recent.settle(self.retention.kept_after, self._open.values())
 
     def discard(self) -> None:
         """Drop what is kept as objects."""
         self._open.clear()
         self._changed.clear()
+        self._recent.discard()
         self._written = 0
         self.retention.discard()
 
@@ -159,6 +182,7 @@ class BucketWindowStore(WindowStore[Any, Any]):
         """Drop what is kept as objects."""
         self._open.clear()
         self._changed.clear()
+        self._recent.discard()
 
     # ------------------------------------------------------------------ off the hot path
 
@@ -173,7 +197,11 @@ class BucketWindowStore(WindowStore[Any, Any]):
         return self._fetch_one(key, time_from)
 
     def _fetch_one(self, key: Any, time: int) -> Any:
-        return self._window(time).get(key)
+        which, rows = self._recent.at(key, time)
+        if rows is None:
+            return self._window(time).get(key)
+        [value] = self._objects(which, [rows.get(time)])
+        return value
 
     def _put(self, key: Any, value: Any, window_start: int) -> None:
         self._check_time(key, window_start)
@@ -189,6 +217,13 @@ class BucketWindowStore(WindowStore[Any, Any]):
 
     def _put_one(self, key: Any, value: Any, window_start: int) -> bool:
         """Put an entry that has not expired; return whether its time counts as put."""
+        which, rows = self._recent.at(key, window_start)
+        if rows is not None:
+            value = None if value is None else self.values.checked(value)
+            if value is not None and not self.values.can_wait(value):
+                value = Encoded(self.values.to_bytes(key, value))
+            self._recent.put(which, rows, window_start, value, self.retention.kept_after)
+            return True
         window = self._window(window_start)
         was_changed = bool(window.pending)
         window.put(key, value)
@@ -234,11 +269,31 @@ class BucketWindowStore(WindowStore[Any, Any]):
         self._check_time(key, time_from)
         self._check_time(key, time_to)
         self.retention.load()
-        self._flush_open()
-        raw = self.keys.to_bytes(key)
+        raw, which = self.keys.locate(key)
         first, last = self._kept(time_from, time_to)
+        if last < first:
+            return ListScan()
+        if which is not MISSING:
+            known = self._recent.reach(raw, which, first, last, self.retention.newest, self._open)
+            if known is not None:
+                entries = self._entries(which, known, first, last)
+                return ListScan(reversed(list(entries)) if reverse else entries)
+        self._flush_open()
         rows = self._buckets.of_key(raw, first, last, reverse=reverse)
         return Scan((start, value) for _, start, value in self._decoded(rows))
+
+    def _entries(self, key: Any, rows: LatestRows, first: int, last: int) -> Iterator[tuple[int, Any]]:
+        """Return a copy of the known rows of a key with first <= start <= last."""
+        at = bisect_left(rows.times, first)
+        end = bisect_right(rows.times, last, at)
+        return zip(rows.times[at:end], self._objects(key, rows.values[at:end]), strict=True)
+
+    def _objects(self, key: Any, values: list[Any]) -> list[Any]:
+        for value in values:
+            if type(value) is Encoded:
+                to_object = self.values.to_object
+                return [to_object(key, each.data) if type(each) is Encoded else each for each in values]
+        return values
 
     def _scan_keys(
         self, key_from: Any, key_to: Any, time_from: int, time_to: int, *, reverse: bool

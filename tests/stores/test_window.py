@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
 
 from penstock.errors import ConfigError, SerdeError, StoreError
 from penstock.store import ValueAndTimestamp
@@ -83,6 +83,11 @@ class WindowMachine(CommittedStore):
 
     def new_model(self) -> WindowModel:
         return WindowModel(self.retention, self.duplicates)
+
+    @initialize(entries=st.sampled_from([4, 64, 1_000]))
+    def keep(self, entries: int) -> None:
+        """With few, entries are evicted all the time; with many, fetches over a range are answered from objects."""
+        plain.CACHED_ENTRIES = entries
 
     def drawn_time(self, data: st.DataObject) -> int:
         newest = max(self.model.newest, 0)
@@ -190,7 +195,7 @@ def test_any_history(
     retention: int,
     backend: str,
 ) -> None:
-    monkeypatch.setattr(plain, "CACHED_ENTRIES", 4)  # entries are evicted all the time
+    monkeypatch.setattr(plain, "CACHED_ENTRIES", plain.CACHED_ENTRIES)  # so that it is restored: examples set it
     run(
         WindowMachine,
         "Window",
