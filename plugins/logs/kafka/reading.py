@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from operator import itemgetter
+from typing import Any, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -15,10 +16,12 @@ from penstock.record import RecordBatch, TopicPartition
 from .clients import Clients
 from .failures import is_retriable
 
-_MESSAGES = 4_000
-"""How many messages are taken from a consumer at once."""
+_MESSAGES = 1_000
+"""How many messages are taken from a consumer at once: few enough that they are still in the processor's cache when
+they are taken apart."""
 _BLOCK_SECONDS = 0.1
 _SAMPLED = 32
+_MILLISECONDS = itemgetter(1)  # of a message's timestamp, behind its kind
 
 
 class PartitionReader:
@@ -134,10 +137,9 @@ class PartitionReader:
 
 
 def _columns(partition: TopicPartition, messages: Sequence[Message]) -> RecordBatch:
-    offsets: Any = list(map(Message.offset, messages))
-    first, last = offsets[0], offsets[-1]
-    if last - first + 1 == len(offsets):
-        offsets = range(first, last + 1)
+    first, last = cast(int, messages[0].offset()), cast(int, messages[-1].offset())
+    is_dense = last - first + 1 == len(messages)
+    offsets: Any = range(first, last + 1) if is_dense else list(map(Message.offset, messages))
     headers: list[Any] | None = None
     if any(found := list(map(Message.headers, messages))):
         headers = [tuple(each) if each else () for each in found]
@@ -147,7 +149,7 @@ def _columns(partition: TopicPartition, messages: Sequence[Message]) -> RecordBa
         offsets,
         list(map(Message.key, messages)),
         list(map(Message.value, messages)),
-        [timestamp for _, timestamp in map(Message.timestamp, messages)],
+        list(map(_MILLISECONDS, map(Message.timestamp, messages))),
         headers,
         last + 1,
     )
