@@ -177,6 +177,11 @@ class _StructSerde(Serde[T]):
                 "the serde 'msgpack' holds integers of any size"
             ) from error
 
+    def serializer(self) -> Callable[[Any], bytes]:
+        """Return a function that packs at once what is exactly of the serde's type."""
+        kind, pack, serialize = self.types[0], self.layout.pack, self.serialize
+        return lambda value: pack(value) if type(value) is kind else serialize(value)
+
     def deserialize(self, data: bytes) -> T:
         """Return the number. Raises SerdeError for another number of bytes."""
         try:

@@ -22,10 +22,14 @@ EXPIRING = 1
 EXPIRING_BY_WALL_CLOCK = 9
 """The flags of one with an expiry by the wall clock."""
 
-_EXPIRY, _TIMESTAMP, _HEADERS, _WALL_CLOCK = 1, 2, 4, 8
+STAMPED = 2
+"""The flag of an envelope with a timestamp, which follows the flags."""
+pack_stamp = Struct(">Bq").pack
+"""pack_stamp(STAMPED, timestamp): what is in front of a value with a timestamp, for those who write many."""
+
+_EXPIRY, _TIMESTAMP, _HEADERS, _WALL_CLOCK = 1, STAMPED, 4, 8
 _LONG = Struct(">q")
 _LENGTH = Struct(">i")
-_STAMPED = Struct(">Bq")
 
 
 class Envelope(NamedTuple):
@@ -99,7 +103,7 @@ def unwrap(data: bytes) -> Envelope:
 
 def wrap_stamped(value: bytes, timestamp: int) -> bytes:
     """Return what `wrap(value, timestamp)` does, sooner."""
-    return _STAMPED.pack(_TIMESTAMP, timestamp) + value
+    return pack_stamp(STAMPED, timestamp) + value
 
 
 def value_of(data: bytes) -> bytes:
@@ -115,7 +119,7 @@ def expiry_of(data: bytes) -> Expiry | None:
 
 def with_expiry(data: bytes, expiry: int, by_wall_clock: bool = False) -> bytes:
     """Return an envelope without expiry as one with it."""
-    return _STAMPED.pack(data[0] | (EXPIRING_BY_WALL_CLOCK if by_wall_clock else EXPIRING), expiry) + data[1:]
+    return pack_stamp(data[0] | (EXPIRING_BY_WALL_CLOCK if by_wall_clock else EXPIRING), expiry) + data[1:]
 
 
 def _pack_headers(headers: Headers) -> bytes:

@@ -37,7 +37,12 @@ class WindowKeys(KeyForm):
     def serializer(self) -> Callable[[Any], bytes]:
         """Return a function that makes the key of a row, sooner than `to_bytes`."""
         before, behind, serialize = self._before, self._behind, self.user.serializer()
-        return lambda key: before + without_end(serialize(key)) + behind
+
+        def row_key(key: Any) -> bytes:
+            raw = serialize(key)
+            return before + (without_end(raw) if b"\x00" in raw else raw) + behind
+
+        return row_key
 
 
 class OpenWindow(PlainStore):

@@ -9,7 +9,7 @@ from penstock.errors import StoreError
 from penstock.serde import IntSerde, Serde, StrSerde
 from penstock.store import ValueAndTimestamp
 
-from .envelope import PLAIN, unwrap, value_of, wrap_stamped
+from .envelope import PLAIN, STAMPED, pack_stamp, unwrap, value_of, wrap_stamped
 from .key_form import LONGEST_KEPT, wrong
 
 INT64_MAX, INT64_MIN = 2**63 - 1, -(2**63)
@@ -47,17 +47,13 @@ class ValueForm:
         """Whether a content of another type may wait."""
 
     def _compile_fits(self) -> Callable[[Any], bool]:
-        late = self._late_sized_types
         # What core's own serdes accept can be checked without calling them.
-        numbers, texts = type(self._serde) is IntSerde, type(self._serde) is StrSerde
-
-        def fits(content: Any) -> bool:
-            kind = type(content)
-            if kind in late or (texts and kind is str and content.isascii()):
-                return len(content) <= LONGEST_KEPT
-            return numbers and kind is int and INT64_MIN <= content <= INT64_MAX
-
-        return fits
+        if type(self._serde) is IntSerde:
+            return lambda content: type(content) is int and INT64_MIN <= content <= INT64_MAX
+        if type(self._serde) is StrSerde:
+            return lambda content: type(content) is str and len(content) <= LONGEST_KEPT and content.isascii()
+        late = self._late_sized_types
+        return lambda content: type(content) in late and len(content) <= LONGEST_KEPT
 
     @property
     def free_values(self) -> frozenset[type]:
@@ -167,7 +163,7 @@ class TimestampedForm(ValueForm):
         """Return entries as bytes, sooner than `encode` does; raises anything for what only `encode` takes."""
         serialize = self._serde.serializer()
         return {
-            key_bytes(key): None if value is None else wrap_stamped(serialize(value[0]), value[1])
+            key_bytes(key): None if value is None else pack_stamp(STAMPED, value[1]) + serialize(value[0])
             for key, value in entries.items()
         }
 

@@ -24,7 +24,9 @@ class Map(Operator):
         forward, function = context.forward, self._function
 
         def run(record: Record) -> None:
-            forward(new(Record, (*pair(function(record[0], record[1])), record[2], record[3])))
+            made = function(record[0], record[1])
+            key, value = made if type(made) is tuple and len(made) == 2 else pair(made)
+            forward(new(Record, (key, value, record[2], record[3])))
 
         return run
 

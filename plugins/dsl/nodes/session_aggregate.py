@@ -66,7 +66,7 @@ class SessionAggregate(WindowedOperator):
             aggregate = take_value(key, value, aggregate)
             kept = aggregate
             if keeps_headers and aggregate is not None:
-                kept = ValueTimestampHeaders(aggregate, end, headers)
+                kept = new(ValueTimestampHeaders, (aggregate, end, headers))
             put(new(Windowed, (key, start, end)), kept)
             if on_close:
                 open_windows.add(end, (start, key))
@@ -97,7 +97,8 @@ class SessionAggregate(WindowedOperator):
             session, (after, before), _, headers = record
             if keeps_headers:
                 after, before = (None if each is None else each[0] for each in (after, before))
-            emit(new(Record, (session, Change(after, before if sends_old else None), session[2], headers)))
+            change = new(Change, (after, before if sends_old else None))
+            emit(new(Record, (session, change, session[2], headers)))
 
         return flushed
 

@@ -62,19 +62,20 @@ def flush_listener(forward: Run, *, sends_old: bool) -> FlushListener:
     def flushed(record: Record) -> None:
         key, (after, before), timestamp, headers = record
         old = before[0] if sends_old and before is not None else None
-        forward(new(Record, (key, Change(None if after is None else after[0], old), timestamp, headers)))
+        change = new(Change, (None if after is None else after[0], old))
+        forward(new(Record, (key, change, timestamp, headers)))
 
     return flushed
 
 
 def with_timestamp(value: Any, timestamp: int, headers: Headers) -> Any:
     """Return what a timestamped store keeps. An aggregate of None is no entry."""
-    return None if value is None else ValueAndTimestamp(value, timestamp)
+    return None if value is None else new(ValueAndTimestamp, (value, timestamp))
 
 
 def with_headers(value: Any, timestamp: int, headers: Headers) -> Any:
     """Return what a store with headers keeps. An aggregate of None is no entry."""
-    return None if value is None else ValueTimestampHeaders(value, timestamp, headers)
+    return None if value is None else new(ValueTimestampHeaders, (value, timestamp, headers))
 
 
 def _later(record: Record) -> None:
