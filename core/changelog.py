@@ -113,9 +113,9 @@ class TaskChangelog(ABC):
         """Delete what `version` does not need: deltas and snapshots with a lower counter, once older than `grace_ms`.
 
         The process may freeze at any point of this call, also after `is_current` returned, while a successor commits,
-        snapshots and cleans. So a delta or a snapshot whose counter is not lower stays, however old it is. List the
-        files, then call `is_current` (it may ask the log, and raises what that raises), then delete only what was
-        listed; delete nothing if it returns False.
+        snapshots and cleans. So a delta or a snapshot whose counter is not lower stays, however old it is; only the
+        delta to `version` may go, in one file with those before it. List the files, then call `is_current` (it may ask
+        the log, and raises what that raises), then delete only what was listed; delete nothing if it returns False.
         """
 
     @abstractmethod
@@ -125,6 +125,13 @@ class TaskChangelog(ABC):
         Afterwards no version is known, and a new chain may begin. A process that is killed during the call leaves files
         that no later chain contains. Raises ChangelogError, naming the location, when it cannot.
         """
+
+    def check_commit_interval(self, seconds: float) -> None:
+        """Raise ConfigError, with the reason, when commits cannot follow each other every `seconds` here.
+
+        It may write to the changelog's place to measure that. For a changelog without this method nothing is too fast.
+        """
+        return
 
     @abstractmethod
     def close(self) -> None:

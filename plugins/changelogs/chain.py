@@ -1,19 +1,25 @@
-"""The chain of versions: which deltas lead to a version, from the names of one listing."""
+"""The chain of versions: which deltas lead to a version."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from penstock.log import Commit
 
 
 class Delta(NamedTuple):
-    """A delta of `size` bytes that leads from `previous` (None: the empty state) to `version`."""
+    """A delta of `size` bytes that leads from `previous` (None: the empty state) to `version`.
+
+    Or `length` of them that follow each other in one file, which is `size` bytes from byte `start` of `file`.
+    """
 
     version: str
     previous: str | None
     size: int
+    file: str = ""
+    start: int = 0
+    length: int = 1
 
 
 class Route(NamedTuple):
@@ -27,25 +33,23 @@ class Route(NamedTuple):
     missing: str | None
 
 
-def route_to(target: str, deltas: Mapping[str, Delta], stops: Iterable[str]) -> Route:
-    """Walk back from `target` until one of `stops`, or the first version of all."""
+def route_to(target: str, find: Callable[[str], Delta | None], stops: Iterable[str]) -> Route:
+    """Walk back from `target` until one of `stops`, or the first version of all.
+
+    `find` returns what leads to a version. It does not lead past any of `stops`.
+    """
     ends = frozenset(stops)
     steps: list[Delta] = []
     at: str | None = target
     seen = set()
     while at is not None and at not in ends:
-        delta = deltas.get(at)
-        if delta is None or at in seen:
+        delta = None if at in seen else find(at)
+        if delta is None:
             return Route(None, steps[::-1], at)
         seen.add(at)
         steps.append(delta)
         at = delta.previous
     return Route(at, steps[::-1], None)
-
-
-def proven(deltas: Iterable[Delta], snapshots: Iterable[str]) -> set[str]:
-    """Return the versions that a commit named: those that a delta follows, and those with a snapshot."""
-    return {each.previous for each in deltas if each.previous is not None} | set(snapshots)
 
 
 def latest_of(commits: Iterable[Commit], version: str) -> Commit | None:

@@ -1,9 +1,9 @@
 """The files of a changelog: deltas and snapshots as checksummed frames, written and read in bounded memory.
 
-A file is a 10-byte opening (`PENSTOCK`, the format's version, `D` for a delta or `S` for a snapshot) and frames. A
-frame is its kind (1 byte), the length of its payload (4 bytes), a CRC-32 (4 bytes) and the payload; numbers are
-big-endian. The CRC-32 covers kind, length and payload and goes on from that of the frame before, so that a missing,
-doubled or moved frame is noticed as well as a changed one.
+A snapshot is one file; several deltas may follow each other in one. Each is a 10-byte opening (`PENSTOCK`, the format's
+version, `D` for a delta or `S` for a snapshot) and frames. A frame is its kind (1 byte), the length of its payload
+(4 bytes), a CRC-32 (4 bytes) and the payload; numbers are big-endian. The CRC-32 covers kind, length and payload and
+goes on from that of the frame before, so that a missing, doubled or moved frame is noticed as well as a changed one.
 
 | kind | payload |
 |---|---|
@@ -42,6 +42,7 @@ _END = Struct(">IQ")
 _ROWS = 65_536
 _PIECE = 16 * 1024 * 1024
 
+OPENING_BYTES = _OPENING.size
 TAIL_BYTES = _FRAME.size + _END.size
 """How many bytes at the end of a file `check_tail` looks at."""
 
@@ -133,15 +134,18 @@ def _unpacked(packed: list[Any] | None) -> Commit | None:
 
 
 class Reader:
-    """Reads one file from its beginning; every method raises DamagedError for what is not as it was written.
+    """Reads one delta or snapshot; every method raises DamagedError for what is not as it was written.
 
-    `commit` is the one that the file keeps, None if it keeps none.
+    `version` and `previous` are those of its header. `size` is how many bytes were read.
     """
 
-    def __init__(self, file: BinaryIO, kind: bytes, version: str, previous: str | None) -> None:
-        """Read the header, and check that this is the file of that kind, version and previous version."""
+    def __init__(self, file: BinaryIO, kind: bytes, opening: bytes | None = None) -> None:
+        """Read the header; `opening`: the first OPENING_BYTES, if they were read already."""
         self._file = file
-        opening = self._take(_OPENING.size, "opening")
+        opening = file.read(_OPENING.size) if opening is None else opening
+        self.size = len(opening)
+        if self.size != _OPENING.size:
+            raise DamagedError(f"it is cut off: an opening of {_OPENING.size} bytes has only {self.size}")
         magic, format_version, found = _OPENING.unpack(opening)
         if magic != _MAGIC:
             raise DamagedError(f"it does not start as a changelog file does (found {opening!r})")
@@ -152,20 +156,40 @@ class Reader:
         if found != kind:
             raise DamagedError(f"its first bytes say that it is of kind {found!r}, not {kind!r}")
         of, payload = self._frame()
-        header = unpackb(payload) if of == b"H" else {}
-        if header.get("version") != version or header.get("previous") != previous:
-            raise DamagedError(f"its header is that of another file: {header}")
-        self.commit = _unpacked(header.get("commit"))
+        if of != b"H":
+            raise DamagedError(f"it begins with a frame of kind {of!r}, not with a header")
+        self._header = unpackb(payload)
+        self.version: str = self._header["version"]
+        self.previous: str | None = self._header["previous"]
+
+    @property
+    def commit(self) -> Commit | None:
+        """The commit that was kept with it, None if none was."""
+        return _unpacked(self._header.get("commit"))
+
+    def expect(self, version: str, previous: str | None) -> None:
+        """Check that it is the delta or snapshot of that version, and what it follows."""
+        if (self.version, self.previous) != (version, previous):
+            raise DamagedError(f"its header is that of another file: {self._header}")
+
+    def skip(self) -> None:
+        """Read to its end without decoding, but check everything."""
+        of = b""
+        while of != b"E":
+            of, _ = self._frame()
+
+    def end(self) -> None:
+        """Check that nothing follows it."""
+        if self._file.read(1):
+            raise DamagedError("something was added to it")
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yield all chunks; ends only after the file turned out complete."""
+        """Yield all chunks; ends only after it turned out complete."""
         while True:
             of, payload = self._frame()
             if of == b"E":
                 if _END.unpack(payload) != (self._frames - 1, self._changes):
                     raise DamagedError("parts of it are missing")
-                if self._file.read(1):
-                    raise DamagedError("something was added to it")
                 return
             if of == b"Z":
                 payload = _decompress(payload)
@@ -196,6 +220,7 @@ class Reader:
             data = b"".join(pieces)
         if len(data) != length:
             raise DamagedError(f"it is cut off: a {what} of {length} bytes has only {len(data)}")
+        self.size += length
         return data
 
 

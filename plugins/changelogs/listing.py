@@ -11,6 +11,7 @@ from penstock.errors import ChangelogError
 from .chain import Delta
 from .storage import TEMPORARY, StoredFile
 
+DELTA_END = ".delta"
 _VERSION = r"[0-9]+-[A-Za-z0-9_-]*"
 _DELTA_NAME = re.compile(rf"({_VERSION})\.({_VERSION}|-)\.(\d+)\.delta")
 _SNAPSHOT_NAME = re.compile(rf"({_VERSION})\.snapshot")
@@ -20,13 +21,14 @@ _SNAPSHOT_NAME = re.compile(rf"({_VERSION})\.snapshot")
 class Listing:
     """One listing of a task's folder, by version.
 
-    `deltas`: deltas of the size that their names state. `damaged`: deltas of another size, each with a description.
-    `ours`: every file that this changelog wrote. `names`: the file name of each delta.
+    `deltas`: the first delta of each file, by version. `continued`: files that are larger than their first delta.
+    `damaged`: versions whose file is smaller than its name says, each with a description. `ours`: every file that this
+    changelog wrote.
     """
 
     ours: list[StoredFile] = field(default_factory=list)
     deltas: dict[str, Delta] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)
+    continued: set[str] = field(default_factory=set)
     snapshots: dict[str, StoredFile] = field(default_factory=dict)
     damaged: dict[str, str] = field(default_factory=dict)
     unusable: list[str] = field(default_factory=list)
@@ -39,9 +41,10 @@ class Listing:
         for file in stored:
             if delta := _DELTA_NAME.fullmatch(file.name):
                 version, previous, size = delta[1], None if delta[2] == "-" else delta[2], int(delta[3])
-                if file.size == size:
-                    files.deltas[version] = Delta(version, previous, size)
-                    files.names[version] = file.name
+                if file.size >= size:
+                    files.deltas[version] = Delta(version, previous, size, file.name)
+                    if file.size > size:
+                        files.continued.add(file.name)
                 else:
                     files.damaged[version] = f"{file.name} ({file.size} bytes instead of {size})"
             elif snapshot := _SNAPSHOT_NAME.fullmatch(file.name):
@@ -57,9 +60,19 @@ def snapshot_name(version: str) -> str:
     return f"{version}.snapshot"
 
 
+def delta_name(version: str, previous: str | None, size: int) -> str:
+    """Return the name of the file that begins with a delta of `size` bytes."""
+    return f"{checked_version(version)}.{'-' if previous is None else checked_version(previous)}.{size}{DELTA_END}"
+
+
+def is_version(name: str) -> bool:
+    """Return whether a name can be that of a version in a file."""
+    return re.fullmatch(_VERSION, name) is not None
+
+
 def checked_version(version: str) -> str:
     """Return `version`. Raises ChangelogError when it cannot be part of a file name."""
-    if not re.fullmatch(_VERSION, version):
+    if not is_version(version):
         raise ChangelogError(
             f"version {version!r} cannot be a file's name: expected a number, '-', and letters, digits, '_' and '-'"
         )

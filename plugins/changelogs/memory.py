@@ -11,7 +11,7 @@ from penstock.errors import ChangelogError
 from penstock.log import Commit
 from penstock.store import Change, Changes
 
-from .chain import Delta, latest_of, proven, route_to
+from .chain import Delta, latest_of, route_to
 
 _FLOOR = 1024
 _CHUNK = 256
@@ -72,10 +72,10 @@ class MemoryChangelog(TaskChangelog):
             return Restore(have, iter(()))
         history = self._history
         if have is not None:
-            route = route_to(target, history.deltas, [have])
+            route = route_to(target, history.deltas.get, [have])
             if route.start == have:
                 return Restore(have, self._steps(route.deltas), sum(delta.size for delta in route.deltas))
-        route = route_to(target, history.deltas, history.snapshots)
+        route = route_to(target, history.deltas.get, history.snapshots)
         if route.missing is not None:
             raise ChangelogError(
                 f"{self._name}: no way to version {target}: missing: the delta {route.missing}; "
@@ -94,7 +94,8 @@ class MemoryChangelog(TaskChangelog):
 
     def proven(self) -> set[str]:
         """Return the versions that are known to have been committed."""
-        return proven(self._history.deltas.values(), self._history.snapshots)
+        followed = {delta.previous for delta in self._history.deltas.values() if delta.previous is not None}
+        return followed | set(self._history.snapshots)
 
     def beginnings(self) -> set[str]:
         """Return the versions that follow None."""
@@ -108,14 +109,14 @@ class MemoryChangelog(TaskChangelog):
         """Return whether the deltas since the last snapshot have outgrown it."""
         if self._last is None:
             return False
-        route = route_to(self._last, self._history.deltas, self._history.snapshots)
+        route = route_to(self._last, self._history.deltas.get, self._history.snapshots)
         size = 0 if route.start is None else self._snapshot_size(route.start)
         return route.missing is not None or sum(delta.size for delta in route.deltas) > max(_FLOOR, size)
 
     def clean(self, version: str, grace_ms: int, now_ms: int, is_current: Callable[[], bool]) -> None:
         """Delete what is below `version` and not needed by it, `grace_ms` after `clean` first saw it."""
         history = self._history
-        route = route_to(version, history.deltas, history.snapshots)
+        route = route_to(version, history.deltas.get, history.snapshots)
         if route.missing is not None:
             return
         needed = {("delta", delta.version) for delta in route.deltas} | {("snapshot", route.start)}

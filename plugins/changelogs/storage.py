@@ -8,6 +8,7 @@ import secrets
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 from urllib.parse import unquote, urlsplit
@@ -34,6 +35,8 @@ class Storage(ABC):
     """The name of the folder in messages."""
     parallel_reads: int = 1
     """How many files are worth reading at once."""
+    can_append: bool = False
+    """Whether `append` works."""
 
     @abstractmethod
     def files(self) -> list[StoredFile]:
@@ -46,9 +49,13 @@ class Storage(ABC):
         With `may_exist`, an existing file of that name stays unchanged until the new one is complete.
         """
 
+    def append(self, name: str, size: int, data: bytes) -> None:
+        """Write `data` durably to the end of a file of `size` bytes; after an error part of it may be there."""
+        raise NotImplementedError
+
     @abstractmethod
-    def open(self, name: str) -> BinaryIO:
-        """Open a file to read it once from its beginning."""
+    def open(self, name: str, start: int = 0) -> BinaryIO:
+        """Open a file to read it once from byte `start` on."""
 
     @abstractmethod
     def tail(self, name: str, size: int) -> bytes:
@@ -105,6 +112,8 @@ def open_storage(location: str, *folders: str) -> Storage:
 class LocalStorage(Storage):
     """A directory on this host, written with os: pyarrow's local file system does not fsync."""
 
+    can_append = True
+
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._made = False
@@ -147,9 +156,29 @@ class LocalStorage(Storage):
         _fsync_directory(self._directory)
         return size
 
-    def open(self, name: str) -> BinaryIO:
-        """Open a file to read it once from its beginning."""
-        return open(self._directory / name, "rb", buffering=1024 * 1024)
+    def append(self, name: str, size: int, data: bytes) -> None:
+        """Write at the end and sync the data. Raises OSError if the file is gone or has another size, too."""
+        handle = os.open(f"{self.location}/{name}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            if (found := os.fstat(handle).st_size) != size:
+                raise OSError(errno.ESTALE, f"it has {found} bytes, and this process left it with {size}")
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(handle, view) :]
+                _sync_data(handle)
+            except BaseException:
+                with suppress(OSError):
+                    os.ftruncate(handle, size)
+                raise
+        finally:
+            os.close(handle)
+
+    def open(self, name: str, start: int = 0) -> BinaryIO:
+        """Open a file to read it once from byte `start` on."""
+        file = open(self._directory / name, "rb", buffering=1024 * 1024)  # noqa: SIM115
+        file.seek(start)
+        return file
 
     def tail(self, name: str, size: int) -> bytes:
         """Return the last `size` bytes of a file, or all of a shorter one."""
@@ -220,9 +249,14 @@ class ArrowStorage(Storage):
             raise
         return size
 
-    def open(self, name: str) -> BinaryIO:
-        """Open a file to read it once from its beginning."""
-        return cast(BinaryIO, self._file_system.open_input_stream(f"{self._folder}/{name}", buffer_size=1024 * 1024))
+    def open(self, name: str, start: int = 0) -> BinaryIO:
+        """Open a file to read it once from byte `start` on."""
+        path = f"{self._folder}/{name}"
+        if not start:
+            return cast(BinaryIO, self._file_system.open_input_stream(path, buffer_size=1024 * 1024))
+        file = self._file_system.open_input_file(path)
+        file.seek(start)
+        return cast(BinaryIO, file)
 
     def tail(self, name: str, size: int) -> bytes:
         """Return the last `size` bytes of a file, or all of a shorter one."""
@@ -257,6 +291,10 @@ class ArrowStorage(Storage):
 
     def _is_object_store(self) -> bool:
         return self._file_system.type_name in ("s3", "gcs", "abfs")
+
+
+# Not on every system. It leaves out the time of the last change, which no restore needs.
+_sync_data = getattr(os, "fdatasync", os.fsync)
 
 
 def _make_directory(directory: Path) -> None:

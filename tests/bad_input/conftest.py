@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import Topology
+from penstock.plugins.changelogs.directory import DirectoryChangelog
 
 from .world import ORDERS, Contents, MakeWorld, World, totals
 
@@ -40,3 +41,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Contents:
     twin.produce("orders", *ORDERS)
     twin.run()
     return twin.contents()
+
+
+@pytest.fixture
+def a_file_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the directory changelog write each delta into a file of its own, as where nothing can be appended."""
+    defaults = DirectoryChangelog.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "segment_bytes", 1)

@@ -95,6 +95,7 @@ def test_data_dir_is_part_of_a_relative_place(world: World, tmp_path: Path) -> N
         start(world)
 
 
+@pytest.mark.usefixtures("a_file_each")
 def test_a_task_that_has_gone_on_in_the_new_place_is_left_alone(elsewhere: World, tmp_path: Path) -> None:
     """As an earlier release did it: tasks that commit wrote a snapshot in the new place, idle ones did not."""
     new = DirectoryChangelog(str(tmp_path / "elsewhere"), "shop", "0_0")

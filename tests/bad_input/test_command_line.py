@@ -222,13 +222,13 @@ def test_what_fails_in_a_worker_is_one_message_and_nothing_is_lost(
     world.forget_state()
     world.produce("orders", ("ann", b"\xff", 3))
     world.produce("orders", *((key, value, time) for time, (key, value) in enumerate(ORDERS[3:], 3)))
-    delta = sorted((world.changelog / "shop" / "0_0").glob("*.delta"))[1]
+    delta = sorted((world.changelog / "shop" / "0_0").glob("*.delta"))[0]
     aside = delta.rename(world.directory / delta.name)
 
     says(
         error(run_in_a_process(world, "--master", "local[2]", "--quiet", code=1)),
         f"Error: application 'shop', task 0_0: changelog at {world.changelog}/shop/0_0: no way to version ",
-        f"{delta.name.partition('.')[0]}.*.delta (missing)",
+        "the file with the delta of 0000000000",
         "Bring the file back from a backup",
     )
 

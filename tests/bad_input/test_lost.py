@@ -47,7 +47,7 @@ DAMAGES = [truncated, emptied, flipped, deleted]
 
 
 def in_the_chain(world: World) -> list[Path]:
-    """The changelog's files of task 0_0, oldest first; the task made a commit for each of five records."""
+    """The changelog's files of task 0_0, oldest first, one a commit; the task made one for each of five records."""
     files = sorted((world.changelog / "shop" / "0_0").iterdir())
     assert len(files) == 6
     return files
@@ -56,11 +56,12 @@ def in_the_chain(world: World) -> list[Path]:
 def mentions(error: object, world: World, path: Path, damage: Damage) -> None:
     """Assert that the message names the file: in full, or by its version where the file is gone."""
     version = path.name.partition(".")[0]
-    name = f"{version}.*.delta (missing)" if damage is deleted else path.name
+    name = f"the file with the delta of {version} (missing)" if damage is deleted else path.name
     says(error, f"changelog at {world.changelog}/shop/0_0: ", name, "Bring the file back from a backup")
     says(error, "a host that still has a local copy of the state at that version", "use a new application id")
 
 
+@pytest.mark.usefixtures("a_file_each")
 @pytest.mark.parametrize(
     ("which", "damage"),
     [*((3, damage) for damage in DAMAGES), (0, deleted), (0, flipped), (5, deleted), (5, truncated)],
@@ -80,6 +81,28 @@ def test_a_delta_that_is_damaged(world: World, undisturbed: Contents, which: int
     assert world.contents() == undisturbed
 
 
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_segment_that_is_damaged(world: World, undisturbed: Contents, damage: Damage) -> None:
+    """All deltas of the task are in one file."""
+    world.run()
+    world.forget_state()
+    (path,) = (world.changelog / "shop" / "0_0").iterdir()
+    original = path.read_bytes()
+    damage(path)
+    for _ in range(2):
+        with pytest.raises(ChangelogError) as caught:
+            world.run()
+        says(caught.value, f"changelog at {world.changelog}/shop/0_0: no way to version 000000000005-")
+        if damage is deleted:
+            says(caught.value, "the file with the delta of 000000000005-", "(missing)")
+        else:
+            says(caught.value, path.name, "(0 bytes instead of" if damage is emptied else "(damaged at byte ")
+    path.write_bytes(original)
+    world.run()
+    assert world.contents() == undisturbed
+
+
+@pytest.mark.usefixtures("a_file_each")
 @pytest.mark.parametrize("damage", [truncated, deleted])
 def test_a_delta_that_is_damaged_while_a_local_copy_is_there(world: World, damage: Damage) -> None:
     """The next commit mends the changelog: a snapshot of the local copy is written."""

@@ -267,6 +267,7 @@ def test_files_of_an_older_release_are_read_and_prove_no_position(
     assert world.contents().stores == before.stores
 
 
+@pytest.mark.usefixtures("a_file_each")
 def test_a_changelog_with_a_gap_is_refused(world: World) -> None:
     run(world)
     lose(world)

@@ -37,7 +37,7 @@ class _DeletesWhateverItDoesNotNeed(MemoryChangelog):
 
     def clean(self, version: str, grace_ms: int, now_ms: int, is_current: Callable[[], bool]) -> None:
         history = self._history
-        route = route_to(version, history.deltas, history.snapshots)
+        route = route_to(version, history.deltas.get, history.snapshots)
         if route.missing is None and is_current():
             for each in set(history.deltas) - {delta.version for delta in route.deltas}:
                 del history.deltas[each], history.changes[each]

@@ -31,8 +31,11 @@ def _read(
     data: bytes, kind: bytes = DELTA, version: str = "v1", previous: str | None = "v0"
 ) -> dict[str, list[Change]]:
     found: dict[str, list[Change]] = {}
-    for store, rows in Reader(io.BytesIO(data), kind, version, previous).chunks():
+    reader = Reader(io.BytesIO(data), kind)
+    reader.expect(version, previous)
+    for store, rows in reader.chunks():
         found.setdefault(store, []).extend(rows)
+    reader.end()
     return found
 
 
@@ -53,7 +56,7 @@ def test_a_snapshot_comes_back_in_chunks(
 ) -> None:
     entries.sort()
     data = b"".join(write_snapshot("v1", iter(entries), chunk_bytes=chunk_bytes, compress=compress))
-    chunks = list(Reader(io.BytesIO(data), SNAPSHOT, "v1", None).chunks())
+    chunks = list(Reader(io.BytesIO(data), SNAPSHOT).chunks())
     assert [(store, *row) for store, rows in chunks for row in rows] == entries
     for store, rows in chunks:
         assert sum(len(key) + len(value or b"") + 16 for key, value in rows[:-1]) < chunk_bytes, store
@@ -113,7 +116,7 @@ def test_a_newer_format_is_named() -> None:
 def test_a_large_delta_is_several_frames() -> None:
     rows: list[Change] = [(b"%06d" % row, b"x") for row in range(150_000)]
     data = write_delta({"s": rows}, "v0", "v1")
-    assert len(list(Reader(io.BytesIO(data), DELTA, "v1", "v0").chunks())) == 3
+    assert len(list(Reader(io.BytesIO(data), DELTA).chunks())) == 3
     assert _read(data) == {"s": rows}
 
 

@@ -386,6 +386,7 @@ class _History(RuleBasedStateMachine):
         self._sure = 0
         """How many versions at the beginning of the chain may have been deleted by `clean`."""
         self._count = 0
+        self._fenced: list[tuple[TaskChangelog, str]] = []
         self._reopen()
 
     def teardown(self) -> None:
@@ -427,6 +428,29 @@ class _History(RuleBasedStateMachine):
         self._append(changes)
         if crash:
             self._reopen()
+
+    @precondition(lambda self: self._chain)
+    @rule()
+    def is_taken_over(self) -> None:
+        """By another process, while this one is frozen."""
+        self._fenced.append((self._log, self._chain[-1]))
+        self._reopen()
+
+    @precondition(lambda self: self._fenced)
+    @rule(changes=_changes)
+    def fenced_process_appends(self, changes: Changes) -> None:
+        """Append once more after the last version that a fenced process knows; its commit is refused."""
+        log, last = self._fenced.pop()
+        version = f"{version_counter(last) + 1:012d}-{self._count:x}"
+        self._count += 1
+        try:
+            log.append(changes, last, version, self._commits.get(last))
+        except ChangelogError:
+            return  # Its files may have been cleaned up.
+        state: State = {store: dict(rows) for store, rows in self._known[last].items()}
+        for store, rows in changes.items():
+            _apply(state, store, rows)
+        self._known[version] = state
 
     @precondition(lambda self: self._chain)
     @rule()

@@ -1,0 +1,137 @@
+"""Steps: reads what a restore needs from the files of a changelog."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+from penstock.errors import ChangelogError
+from penstock.store import Change, Changes
+
+from .chain import Delta
+from .file_format import DELTA, SNAPSHOT, DamagedError, Reader
+from .listing import snapshot_name
+from .storage import Storage
+
+WAYS_OUT = (
+    "Bring the file back from a backup or from the store's older object versions, or start on a host that still has a "
+    "local copy of the state at that version; to give up the state, use a new application id, or `penstock reset`"
+)
+_READ_AHEAD_BYTES = 16 * 1024 * 1024
+
+
+class _Read(NamedTuple):
+    """What one delta has: its changes, the version after it, and its size in the file."""
+
+    changes: Changes
+    version: str
+    size: int
+
+
+class Steps:
+    """Reads deltas and snapshots as steps of `chunk_bytes`. Raises ChangelogError that names a damaged file."""
+
+    def __init__(self, storage: Storage, chunk_bytes: int) -> None:
+        self._storage = storage
+        self._chunk_bytes = chunk_bytes
+
+    def of_deltas(self, deltas: list[Delta]) -> Iterator[tuple[Changes, str]]:
+        """Yield deltas; runs of small ones as one step, because a write to a store costs more than what is in them."""
+        group: list[Changes] = []
+        size, version = 0, ""
+        for changes, version, length in self._read_all(deltas):
+            group.append(changes)
+            size += length
+            if size >= self._chunk_bytes:
+                yield _merged(group), version
+                group, size = [], 0
+        if group:
+            yield _merged(group), version
+
+    def of_snapshot(self, version: str, way_out: Callable[[], str]) -> Iterator[tuple[Changes, str]]:
+        """Yield a snapshot in parts; `way_out` is asked what to do if it is damaged."""
+        name = snapshot_name(version)
+        chunk: Changes = {}
+        try:
+            with self._storage.open(name) as file:
+                reader = Reader(file, SNAPSHOT)
+                reader.expect(version, None)
+                for number, (store, rows) in enumerate(reader.chunks()):
+                    if number:
+                        yield chunk, f"restoring:{version}:{number}"
+                    chunk = {store: rows}
+                reader.end()
+        except DamagedError as error:
+            raise ChangelogError(
+                f"changelog at {self._storage.location}: {name} is damaged: {error}. {way_out()}"
+            ) from error
+        except OSError as error:
+            raise self._unreadable(name, error) from error
+        # The last step: the file has turned out to be complete.
+        yield chunk, version
+
+    def _read_all(self, deltas: list[Delta]) -> Iterator[_Read]:
+        """Yield what each delta holds; from a place with slow answers, several files are asked for at once."""
+        if len(deltas) == 1 or self._storage.parallel_reads == 1:
+            for delta in deltas:
+                yield from self._read(delta)
+            return
+        left = deque(deltas)
+        reading: deque[tuple[Delta, Future[list[_Read]]]] = deque()
+        with ThreadPoolExecutor(self._storage.parallel_reads, "changelog-read") as pool:
+            try:
+                while left or reading:
+                    while left and len(reading) < self._storage.parallel_reads:
+                        if reading and sum(delta.size for delta, _ in reading) + left[0].size > _READ_AHEAD_BYTES:
+                            break
+                        reading.append((left[0], pool.submit(lambda delta: list(self._read(delta)), left.popleft())))
+                    yield from reading.popleft()[1].result()
+            finally:
+                for _, unread in reading:
+                    unread.cancel()
+
+    def _read(self, delta: Delta) -> Iterator[_Read]:
+        at, previous = delta.start, delta.previous
+        try:
+            with self._storage.open(delta.file, delta.start) as file:
+                for number in range(1, delta.length + 1):
+                    reader = Reader(file, DELTA)
+                    reader.expect(delta.version if number == delta.length else reader.version, previous)
+                    yield _Read(_changes(reader), reader.version, reader.size)
+                    at, previous = at + reader.size, reader.version
+        except DamagedError as error:
+            raise ChangelogError(
+                f"changelog at {self._storage.location}: {delta.file} is damaged at byte {at}: {error}. {WAYS_OUT}"
+            ) from error
+        except OSError as error:
+            raise self._unreadable(delta.file, error) from error
+
+    def _unreadable(self, name: str, error: OSError) -> ChangelogError:
+        if isinstance(error, FileNotFoundError):
+            return ChangelogError(
+                f"changelog at {self._storage.location}: {name} was deleted while it was needed "
+                f"(did another process clean up while this one was paused?): start again. {WAYS_OUT}"
+            )
+        return self._storage.explain(f"read {name}", error)
+
+
+def _changes(reader: Reader) -> Changes:
+    changes: dict[str, list[Change]] = {}
+    for store, rows in reader.chunks():
+        if store in changes:
+            changes[store] += rows
+        else:
+            changes[store] = rows
+    return changes
+
+
+def _merged(group: list[Changes]) -> Changes:
+    if len(group) == 1:
+        return group[0]
+    merged: dict[str, dict[bytes, bytes | None]] = {}
+    for changes in group:
+        for store, rows in changes.items():
+            merged.setdefault(store, {}).update(rows)
+    return {store: sorted(latest.items()) for store, latest in merged.items()}
