@@ -28,7 +28,7 @@ from penstock import (
     versioned_store,
     window_store,
 )
-from penstock.plugins.changelogs.file_format import DELTA, Reader
+from penstock.plugins.changelogs.file_format import DELTA, OPENING_BYTES, Reader
 from penstock.plugins.dsl import StreamsBuilder, sessions, tumbling, within
 from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.testing.contracts.log_tests import Found, read
@@ -225,13 +225,13 @@ def _raw_files(directory: Path) -> dict[str, Any]:
     """Return what the deltas of an application amount to, and the engine state of each task's last one."""
     found: dict[str, Any] = {}
     for path in sorted(directory.rglob("*.delta")):
-        version, previous, _ = path.stem.split(".")
         with path.open("rb") as file:
-            delta = Reader(file, DELTA, version, None if previous == "-" else previous)
-            for store, changes in delta.chunks():
-                found.setdefault(f"{path.parent.name} {store}", {}).update(changes)
-            assert delta.commit is not None
-            found[f"{path.parent.name} engine state"] = delta.commit.engine_state
+            while opening := file.read(OPENING_BYTES):
+                delta = Reader(file, DELTA, opening)
+                for store, changes in delta.chunks():
+                    found.setdefault(f"{path.parent.name} {store}", {}).update(changes)
+                assert delta.commit is not None
+                found[f"{path.parent.name} engine state"] = delta.commit.engine_state
     return found
 
 
