@@ -19,6 +19,7 @@ from ..messages import too_large
 from .clients import Clients
 from .committers import AtLeastOnce, ExactlyOnce, KafkaCommitter
 from .failures import error_of, is_retriable, is_unknown_topic
+from .following import KafkaFollower
 from .groups import Groups
 from .notes import Notes
 from .positions import plain, position_of, start_positions, task_of, without_position
@@ -131,6 +132,10 @@ class KafkaLog(Log):
                 self._topics.counts(fresh=True)
                 self._topics.check([partition])
             raise self._patience.failed(doing, exception) from exception
+
+    def follow(self) -> KafkaFollower:
+        """Return a follower, which has a consumer of its own; its caller closes it."""
+        return KafkaFollower(self._clients, self._topics, self._out_of_range)
 
     def append(self, batch: OutputBatch) -> None:
         """Produce outside any task; durable when it returns."""

@@ -21,7 +21,7 @@ MOST_READERS = 8
 CONSUMER_FILES = 8
 """How many file descriptors a consumer needs with one broker."""
 _QUIET_SECONDS = 2 * FETCH_WAIT_MS / 1000
-_READER_GROUP = "penstock"
+READER_GROUP = "penstock"
 """The group of consumers that only read: librdkafka needs a name, though they neither join nor commit."""
 
 
@@ -60,7 +60,7 @@ class Readers:
             reader.close()
             reader = None
         if reader is None:
-            consumer = self._consumer(partition, offset) or self._clients.consumer(_READER_GROUP)
+            consumer = self._consumer(partition, offset) or self._clients.consumer(READER_GROUP)
             reader = PartitionReader(self._clients, consumer, partition, offset)
         try:
             yield reader

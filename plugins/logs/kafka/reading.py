@@ -53,9 +53,9 @@ class PartitionReader:
         """
         partition = self.partition
         batches: list[RecordBatch] = []
-        size, at = 0, self.next
+        taken, at = 0, self.next
         deadline = time.monotonic() + self._clients.patience.timeout_s
-        while at < end and size < max_bytes:
+        while at < end and taken < max_bytes:
             messages = self._take(end)
             if not messages:
                 if self._reached() >= end:
@@ -67,7 +67,7 @@ class PartitionReader:
                         KafkaError(KafkaError._TIMED_OUT, f"no records of {partition} from offset {at}")
                     )
                 continue
-            batch = _columns(partition, messages)
+            batch = columns(partition, messages)
             if batch.offsets[-1] >= end:
                 cut = bisect_left(batch.offsets, end)
                 self._kept = messages[cut:]
@@ -78,11 +78,11 @@ class PartitionReader:
             else:
                 at = batch.next_offset
             batches.append(batch)
-            size += _size(batch)
+            taken += size_of(batch)
         if batches:
             batches[-1].next_offset = at
         self.next = at
-        self._is_cut_short = at < end and size >= max_bytes
+        self._is_cut_short = at < end and taken >= max_bytes
         return batches
 
     def has_more(self) -> bool:
@@ -136,7 +136,8 @@ class PartitionReader:
         return max(int(found.offset), self._ended)
 
 
-def _columns(partition: TopicPartition, messages: Sequence[Message]) -> RecordBatch:
+def columns(partition: TopicPartition, messages: Sequence[Message]) -> RecordBatch:
+    """Return messages of one partition by column."""
     first, last = cast(int, messages[0].offset()), cast(int, messages[-1].offset())
     is_dense = last - first + 1 == len(messages)
     offsets: Any = range(first, last + 1) if is_dense else list(map(Message.offset, messages))
@@ -168,7 +169,7 @@ def _cut(batch: RecordBatch, count: int) -> RecordBatch:
     )
 
 
-def _size(batch: RecordBatch) -> int:
+def size_of(batch: RecordBatch) -> int:
     """Return about how many bytes a batch has, estimated from a sample."""
     step = max(1, len(batch.keys) // _SAMPLED)
     columns: list[Any] = [*batch.keys[::step], *batch.values[::step]]

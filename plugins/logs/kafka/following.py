@@ -1,0 +1,291 @@
+"""Following partitions of a cluster as their records come: one consumer for all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from penstock.errors import LogError
+from penstock.follower import Follower
+from penstock.record import RecordBatch, TopicPartition
+
+from .clients import Clients
+from .failures import error_of, is_retriable, is_unknown_topic
+from .readers import READER_GROUP
+from .reading import columns, out_of_range, size_of
+from .topics import Topics
+
+_CONSUMER = {
+    "fetch.min.bytes": 1,
+    # The broker answers at once when there are records; otherwise this is how long the next partition that is added
+    # may wait for its first request, and how late the end of a partition is reported.
+    "fetch.wait.max.ms": 100,
+}
+_KEPT_BYTES = 1 << 20
+"""How many bytes of a paused partition are kept, before its consumer stops to fetch it."""
+_WAIT_SECONDS = 1.0
+_CHECK_EVERY, _CHECK_SECONDS = 2.0, 0.5
+"""Seconds without a record until brokers are asked which topics there are, and how long they may take to answer."""
+
+
+class KafkaFollower(Follower):
+    """Reads partitions with one consumer, so that a wait ends with the first record of any of them.
+
+    A consumer gets a partition at most once: what it still reports from before would skip records. A partition that is
+    added again is read with a new consumer, and so are all others, from where they are.
+
+    A pause keeps what is read, and stops fetching only when that is much: librdkafka throws away what it has
+    prefetched of a partition that it pauses.
+    """
+
+    def __init__(
+        self, clients: Clients, topics: Topics, out_of_range_error: Callable[[TopicPartition, int], LogError]
+    ) -> None:
+        self._clients = clients
+        self._topics = topics
+        self._out_of_range_error = out_of_range_error
+        self._positions: dict[TopicPartition, int] = {}
+        self._ends: dict[TopicPartition, int] = {}  # the last end that the consumer reported
+        self._paused: set[TopicPartition] = set()
+        self._stopped: set[TopicPartition] = set()  # those that the consumer does not fetch, because of a pause
+        self._kept: dict[TopicPartition, list[RecordBatch]] = {}  # read in a pause
+        self._failed: dict[TopicPartition, LogError] = {}
+        self._away_since: float | None = None  # when brokers did not answer first
+        self._check_at = 0.0
+        self._had: set[TopicPartition] = set()  # what the consumer has or had
+        self._consumer: Consumer | None = None
+
+    def add(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Read these partitions, too."""
+        self._topics.check(list(positions))
+        self._positions.update(positions)
+        if self._consumer is None or not self._had.isdisjoint(positions):
+            self._renew()
+        else:
+            self._assign(positions)
+
+    def remove(self, partitions: Collection[TopicPartition]) -> None:
+        """Read these partitions no more."""
+        gone = [each for each in partitions if each in self._positions]
+        for each in gone:
+            del self._positions[each]
+            for of_partition in (self._ends, self._kept, self._failed):
+                of_partition.pop(each, None)
+        self._paused.difference_update(gone)
+        self._stopped.difference_update(gone)
+        assigned = [KafkaPartition(*each) for each in gone if each in self._had]
+        if self._consumer is not None and assigned:
+            try:
+                self._consumer.incremental_unassign(assigned)
+            except KafkaException:
+                self._renew()
+
+    def poll(self, seconds: float, most: int) -> list[RecordBatch]:
+        """Return records that have come."""
+        for error in self._failed.values():
+            raise error
+        if found := self._resumed(most):
+            return found
+        consumer, deadline = self._consumer, time.monotonic() + seconds
+        if consumer is None:
+            time.sleep(seconds)
+            return []
+        messages = consumer.consume(most, 0)
+        while True:
+            if not messages:
+                left = deadline - time.monotonic()
+                messages = consumer.consume(1, max(0.0, min(left, _WAIT_SECONDS)))
+                if messages and most > 1:
+                    messages += consumer.consume(most - 1, 0)
+            if messages:
+                self._away_since, self._check_at = None, time.monotonic() + _CHECK_EVERY
+                if found := self._taken(messages):
+                    return found
+            elif time.monotonic() >= self._check_at:
+                self._check(consumer)
+            for error in self._failed.values():
+                raise error
+            if time.monotonic() >= deadline:
+                return []
+            messages = []
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Return nothing of these partitions until `resume`."""
+        self._paused.update(each for each in partitions if each in self._positions)
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """End a pause."""
+        self._paused.difference_update(partitions)
+        again = [KafkaPartition(*each) for each in partitions if each in self._stopped]
+        self._stopped.difference_update(partitions)
+        if self._consumer is not None and again:
+            self._consumer.resume(again)
+
+    def ends(self) -> Mapping[TopicPartition, int]:
+        """Return the stable end where it was reached, else the high end offset of the last answer of the broker."""
+        return {each: self._end(each, position) for each, position in self._positions.items()}
+
+    def close(self) -> None:
+        """End the consumer."""
+        consumer, self._consumer = self._consumer, None
+        self._positions.clear()
+        if consumer is not None:
+            consumer.close()
+
+    # ------------------------------------------------------------------ the consumer
+
+    def _renew(self) -> None:
+        """Read everything from its position with a new consumer."""
+        if self._consumer is not None:
+            self._consumer.close()
+        self._consumer = self._clients.consumer(READER_GROUP, _CONSUMER)
+        self._had.clear()
+        self._stopped.clear()
+        self._ends.clear()
+        self._check_at = time.monotonic() + _CHECK_EVERY
+        self._assign(self._positions)
+
+    def _assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        for each, position in positions.items():
+            if position < 0:  # librdkafka gives these a meaning
+                self._failed[each] = self._out_of_range_error(each, position)
+        wanted = {each: position for each, position in positions.items() if each not in self._failed}
+        assert self._consumer is not None
+        if wanted:
+            self._had.update(wanted)
+            try:
+                self._consumer.incremental_assign([KafkaPartition(*each, at) for each, at in wanted.items()])
+            except KafkaException as exception:
+                raise self._clients.patience.failed(
+                    f"following {', '.join(map(str, wanted))}", exception
+                ) from exception
+
+    def _check(self, consumer: Consumer) -> None:
+        """Find out what a consumer does not report: that its brokers do not answer, and that a topic was deleted.
+
+        Raises LogError when they did not answer for too long.
+        """
+        now = time.monotonic()
+        self._check_at = now + _CHECK_EVERY
+        try:
+            topics = consumer.list_topics(timeout=_CHECK_SECONDS).topics
+        except KafkaException as exception:
+            patience = self._clients.patience
+            self._away_since = self._away_since or now
+            if now - self._away_since >= patience.timeout_s:
+                doing = f"while following {', '.join(map(str, self._positions))}"
+                raise patience.timed_out(doing, error_of(exception)) from exception
+            return
+        self._away_since = None
+        for each in self._positions:
+            if each.topic not in topics and (failure := self._unknown(each)):
+                self._failed[each] = failure
+
+    # ------------------------------------------------------------------ what it returns
+
+    def _resumed(self, most: int) -> list[RecordBatch]:
+        """Return what was kept of partitions that are paused no more."""
+        found: list[RecordBatch] = []
+        for partition in [each for each in self._kept if each not in self._paused]:
+            kept = self._kept[partition]
+            while kept and most > 0:
+                most -= len(kept[0])
+                found.append(kept.pop(0))
+            if not kept:
+                del self._kept[partition]
+        return found
+
+    def _taken(self, messages: list[Message]) -> list[RecordBatch]:
+        """Return the records of messages by column, and keep those of paused partitions."""
+        events: list[Message] = []
+        if any(map(Message.error, messages)):
+            events = [each for each in messages if each.error() is not None]
+            messages = [each for each in messages if each.error() is None]
+        found: list[RecordBatch] = []
+        for partition, of_partition in self._by_partition(messages):
+            position = self._positions.get(partition)
+            if position is None:
+                continue
+            if (of_partition[0].offset() or 0) < position:
+                of_partition = [each for each in of_partition if (each.offset() or 0) >= position]
+            if of_partition:
+                batch = columns(partition, of_partition)
+                self._positions[partition] = batch.next_offset
+                self._give(partition, batch, found)
+        for event in events:
+            self._take_event(event, found)
+        return found
+
+    def _by_partition(self, messages: Sequence[Message]) -> Iterable[tuple[TopicPartition, Sequence[Message]]]:
+        """Return messages by partition. Most often they are of one: librdkafka returns what it fetched in turn."""
+        if not messages:
+            return ()
+        numbers, topics = set(map(Message.partition, messages)), set(map(Message.topic, messages))
+        if len(numbers) == 1 and len(topics) == 1:
+            return [(TopicPartition(topics.pop() or "", numbers.pop() or 0), messages)]
+        found: dict[TopicPartition, list[Message]] = {}
+        for key, message in zip(
+            zip(map(Message.topic, messages), map(Message.partition, messages), strict=True), messages, strict=True
+        ):
+            found.setdefault(key, []).append(message)  # type: ignore[arg-type]
+        return [(TopicPartition(*each), of_partition) for each, of_partition in found.items()]
+
+    def _give(self, partition: TopicPartition, batch: RecordBatch, found: list[RecordBatch]) -> None:
+        if partition not in self._paused and partition not in self._kept:
+            found.append(batch)
+            return
+        kept = self._kept.setdefault(partition, [])
+        kept.append(batch)
+        is_much = partition in self._paused and sum(map(size_of, filter(len, kept))) > _KEPT_BYTES
+        if is_much and partition not in self._stopped and self._consumer is not None:
+            self._consumer.pause([KafkaPartition(*partition)])
+            self._stopped.add(partition)
+
+    def _take_event(self, event: Message, found: list[RecordBatch]) -> None:
+        error = event.error()
+        partition = TopicPartition(event.topic() or "", event.partition() or 0)
+        assert error is not None
+        if is_retriable(error):
+            return
+        position = self._positions.get(partition)
+        if error.code() == KafkaError._PARTITION_EOF:
+            end = event.offset() or 0
+            if position is None or end < position:
+                return
+            self._ends[partition] = end
+            if end > position:
+                self._positions[partition] = end
+                self._give(partition, RecordBatch(*partition, [], [], [], [], None, end), found)
+        elif position is not None:
+            if failure := self._failure(partition, position, error):
+                failure.partition = partition
+                self._failed[partition] = failure
+        elif not event.topic():
+            raise self._clients.patience.failed("following", error)
+
+    def _failure(self, partition: TopicPartition, position: int, error: KafkaError) -> LogError | None:
+        """Return the error of a partition; None if its topic is there after all."""
+        if out_of_range(error):
+            return self._out_of_range_error(partition, position)
+        if not is_unknown_topic(error):
+            return self._clients.patience.failed(f"following {partition} from offset {position}", error)
+        return self._unknown(partition)
+
+    def _unknown(self, partition: TopicPartition) -> LogError | None:
+        """Return the error for a deleted topic; None if it is there after all."""
+        self._topics.counts(fresh=True)
+        try:
+            self._topics.check([partition])
+        except LogError as error:
+            error.partition = partition
+            return error
+        return None
+
+    def _end(self, partition: TopicPartition, position: int) -> int:
+        if self._ends.get(partition) == position or self._consumer is None or partition not in self._had:
+            return position
+        _, high = self._consumer.get_watermark_offsets(KafkaPartition(*partition), cached=True)
+        return max(position, int(high))

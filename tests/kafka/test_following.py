@@ -1,0 +1,103 @@
+"""Following a cluster: pauses of what is much, and brokers that are away."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from penstock.errors import LogError
+from penstock.plugins.logs.kafka import following
+from penstock.plugins.logs.kafka.log import KafkaLog
+from penstock.plugins.testing.contracts.log_following import follow_until, poll_into, records_in
+from penstock.plugins.testing.contracts.log_tests import settled_ends
+from penstock.plugins.testing.kafka_broker import KafkaBroker
+from penstock.record import OutputBatch, TopicPartition
+
+from .names import fresh_name
+
+pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("test_following")]
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[KafkaBroker]:
+    with KafkaBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def topic(own: KafkaBroker) -> str:
+    topic = fresh_name("in")
+    with closing(KafkaLog(own.bootstrap)) as log:
+        log.create_topic(topic, 2)
+    return topic
+
+
+def append(log: KafkaLog, topic: str, partition: int, count: int, size: int = 1) -> None:
+    values: list[bytes | None] = [b"%0*d" % (size, number) for number in range(count)]
+    log.append(OutputBatch(topic, [b"k"] * count, values, [1] * count, None, [[partition]] * count))
+
+
+def test_a_long_pause(own: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Little is kept of the paused partition, and it continues where it was, however often it is paused."""
+    monkeypatch.setattr(following, "_KEPT_BYTES", 20_000)
+    paused, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    with closing(KafkaLog(own.bootstrap)) as log, closing(log.follow()) as follower:
+        append(log, topic, 0, 3000, 100)
+        append(log, topic, 1, 3000, 100)
+        ends = settled_ends(log, [paused, other])
+        positions = {paused: 0, other: 0}
+        follower.add(positions)
+        found = follow_until(follower, positions, {paused: 1})
+        while positions[paused] < ends[paused]:
+            follower.pause([paused])
+            at = positions[paused]
+            for _ in range(30):
+                poll_into(follower, found, positions, 0.01, 100)
+            assert positions[paused] == at
+            assert sum(map(len, follower._kept.get(paused, []))) < 500
+            follower.resume([paused])
+            for partition, records in follow_until(follower, positions, {paused: min(at + 900, ends[paused])}).items():
+                found[partition] = found.get(partition, []) + records
+        assert found[paused] == records_in(log, paused)
+        for partition, records in follow_until(follower, positions, ends).items():
+            found[partition] += records
+        assert found[other] == records_in(log, other)
+
+
+def test_a_broker_that_is_killed(own: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The follower continues when it is back; one that is not patient raises an error meanwhile."""
+    monkeypatch.setattr(following, "_CHECK_EVERY", 0.2)
+    partitions = [TopicPartition(topic, number) for number in range(2)]
+    with (
+        closing(KafkaLog(own.bootstrap)) as log,
+        closing(KafkaLog(own.bootstrap, {"task.timeout.ms": "1500"})) as hasty,
+        closing(log.follow()) as follower,
+        closing(hasty.follow()) as impatient,
+    ):
+        append(log, topic, 0, 10)
+        positions = dict.fromkeys(partitions, 0)
+        follower.add(positions)
+        impatient.add(positions)
+        found = follow_until(follower, positions, {partitions[0]: 10})
+        own.kill()
+        began = time.monotonic()
+        with pytest.raises(LogError, match=r"did not answer for 1.5 s \(task_timeout\) while following"):
+            while True:
+                impatient.poll(0.1, 100)
+        assert time.monotonic() - began >= 1.4
+        assert follower.poll(0.1, 100) == []
+        starting = threading.Thread(target=own.start)
+        starting.start()
+        while starting.is_alive():
+            assert follower.poll(0.1, 100) == []
+        starting.join()
+        append(log, topic, 1, 10)
+        append(log, topic, 0, 5)
+        ends = settled_ends(log, partitions)
+        for partition, records in follow_until(follower, positions, ends).items():
+            found[partition] = found.get(partition, []) + records
+        assert found == {each: records_in(log, each) for each in partitions}
