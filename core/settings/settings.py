@@ -72,8 +72,9 @@ class Settings:
     """Decides about records that cannot be produced."""
     processor_wrapper: ProcessorWrapper | None = None
     """Wraps every processor, e.g. to trace it: a function of the node's name and its new processor."""
-    commit_interval: Duration = "30s"
-    """The longest time between two commits inside a batch."""
+    commit_interval: Duration | None = None
+    """The time between two commits of a task. None: 30s, inside a long batch; with the trigger `continuous` 100ms, and
+    1s with `at_least_once`."""
     commit_bytes: int = 64 * 1024 * 1024
     """A commit is made when a task holds about this many bytes of outputs and state changes."""
     statestore_cache_max_bytes: int = 10 * 1024 * 1024
@@ -121,7 +122,7 @@ class Settings:
             "task_timeout",
         ):  # fmt: skip
             value = getattr(self, name)
-            if value is None and name == "max_task_idle":
+            if value is None and name in ("max_task_idle", "commit_interval"):
                 continue
             if duration_ms(value, f"setting {name!r}") < 0:
                 raise ConfigError(f"setting {name!r}: expected a length of time of 0 or more, found {value!r}")

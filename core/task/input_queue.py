@@ -115,6 +115,11 @@ class InputQueue:
             and (self.batch is None or self._next_column() >= len(self.batch))
         )
 
+    def queued(self) -> int:
+        """Return how many records were fed and are not processed; those that are skipped count until then."""
+        started = 0 if self.batch is None else len(self.batch) - self._next_column() + len(self.records) - self.index
+        return started + sum(map(len, self._raw))
+
     def column_index(self, index: int) -> int:
         """Return where record `index` of the decoded ones is in the batch's columns."""
         return self._start + index if self._kept is None else self._kept[index]

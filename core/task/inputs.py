@@ -75,6 +75,18 @@ class Inputs:
         """Return for each input the offset of the first record that is not processed."""
         return {queue.partition: queue.position for queue in self._queues}
 
+    def fetched(self) -> dict[TopicPartition, int]:
+        """Return for each input the offset after the last record that was fed."""
+        return {queue.partition: queue.fetched for queue in self._queues}
+
+    def queued(self, partition: TopicPartition) -> int:
+        """Return how many records of an input were fed and are not processed."""
+        return self._by_partition[partition].queued()
+
+    def are_empty(self) -> bool:
+        """Return whether every record that was fed is processed."""
+        return all(queue.is_empty() for queue in self._queues)
+
     def decode_seconds(self) -> float:
         """Return how long decoding took since the task was opened."""
         return sum(queue.decode_seconds for queue in self._queues)

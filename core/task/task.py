@@ -100,8 +100,8 @@ class Task:
             for each in inputs
         ]
         max_idle = None if settings.max_task_idle is None else duration_ms(settings.max_task_idle)
-        self._inputs = Inputs(name, queues, max_idle, progress)
-        self._inputs.restore(state)
+        self.inputs = Inputs(name, queues, max_idle, progress)
+        self.inputs.restore(state)
         self._punctuators = Punctuators(self._schedules, progress, self._failures, self._room_for_schedules)
         schedule = self._punctuators.schedule
         self._caches = Caches(name, stores, progress, self._failures)
@@ -118,26 +118,26 @@ class Task:
             self.close()
             raise
         self._punctuators.look_ahead()
-        self._loop = Loop(self._inputs, progress, self._failures, self._punctuators, may_wait=not takes_whole_batches)
+        self._loop = Loop(self.inputs, progress, self._failures, self._punctuators, may_wait=not takes_whole_batches)
 
     # ------------------------------------------------------------------ records in
 
     def plan(self, ends: Mapping[TopicPartition, int], wall_clock_ms: int) -> None:
         """Begin a batch: set up to which offset each input has records, and the wall clock, which never goes back."""
-        self._inputs.plan(ends)
+        self.inputs.plan(ends)
         if wall_clock_ms > self.progress.wall_clock:
             self.progress.wall_clock = wall_clock_ms
 
     def wants(self) -> list[Want]:
         """Return what to fetch next: the records of every empty input that has more."""
-        return self._inputs.wants()
+        return self.inputs.wants()
 
     def feed(self, batch: RecordBatch) -> None:
         """Queue records of one input; batches of an input come in offset order.
 
         One without records moves the position.
         """
-        self._inputs.feed(batch)
+        self.inputs.feed(batch)
 
     def process(self, limit: int) -> int:
         """Process up to `limit` queued records; return how many.
@@ -178,7 +178,7 @@ class Task:
         """Return how many bytes of the engine's state schedules may take."""
         others = len(json.dumps(self._times_and_values(), separators=(",", ":")))
         # Times that are not known yet will have 13 digits.
-        return max(_LEAST_ROOM, ENGINE_STATE_BYTES - others - 13 * (len(self._inputs) + 4))
+        return max(_LEAST_ROOM, ENGINE_STATE_BYTES - others - 13 * (len(self.inputs) + 4))
 
     # ------------------------------------------------------------------ commit
 
@@ -203,7 +203,7 @@ class Task:
         self._caches.flush()
         progress = self.progress
         has_changed, progress.has_changed, progress.commit_requested = progress.has_changed, False, False
-        return TaskCommit(self._inputs.positions(), self._outputs.take(), has_changed)
+        return TaskCommit(self.inputs.positions(), self._outputs.take(), has_changed)
 
     def engine_state(self) -> bytes:
         """Return what the next opening of this task has to know, as compact JSON."""
@@ -214,7 +214,7 @@ class Task:
         return json.dumps(state, separators=(",", ":")).encode()
 
     def _times_and_values(self) -> dict[str, Any]:
-        state: dict[str, Any] = {"stream": self.stream_time, "wall": self.wall_clock, **self._inputs.to_data()}
+        state: dict[str, Any] = {"stream": self.stream_time, "wall": self.wall_clock, **self.inputs.to_data()}
         values = self._nodes.engine_values()
         if values:
             state["nodes"] = values
@@ -233,7 +233,7 @@ class Task:
 
     def decode_seconds(self) -> float:
         """Return how long decoding took since the task was opened."""
-        return self._inputs.decode_seconds()
+        return self.inputs.decode_seconds()
 
     def close(self) -> None:
         """Close every processor, parents first; idempotent. Errors of one are logged, and the others are closed."""

@@ -18,7 +18,7 @@ from .output import Meter, count, note, print_json
 if TYPE_CHECKING:
     from penstock.plugins.spark import RunProgress, RunSummary
 
-AVAILABLE_NOW = "available_now"
+AVAILABLE_NOW, CONTINUOUS = "available_now", "continuous"
 
 
 @click.command(
@@ -26,6 +26,7 @@ AVAILABLE_NOW = "available_now"
     examples=[
         ("Process what the topics hold, then end", "penstock run wordcount:application"),
         ("A batch every ten seconds until Ctrl-C, on four cores", "penstock run wordcount:application --trigger 10s --master 'local[4]'"),
+        ("Records as they come, in milliseconds, until Ctrl-C", "penstock run wordcount:application --trigger continuous"),
         ("A topology from a file, with an id and settings from here", "penstock run wordcount.py:topology --application-id counts --set commit_interval=5s"),
         ("What was done, for a program", "penstock run wordcount:application --json | jq .records_in"),
     ],
@@ -36,7 +37,8 @@ AVAILABLE_NOW = "available_now"
     metavar="WHEN",
     default=AVAILABLE_NOW,
     show_default=True,
-    help="available_now: what there is, then end. A time like 10s: a batch that often, until Ctrl-C or SIGTERM.",
+    help="available_now: what there is, then end. continuous: records as they come. A time like 10s: a batch that often. "
+    "The last two until Ctrl-C or SIGTERM.",
 )
 @click.option(
     "--master",
@@ -74,7 +76,7 @@ def run(
     finish their batch and commit.
     """
     draining = trigger == AVAILABLE_NOW
-    if not draining:
+    if trigger not in (AVAILABLE_NOW, CONTINUOUS):
         _check_interval(trigger)
 
     application = find_application(target, **where)
@@ -104,7 +106,9 @@ def _check_interval(trigger: str) -> None:
     try:
         duration_ms(trigger)
     except ConfigError:
-        raise ConfigError(f"--trigger {trigger!r}: expected {AVAILABLE_NOW}, or a time like 10s or 500ms") from None
+        raise ConfigError(
+            f"--trigger {trigger!r}: expected {AVAILABLE_NOW}, {CONTINUOUS}, or a time like 10s or 500ms"
+        ) from None
 
 
 def _show(meter: Meter, progress: RunProgress, draining: bool) -> None:

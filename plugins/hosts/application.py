@@ -7,25 +7,19 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
-from penstock.log import Log, TaskCommitter
+from penstock.log import TaskCommitter
 from penstock.plugins.runtime.application.open_files import check_open_files_of_process
-from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.logged_task import FIRST
 from penstock.plugins.runtime.opening import KnownCommit
-from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.program.nodes import TaskId
-from penstock.record import TopicPartition
-from penstock.settings.application import Application
 from penstock.task.failures import RetryRequested
 
-from .claims import Claims, Layout
-from .engine import Cargo, Engine, HostInfo
-from .log_lines import HostLogHandler
+from .engine import HostInfo
 from .plan import SlotPlan
-from .reports import SlotMessage, TaskFailure, TaskResult
+from .reports import SlotMessage, TaskResult
+from .slot_engine import Batch, SlotCargo, SlotEngine
 
 _OPENING_THREADS = 16
 _GLOBALS = ""
@@ -35,46 +29,19 @@ _log = logging.getLogger("penstock.hosts")
 
 
 @dataclass(frozen=True)
-class Batch:
-    """A proxy's request: run the plan. `known` has, by task id, commits that the log must have."""
-
-    plan: SlotPlan
-    known: Mapping[str, KnownCommit]
-    executor: str
-
-
-@dataclass(frozen=True)
-class ApplicationCargo(Cargo):
-    """What is sent to the hosts: the application, its tasks' partitions, and where log lines go.
-
-    `layout`: None where Spark has one executor, and slots need not be claimed.
-    """
-
-    application: Application
-    tasks: Mapping[str, tuple[TopicPartition, ...]]
-    log_directory: str
-    log_level: int
-    layout: Layout | None = None
+class ApplicationCargo(SlotCargo):
+    """What makes the engine of micro-batches."""
 
     def engine(self, host: HostInfo) -> ApplicationEngine:
         """Return an engine with nothing open."""
         return ApplicationEngine(self, host)
 
 
-class ApplicationEngine(Engine):
+class ApplicationEngine(SlotEngine):
     """Runs the tasks of its slot, one after the other, and keeps them open until the host ends."""
 
     def __init__(self, cargo: ApplicationCargo, host: HostInfo) -> None:
-        self._cargo = cargo
-        self._host = host
-        self._application = cargo.application
-        self._resources = ProcessResources()
-        self._logs = HostLogHandler(Path(cargo.log_directory))
-        logging.getLogger().addHandler(self._logs)
-        logging.getLogger().setLevel(cargo.log_level)
-        self._log: Log = open_log(cargo.application.settings)
-        self._claims = None if cargo.layout is None else Claims(self._log, self._application.id, cargo.layout)
-        self._has_claimed = False
+        super().__init__(cargo, host)
         self._tasks: dict[str, TaskWorker] = {}
         self._wait_until: dict[str, float] = {}
         """By task, and for the global stores, the time before which a failed record is not tried again."""
@@ -82,9 +49,7 @@ class ApplicationEngine(Engine):
     def handle(self, request: Batch) -> SlotMessage:
         """Run one batch."""
         plan = request.plan
-        if self._claims is not None and not (plan.owner and self._has_claimed):
-            self._claims.write(plan.slot, request.executor)
-            self._has_claimed = True
+        self._claim(plan, request.executor)
         names = [*plan.ends, *self._due(plan)]
         if names and not self._update_globals(plan):
             results = [TaskResult(name) for name in names]
@@ -103,8 +68,7 @@ class ApplicationEngine(Engine):
         """Close every task, and the log."""
         for task in self._tasks.values():
             task.close()
-        self._resources.close()
-        self._log.close()
+        super().close()
 
     # ------------------------------------------------------------------ inside
 
@@ -172,14 +136,14 @@ class ApplicationEngine(Engine):
         return failed
 
     def _make(self, name: str) -> TaskWorker:
-        partitions = self._cargo.tasks[name]
+        partitions = self._partitions[name]
         return TaskWorker(
             self._application,
             TaskId.parse(name),
             partitions,
             self._log,
             resources=self._resources,
-            task_count=len(self._cargo.tasks),
+            task_count=len(self._partitions),
         )
 
     def _are_current(self, names: Iterable[str]) -> dict[str, bool]:
@@ -217,6 +181,3 @@ class ApplicationEngine(Engine):
             self._wait_until.pop(name, None)
             return False
         return True
-
-    def _failure(self, name: str, error: BaseException) -> TaskResult:
-        return TaskResult(name, failure=TaskFailure.of(self._application.id, name, error))

@@ -83,15 +83,19 @@ class Client:
         self._connection: socket.socket | None = None
         self._process = 0
         self._memory_kills = 0
+        self._silent_seconds = _SILENT_SECONDS
         self._losses: list[str] = []
         self._starting: subprocess.Popen[bytes] | None = None
 
-    def call(self, request: Any, reason: str) -> Any:
+    def call(self, request: Any, reason: str, silent_seconds: float | None = None) -> Any:
         """Return the host's answer to a request. A host that is not there is started, for `reason`.
+
+        One that gives no sign of life for `silent_seconds` (None: a minute) is frozen, and is killed.
 
         A host that is lost in the middle is started again, and gets the request again. Raises what its engine raised,
         and RuntimeUnavailableError when no host can be started, or each one is lost.
         """
+        self._silent_seconds = _SILENT_SECONDS if silent_seconds is None else silent_seconds
         lost: list[str] = []
         while True:
             try:
@@ -136,6 +140,7 @@ class Client:
         if self._connection is None:
             self._connection = self._connect(reason)
         connection = self._connection
+        connection.settimeout(self._silent_seconds)
         try:
             send(connection, request)
             while isinstance(message := receive(connection), Busy):
@@ -147,7 +152,7 @@ class Client:
         except SilentError as error:
             self._kill()
             raise HostLostError(
-                self._lost(f"was frozen: it gave no sign for {_SILENT_SECONDS:.0f} s, and was killed")
+                self._lost(f"was frozen: it gave no sign for {self._silent_seconds:.0f} s, and was killed")
             ) from error
         assert isinstance(message, Answer)
         self._memory_kills = memory_kills()
@@ -177,7 +182,7 @@ class Client:
         connection = socket.socket(socket.AF_UNIX)
         try:
             self.place.check_directory()
-            connection.settimeout(_SILENT_SECONDS)
+            connection.settimeout(self._silent_seconds)
             connection.connect(os.fspath(self.place.socket))
             self._process = check_peer(connection)
             send_line(connection, PROTOCOL, self.spec.digest)

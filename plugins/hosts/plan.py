@@ -11,6 +11,9 @@ from penstock.record import TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
 
+SILENT, STUCK = "silent", "stuck"
+"""Why a host seems to be dead: it sends no heartbeats, or its tasks make no turn."""
+
 
 @dataclass(frozen=True)
 class SlotPlan:
@@ -20,6 +23,10 @@ class SlotPlan:
     wall clock. `ends` has, for each task with work, the offsets up to which it reads its input partitions.
     `global_ends` has those of the topics of global stores, and `topic_ids` the ids of these topics. The host also runs
     open tasks that are not in `ends` if a wall-clock punctuator is due, or if their commit expires.
+
+    In continuous mode a batch is a renewal, and `ends` only names the tasks. `step`: a test's step, -1 without steps;
+    then `ends` has offsets there, too. `stopping`: commit and close all tasks. `suspect`: why the host seems to be
+    dead (`SILENT` or `STUCK`); "" if it does not.
     """
 
     slot: int
@@ -28,6 +35,9 @@ class SlotPlan:
     ends: Mapping[str, Offsets] = field(default_factory=dict)
     global_ends: Offsets = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    step: int = -1
+    stopping: bool = False
+    suspect: str = ""
 
     def to_json(self) -> str:
         """Return this as text."""
@@ -39,6 +49,9 @@ class SlotPlan:
                 "ends": {task: offsets_to_json(ends) for task, ends in self.ends.items()},
                 "global_ends": offsets_to_json(self.global_ends),
                 "topic_ids": dict(self.topic_ids),
+                "step": self.step,
+                "stopping": self.stopping,
+                "suspect": self.suspect,
             },
             separators=(",", ":"),
         )
@@ -54,6 +67,9 @@ class SlotPlan:
             {task: offsets_from_json(ends) for task, ends in data["ends"].items()},
             offsets_from_json(data["global_ends"]),
             data["topic_ids"],
+            data["step"],
+            data["stopping"],
+            data["suspect"],
         )
 
 

@@ -1,4 +1,4 @@
-"""SlotMessage: what the tasks of a slot did in a batch, sent through Spark to the driver as a line of JSON."""
+"""SlotMessage: what the tasks of a slot did, sent through Spark or the log to the driver as a line of JSON."""
 
 from __future__ import annotations
 
@@ -94,6 +94,9 @@ class SlotMessage:
     belongs to the executor of this identity. `failure` is one that is not of a single task: no host could be started.
     `losses`: what happened to hosts that were lost in this batch. `lines` are log lines that could not be sent
     otherwise. `planned`: the slot's owner in the plan.
+
+    A heartbeat of the continuous mode is one, too. `run` is the run of the query that its host belongs to.
+    `stuck_seconds`: how long ago the host's tasks had their last turn. `stopped`: they have committed and are closed.
     """
 
     slot: int
@@ -105,6 +108,9 @@ class SlotMessage:
     losses: list[str] = field(default_factory=list)
     lines: list[dict[str, Any]] = field(default_factory=list)
     planned: str = ""
+    run: str = ""
+    stuck_seconds: float = 0.0
+    stopped: bool = False
 
     def to_json(self) -> str:
         """Return this as text."""
@@ -119,6 +125,9 @@ class SlotMessage:
                 "losses": self.losses,
                 "lines": self.lines,
                 "planned": self.planned,
+                "run": self.run,
+                "stuck_seconds": round(self.stuck_seconds, 3),
+                "stopped": self.stopped,
             },
             separators=(",", ":"),
         )
@@ -137,4 +146,7 @@ class SlotMessage:
             data["losses"],
             data["lines"],
             data["planned"],
+            data["run"],
+            data["stuck_seconds"],
+            data["stopped"],
         )

@@ -73,7 +73,6 @@ class LoggedTask:
         self._proven: Mapping[TopicPartition, int] | None = None
         self._retries = Retries(task_id, resources)
         self._refusals: dict[str, RecordRefusedError] = {}
-        self._commit_interval = duration_ms(self._settings.commit_interval) / 1000
         self._grace = duration_ms(self._settings.changelog_grace)
         self._commits, self._has_sent, self._sent_at = 0, False, inf
         self._counts = NodeCounts()
@@ -238,7 +237,7 @@ class LoggedTask:
 
     # ------------------------------------------------------------------ errors, and closing
 
-    def _abandon_after(self, error: BaseException) -> bool:
+    def abandon_after(self, error: BaseException) -> bool:
         """Abandon the task after an error; return whether opening it again at once deals with the error."""
         if isinstance(error, RetryRequested):
             self.abandon("retry")

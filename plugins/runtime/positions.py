@@ -96,7 +96,7 @@ class InputPartitions:
         try:
             batches = self._log.fetch(partition, start, end, self._settings.fetch_bytes)
         except OffsetOutOfRangeError as error:
-            return [_no_records(partition, self._next_in_range(task, partition, start, error, version))]
+            return [_no_records(partition, self.go_on(task, partition, start, error, version))]
         if batches:
             return batches
         if self._log.end_offsets([partition])[partition] < end:
@@ -119,16 +119,16 @@ class InputPartitions:
                 try:
                     self._log.fetch(partition, position, position + 1, 1)
                 except OffsetOutOfRangeError as error:
-                    next_offset = self._next_in_range(task, partition, position, error, commit.version)
+                    next_offset = self.go_on(task, partition, position, error, commit.version)
                     task.feed(_no_records(partition, next_offset))
 
-    def _next_in_range(
+    def go_on(
         self, task: Task, partition: TopicPartition, offset: int, error: OffsetOutOfRangeError, version: str
     ) -> int:
-        """Return where to go on when the log does not have `offset`, as `offset_out_of_range` says.
+        """Return where to go on in a partition when the log does not have `offset`, as `offset_out_of_range` says.
 
-        No record of an internal topic is skipped: these are the application's own, and it deletes only records that it
-        has committed. Raises OffsetOutOfRangeError.
+        `version` is that of the task's last commit. No record of an internal topic is skipped: these are the
+        application's own, and it deletes only records that it has committed. Raises OffsetOutOfRangeError.
         """
         policy, source = self._settings.offset_out_of_range, dict(self.sources)[partition]
         start = self._log.start_offsets([partition])[partition]

@@ -54,7 +54,7 @@ class Phases(dict[str, float]):
 
     def move(self, source: str, target: str, seconds: float) -> None:
         """Count some of one phase's time for another phase."""
-        self[source] -= seconds
+        self[source] = self.get(source, 0.0) - seconds
         self[target] = self.get(target, 0.0) + seconds
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Protocol
 
 from penstock.program.nodes import TaskId
+from penstock.record import TopicPartition
 from penstock.task.failures import FailureKey, RetryRequested
 
 from .process_resources import ProcessResources
@@ -39,6 +41,18 @@ class Retries:
         """Count a failed attempt, and wait as long as the handler says."""
         self.note(retry)
         self._resources.wait_ms(retry.delay_ms)
+
+    def forget_before(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Forget the attempts at records that are committed, and at punctuators."""
+        for key in list(self._attempts):
+            _, _, topic, partition, offset = key
+            if (
+                topic is None
+                or partition is None
+                or offset is None
+                or positions.get(TopicPartition(topic, partition), 0) > offset
+            ):
+                del self._attempts[key]
 
     def clear(self) -> None:
         """Forget them: the batch is done."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from time import perf_counter
 
+from penstock.clock import duration_ms
 from penstock.record import TopicPartition
 from penstock.task.failures import RetryRequested
 
@@ -16,6 +17,8 @@ from .logged_task import LoggedTask
 from .opening import KnownCommit
 from .report import Phases, TaskReport
 
+COMMIT_INTERVAL = "30s"
+"""The longest time between two commits inside a batch where `commit_interval` is not set."""
 _CHUNK, _SENT_BYTES = 2_000, 256 * 1024
 """Number of records after which the commit limits are checked; bytes of outputs to send early, if the log can."""
 
@@ -60,7 +63,7 @@ class TaskWorker(LoggedTask):
             try:
                 return self._run_batch(ends, wall_clock_ms, known, topic_ids, is_current)
             except BaseException as error:
-                if not self._abandon_after(error):
+                if not self.abandon_after(error):
                     raise
 
     def _run_batch(
@@ -83,6 +86,7 @@ class TaskWorker(LoggedTask):
         records_before, decoded_before = task.records_in, task.decode_seconds()
         produced = 0
         last_commit = since
+        interval = duration_ms(self._settings.commit_interval or COMMIT_INTERVAL) / 1000
         if opened:
             self._inputs.check_ends(task, commit)
         task.plan(ends, wall_clock_ms)
@@ -102,7 +106,7 @@ class TaskWorker(LoggedTask):
                 waiting = 0
             if (
                 task.commit_requested
-                or since - last_commit > self._commit_interval
+                or since - last_commit > interval
                 or since - self._sent_at > committer.commit_within
                 or waiting + self._uncommitted_bytes() > self._settings.commit_bytes
             ):

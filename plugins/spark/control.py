@@ -20,6 +20,8 @@ class Control:
     `clock_ms`: the time that batches get, in place of the machine's. `step`: each new number asks for one batch, and
     punctuators do not cause any. `owners`: the identity of the executor that has each slot, by the slot's number as
     text; a slot that is not named may go anywhere. `unopened`: ids of the tasks that no host has open; None for all.
+    In continuous mode each new number `renewal` asks for one batch, and `suspects` says why hosts seem to be dead, by
+    the slot's number as text.
     """
 
     stopping: bool = False
@@ -28,6 +30,8 @@ class Control:
     step: int | None = None
     owners: Mapping[str, str] = field(default_factory=dict)
     unopened: list[str] | None = None
+    renewal: int = 0
+    suspects: Mapping[str, str] = field(default_factory=dict)
 
 
 class ControlFile:

@@ -9,11 +9,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.plugins.hosts.application import ApplicationCargo, Batch
 from penstock.plugins.hosts.claims import Claims, Layout, owner_elsewhere
+from penstock.plugins.hosts.client import end_hosts
 from penstock.plugins.hosts.executor_identity import LOCAL_EXECUTOR, executor_identity
-from penstock.plugins.hosts.plan import SlotPlan, offsets_from_json, offsets_to_json
+from penstock.plugins.hosts.plan import STUCK, SlotPlan, offsets_from_json, offsets_to_json
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
+from penstock.plugins.hosts.slot_engine import Batch, SlotCargo
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.opening import KnownCommit
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 OUTPUT_SCHEMA = "message string"
 STATE_SCHEMA = "commits string"
+_SUSPECT_SECONDS = 8.0
+"""Seconds in which a host must give a sign of life that sends no heartbeats; longer than the five between two signs."""
 
 
 class BatchFunction:
@@ -80,8 +83,13 @@ class BatchFunction:
             owner = self._owner_elsewhere(plan, identity.text)
             if owner:
                 return SlotMessage(plan.slot, identity.text, elsewhere=owner, planned=plan.owner)
+            if plan.suspect == STUCK:
+                client.close()
+                end_hosts([client.spec.key], "its tasks have made no turn for too long")
             message: SlotMessage = client.call(
-                Batch(plan, known, identity.text), reason="host lost" if plan.owner == identity.text else "first"
+                Batch(plan, known, identity.text),
+                reason="host lost" if plan.owner == identity.text else "first",
+                silent_seconds=_SUSPECT_SECONDS if plan.suspect else None,
             )
         except Exception as error:
             failure = TaskFailure.of_slot(self.application_id, plan.slot, error)
@@ -98,7 +106,7 @@ class BatchFunction:
         with ExitStack() as stack:
 
             def claims() -> Claims:
-                cargo: ApplicationCargo = pickle.loads(self.hosts.cargo)
+                cargo: SlotCargo = pickle.loads(self.hosts.cargo)
                 log = open_log(cargo.application.settings)
                 stack.callback(log.close)
                 return Claims(log, self.application_id, layout)

@@ -9,7 +9,7 @@ from functools import partial
 
 from penstock.plugins.hosts.client import Client, HostSpec, nothing
 from penstock.plugins.hosts.executor_identity import ExecutorIdentity
-from penstock.plugins.hosts.life import Process, started_at
+from penstock.plugins.hosts.life import LEASE_SECONDS, Process, started_at
 
 _clients: dict[tuple[str, str], Client] = {}
 """This process's connections to hosts, by their keys and digests."""
@@ -19,13 +19,14 @@ class HostCaller:
     """What a group function needs to reach the task hosts of its executor.
 
     `cargo` is a pickled `Cargo`. `family` is a digest of what all hosts of a query have in common: two queries, or two
-    applications on one executor, do not share hosts. `title` names them for people.
+    applications on one executor, do not share hosts. `title` names them for people. `lease_seconds`: see `HostSpec`.
     """
 
-    def __init__(self, cargo: bytes, family: str, title: str) -> None:
+    def __init__(self, cargo: bytes, family: str, title: str, lease_seconds: float = LEASE_SECONDS) -> None:
         self.cargo = cargo
         self.family = family
         self.title = title
+        self.lease_seconds = lease_seconds
         self.digest = hashlib.sha256(cargo).hexdigest()
 
     def client(self, slot: int, identity: ExecutorIdentity, scope: str = "") -> Client:
@@ -40,7 +41,17 @@ class HostCaller:
             if found is not None:
                 found.close()
             found = Client(
-                HostSpec(key, slot, self.digest, self.cargo, self.title, watched, scope, _set_up_for_spark())
+                HostSpec(
+                    key,
+                    slot,
+                    self.digest,
+                    self.cargo,
+                    self.title,
+                    watched,
+                    scope,
+                    _set_up_for_spark(),
+                    self.lease_seconds,
+                )
             )
             _clients[key, self.digest] = found
         return found

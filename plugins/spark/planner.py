@@ -52,7 +52,8 @@ class Plan:
 
     `tasks`: (topic, partition) pairs by task id. `internal`: the application's own topics. `resets`: how topics are
     first read (`offset_reset`) that are not read from their start. `globals`: topics of global stores. `control`: the
-    directory of the control files. `interval_ms`: of Spark's trigger; 0 for batches back to back.
+    directory of the control files. `interval_ms`: of Spark's trigger; 0 for batches back to back. `is_continuous`:
+    batches only renew the hosts' leases.
     """
 
     application_id: str
@@ -65,9 +66,12 @@ class Plan:
     punctuation_interval_ms: int
     control: str
     interval_ms: int = 0
+    is_continuous: bool = False
 
     @classmethod
-    def of(cls, prepared: Prepared, parallelism: int, control: str, interval_ms: int = 0) -> Plan:
+    def of(
+        cls, prepared: Prepared, parallelism: int, control: str, interval_ms: int = 0, *, is_continuous: bool = False
+    ) -> Plan:
         """Return the plan of a prepared application."""
         application, assignment = prepared.application, prepared.assignment
         settings = application.settings
@@ -82,6 +86,7 @@ class Plan:
             duration_ms(settings.punctuation_interval),
             control,
             interval_ms,
+            is_continuous,
         )
 
     def write(self) -> None:
@@ -195,7 +200,13 @@ class BatchPlanner:
             (
                 key,
                 SlotPlan(
-                    number, owners.get(str(number), ""), end["clock_ms"], tasks[number], global_ends, ids
+                    number,
+                    owners.get(str(number), ""),
+                    end["clock_ms"],
+                    tasks[number],
+                    global_ends,
+                    ids,
+                    end.get("step", -1),
                 ).to_json(),
             )
             for number, key in enumerate(self._keys)

@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import secrets
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,15 +18,20 @@ from penstock.plugins.hosts import claims
 from penstock.plugins.hosts.application import ApplicationCargo
 from penstock.plugins.hosts.claims import Claims, Layout
 from penstock.plugins.hosts.client import end_hosts
+from penstock.plugins.hosts.continuous import ContinuousCargo
 from penstock.plugins.hosts.executor_identity import find_identity, system_processes
+from penstock.plugins.hosts.life import LEASE_SECONDS
 from penstock.plugins.hosts.log_lines import HostLogReader, forward
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
+from penstock.plugins.hosts.slot_engine import SlotCargo
 from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.runtime.application.preparation import Prepared
 from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.system_errors import error_number, what_to_do
 
+from . import renewals
+from .beats import Beats
 from .checkpoint import Checkpoint, delete_with_spark
 from .control import Control, ControlFile, LogFile
 from .executor import OUTPUT_SCHEMA, STATE_SCHEMA, BatchFunction
@@ -62,9 +68,14 @@ class SparkFailure(Exception):
 
 
 class Batch:
-    """What a batch did: its number, how long it took, the reports of the tasks that it ran, and its hosts."""
+    """What a batch did: its number, how long it took, the reports of the tasks that it ran, and its hosts.
 
-    def __init__(self, number: int, seconds: float, reports: list[TaskReport], hosts: tuple[HostStatus, ...]) -> None:
+    In continuous mode what the hosts did since their last heartbeats is one without a number, too.
+    """
+
+    def __init__(
+        self, number: int | None, seconds: float, reports: list[TaskReport], hosts: tuple[HostStatus, ...]
+    ) -> None:
         self.number = number
         self.seconds = seconds
         self.reports = reports
@@ -75,7 +86,8 @@ class ApplicationQuery:
     """The query of a prepared application.
 
     `control` is what its source reads; `poll` returns what its workers report. With `clock_ms` and `step` the caller
-    sets the source's clock and steps (see Control).
+    sets the source's clock and steps (see Control). `is_continuous`: hosts work on their own, and batches only renew
+    their leases.
     """
 
     def __init__(
@@ -87,7 +99,9 @@ class ApplicationQuery:
         *,
         clock_ms: int | None = None,
         step: int | None = None,
+        is_continuous: bool = False,
     ) -> None:
+        self.is_continuous = is_continuous
         self._session = session
         self._prepared = prepared
         self.parallelism = parallelism(session, prepared)
@@ -108,12 +122,14 @@ class ApplicationQuery:
         self.control_file.write(self._control)
         self._query: StreamingQuery | None = None
         self._last_batch = -1
+        self._has_stopped = False
         self._last_progress = ""
         self._fenced_batches = 0
         self.slots = Slots(slots(prepared.tasks(), self.parallelism))
         self._layout = Layout(secrets.token_hex(8), self.parallelism, claims.WAIT_SECONDS)
         self.placement = SlotPlacement(session, Claims(log, application.id, self._layout), self.parallelism, late)
         self._shared_layout = self._layout if is_cluster(session.sparkContext.master) else None
+        self._beats = Beats(log, application.id, self._layout) if is_continuous and step is None else None
         try:
             self._hosts = self._host_caller()
         except BaseException:
@@ -134,7 +150,9 @@ class ApplicationQuery:
         spark = tune(self._session, self.checkpoint.is_local, self.parallelism)
         spark.dataSource.register(PenstockDataSource)
         interval_ms = int(trigger.get("processingTime", "0 milliseconds").removesuffix(" milliseconds"))
-        Plan.of(self._prepared, self.parallelism, str(self._directory), interval_ms).write()
+        Plan.of(
+            self._prepared, self.parallelism, str(self._directory), interval_ms, is_continuous=self.is_continuous
+        ).write()
         LogFile(self._directory).write(self._prepared.application.settings)
         messages = (
             spark.readStream.format(NAME)
@@ -153,22 +171,23 @@ class ApplicationQuery:
         writer = messages.writeStream.format("noop").outputMode("append")
         writer = writer.option("checkpointLocation", self.checkpoint.directory).trigger(**trigger)
         self._last_batch, self._last_progress = -1, ""
+        if self._beats is not None:
+            self._beats.start()
         self._query = writer.start()
         self.placement.started(self._query)
 
     def _host_caller(self) -> HostCaller:
         application = self._prepared.application
-        cargo = ApplicationCargo(
-            application,
-            self._prepared.tasks(),
-            str(self._directory),
-            min(logging.getLogger().getEffectiveLevel(), logging.getLogger("penstock").getEffectiveLevel()),
-            self._shared_layout,
-        )
+        level = min(logging.getLogger().getEffectiveLevel(), logging.getLogger("penstock").getEffectiveLevel())
+        what = application, self._prepared.tasks(), str(self._directory), level, self._shared_layout
+        cargo: SlotCargo = ApplicationCargo(*what)
+        if self.is_continuous:
+            cargo = ContinuousCargo(*what, self._layout.run)
         spark_application = self._session.sparkContext.applicationId
         settings = application.settings
         family = digest_of(spark_application, application.id, settings.log, settings.data_dir)
-        return HostCaller(pack(cargo), family, f"application {application.id!r}")
+        lease_seconds = renewals.LEASE_SECONDS if self.is_continuous else LEASE_SECONDS
+        return HostCaller(pack(cargo), family, f"application {application.id!r}", lease_seconds)
 
     def _find_local_executor(self) -> str:
         """Return the identity of the executor in the driver's JVM; "" if Spark runs on a cluster."""
@@ -193,8 +212,12 @@ class ApplicationQuery:
             self.control_file.write(changed)
 
     def is_at_rest(self) -> bool:
-        """Return whether no batch is running or being planned."""
-        return self._query is None or not self._query.isActive or not self._query.status["isTriggerActive"]
+        """Return, after `drain`, whether no batch runs or is planned any more, and no host works."""
+        if self._query is None or not self._query.isActive:
+            return True
+        if self._beats is not None and self._last_batch >= 0:
+            return self._has_stopped  # the last batch lets the hosts stop
+        return not self._query.status["isTriggerActive"]
 
     def stop(self) -> None:
         """Stop the query; a batch that runs is cut off."""
@@ -227,6 +250,9 @@ class ApplicationQuery:
         """
         self._logs.forward()
         batches, failure = self._collect()
+        if failure is None and self._beats is not None:
+            beat, failure = self._collect_beats(self._beats)
+            batches += beat
         if self.placement.look(lambda: parallelism(self._session, self._prepared)):
             self._set_slots()
         if failure is not None:
@@ -259,23 +285,41 @@ class ApplicationQuery:
             if number <= self._last_batch or not messages:
                 continue
             self._last_batch = number
-            reports: list[TaskReport] = []
-            placed: list[SlotReport] = []
-            for message in map(SlotMessage.from_json, messages):
-                for line in message.lines:
-                    forward(line)
-                for loss in message.losses:
-                    _log.warning("%s; another one was started", loss)
-                placed.append(SlotReport(message.slot, message.executor, message.elsewhere, message.planned))
-                slot_reports, slot_failures = self.slots.take(message)
-                reports += slot_reports
-                failures += slot_failures
-            self.placement.note_batch(placed)
+            found = [SlotMessage.from_json(message) for message in messages]
             seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
-            batches.append(Batch(number, seconds, reports, tuple(self.slots.hosts.values())))
+            batches.append(self._batch(number, seconds, found, failures))
+            self.placement.note_batch([SlotReport(m.slot, m.executor, m.elsewhere, m.planned) for m in found])
+            self._has_stopped = all(message.stopped for message in found)
+            if self._beats is not None:
+                self._beats.note_batch()
         if batches:
             self._set_slots()
         return batches, self._judge(failures, bool(batches))
+
+    def _batch(
+        self, number: int | None, seconds: float, messages: Sequence[SlotMessage], failures: list[TaskFailure]
+    ) -> Batch:
+        """Return what hosts did; add their failures to `failures`."""
+        reports: list[TaskReport] = []
+        for message in messages:
+            for line in message.lines:
+                forward(line)
+            for loss in message.losses:
+                _log.warning("%s; another one was started", loss)
+            slot_reports, slot_failures = self.slots.take(message, is_heartbeat=number is None)
+            reports += slot_reports
+            failures += slot_failures
+        return Batch(number, seconds, reports, tuple(self.slots.hosts.values()))
+
+    def _collect_beats(self, beats: Beats) -> tuple[list[Batch], PenstockError | None]:
+        """Take the hosts' heartbeats, and ask for a batch where one is missing."""
+        messages, seconds = beats.poll(), beats.since_last
+        failures: list[TaskFailure] = []
+        batches = [self._batch(None, seconds, messages, failures)] if messages else []
+        suspects = beats.suspects(range(self.parallelism))
+        if suspects is not None:
+            self.set_control(renewal=self._control.renewal + 1, suspects=suspects)
+        return batches, self._judge(failures, any(batch.reports for batch in batches))
 
     def _set_slots(self) -> None:
         """Let the source plan for the present owners; the tasks of a slot without one are opened again."""

@@ -43,6 +43,7 @@ _REASSIGN_SECONDS = 5.0
 _COST_SHARE = 50
 """What is done now and then is done after so many times the time that it takes, so that it costs 2 % at most."""
 _MOST_RESTARTS = 5
+CONTINUOUS = "continuous"
 
 _log = logging.getLogger("penstock.spark")
 
@@ -61,6 +62,8 @@ def run(
 
     `trigger` "available_now": process what the topics hold now, and return. A duration such as "10s": a batch that
     often (as often as possible with "0s"), until SIGTERM, Ctrl-C or `stop`; each ends it after the running batch.
+    "continuous": tasks read, process and commit on their own, every `commit_interval`, until the same; each ends it
+    after one more commit.
     `session`: an existing SparkSession, which stays open; otherwise one is made on `master` (all cores of this host)
     and stopped at the end. `on_progress` is called after each batch, and twice a second within one. `clock`: the wall
     clock that tasks see.
@@ -69,7 +72,7 @@ def run(
     saved, LogError when another driver runs the application, RuntimeUnavailableError when Spark cannot start or keeps
     failing, and what a task failed with.
     """
-    triggers = spark_trigger(trigger)
+    triggers, is_continuous = spark_trigger(trigger), trigger == CONTINUOUS
     if session is None:
         check_java()
     else:
@@ -77,18 +80,20 @@ def run(
     with ExitStack() as stack:
         running = stack.enter_context(RunningApplication.open(application, session, master))
         stopped_by = stack.enter_context(StopRequest.listening(stop))
-        return _Run(running, triggers, on_progress, clock, stopped_by).until_done()
+        return _Run(running, triggers, is_continuous, on_progress, clock, stopped_by).until_done()
 
 
 def spark_trigger(trigger: str) -> dict[str, Any]:
-    """Return Spark's trigger arguments for "available_now" or a duration. Raises ConfigError for anything else."""
+    """Return Spark's trigger arguments for "available_now", "continuous" or a duration; raise ConfigError otherwise."""
     if trigger == "available_now":
         return {"availableNow": True}
+    if trigger == CONTINUOUS:
+        return {"processingTime": "0 milliseconds"}
     try:
         return {"processingTime": f"{duration_ms(trigger)} milliseconds"}
     except ConfigError:
         raise ConfigError(
-            f'trigger {trigger!r}: expected "available_now" or a time between batches such as "10s"'
+            f'trigger {trigger!r}: expected "available_now", "continuous" or a time between batches such as "10s"'
         ) from None
 
 
@@ -164,12 +169,14 @@ class _Run:
         self,
         running: RunningApplication,
         trigger: dict[str, Any],
+        is_continuous: bool,
         on_progress: Callable[[RunProgress], None] | None,
         clock: Clock | None,
         stop: StopRequest,
     ) -> None:
         self._running = running
         self._trigger = trigger
+        self._is_continuous = is_continuous
         self._on_progress = on_progress
         self._clock = clock
         self._stop = stop
@@ -217,7 +224,8 @@ class _Run:
     def _run_query(self) -> bool:
         """Start a query and watch it to its end. Return False when it must be started again."""
         if self._query is None:
-            self._query = self._running.query(clock_ms=None if self._clock is None else self._clock.now_ms())
+            clock_ms = None if self._clock is None else self._clock.now_ms()
+            self._query = self._running.query(clock_ms=clock_ms, is_continuous=self._is_continuous)
         query = self._query
         self._is_reassigning = False
         # If this process was frozen while Spark started, it must not take the tasks from its successor.
@@ -258,7 +266,7 @@ class _Run:
         for batch in batches:
             self._failures_in_a_row = 0
             self._worked_at = time.monotonic()
-            self._summary.batches += 1
+            self._summary.batches += batch.number is not None
             self._summary.hosts = batch.hosts
             for report in batch.reports:
                 self._summary.add(report)

@@ -29,18 +29,26 @@ class Slots:
         """The host of each slot, as of its last answer."""
         self.processes: dict[str, int] = {}
         """The process that ran each task last."""
+        self._noted_losses: dict[int, int] = {}
         self.lost = 0
         """How many hosts were lost."""
 
-    def take(self, message: SlotMessage) -> tuple[list[TaskReport], list[TaskFailure]]:
-        """Note what a slot's batch did; return the reports of its tasks, and their failures."""
+    def take(self, message: SlotMessage, *, is_heartbeat: bool = False) -> tuple[list[TaskReport], list[TaskFailure]]:
+        """Note what a slot's tasks did; return their reports and failures.
+
+        The heartbeat of a new host may come before the batch that tells of the loss of the one before it.
+        """
         failures = [] if message.failure is None else [message.failure]
         if message.elsewhere:
             return [], failures
         host, slot = message.host, message.slot
         is_new = host is not None and self._tokens.get(slot) not in (None, host.token)
         # A host that ended between two batches is missed by nobody, but another one answers.
-        self.lost += max(len(message.losses), is_new)
+        if is_heartbeat:
+            self.lost += is_new
+            self._noted_losses[slot] = self._noted_losses.get(slot, 0) + is_new
+        else:
+            self.lost += max(len(message.losses) - self._noted_losses.pop(slot, 0), is_new)
         opened = self._open[slot]
         again = HOST_LOST if self.executors.get(slot) == message.executor else MOVED
         self.executors[slot] = message.executor

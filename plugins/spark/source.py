@@ -17,8 +17,9 @@ from pyspark.sql.types import StructType
 
 from penstock.plugins.runtime.locations import open_log
 
-from .control import LogFile
+from .control import ControlFile, LogFile
 from .planner import BatchPlanner, Offset, Plan, Row
+from .renewals import RenewalPlanner
 
 NAME = "penstock"
 SCHEMA = "group bigint, plan string"
@@ -50,20 +51,24 @@ class RowsPartition(InputPartition):
 
 
 class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Spark's view of a BatchPlanner.
+    """Spark's view of a planner.
 
     Spark makes one for planning, in a process of its own on the driver's host, and others that only `read`.
     """
 
     def __init__(self, control: str) -> None:
         self._directory = control
-        self._planner_or_none: BatchPlanner | None = None
+        self._planner_or_none: BatchPlanner | RenewalPlanner | None = None
 
     @property
-    def _planner(self) -> BatchPlanner:
+    def _planner(self) -> BatchPlanner | RenewalPlanner:
         if self._planner_or_none is None:
-            self._log = open_log(LogFile(self._directory).take())
-            self._planner_or_none = BatchPlanner(Plan.read(self._directory), self._log)
+            plan = Plan.read(self._directory)
+            if plan.is_continuous and ControlFile(self._directory).read().step is None:
+                self._planner_or_none = RenewalPlanner(plan)
+            else:
+                self._log = open_log(LogFile(self._directory).take())
+                self._planner_or_none = BatchPlanner(plan, self._log)
         return self._planner_or_none
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -73,7 +78,9 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the ends up to which source topics are read."""
-        self._planner.drain_only()
+        planner = self._planner
+        assert isinstance(planner, BatchPlanner)
+        planner.drain_only()
 
     def initialOffset(self) -> Offset:
         """Return the offset before the first batch of a new checkpoint."""
@@ -98,8 +105,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Close the log."""
-        if self._planner_or_none is not None:
-            self._planner_or_none = None
+        planner, self._planner_or_none = self._planner_or_none, None
+        if isinstance(planner, BatchPlanner):
             self._log.close()
         if isinstance(sys.exc_info()[1], (EOFError, OSError)):
             # Spark ends this process by closing its socket. PySpark takes that for an error, and would print a

@@ -35,10 +35,15 @@ class SteppingDriver:
 
     @classmethod
     @contextmanager
-    def open(cls, application: Application, session: SparkSession) -> Iterator[SteppingDriver]:
-        """Start the query on an existing session; nothing runs before the first step."""
+    def open(
+        cls, application: Application, session: SparkSession, *, is_continuous: bool = False
+    ) -> Iterator[SteppingDriver]:
+        """Start the query on an existing session; nothing runs before the first step.
+
+        `is_continuous`: the tasks run as with the trigger "continuous", but only within steps.
+        """
         with RunningApplication.open(application, session, None) as running:
-            query = running.query(clock_ms=0, step=-1)
+            query = running.query(clock_ms=0, step=-1, is_continuous=is_continuous)
             try:
                 yield cls(running, query)
             finally:

@@ -93,7 +93,6 @@ SETTINGS: list[tuple[dict[str, Any], list[str]]] = [
     ({"commit_interval": "5 minutes"}, ["setting 'commit_interval': expected ", "found '5 minutes'"]),
     ({"max_task_idle": "-1s"}, ["setting 'max_task_idle': ", "'-1s'"]),
     ({"commit_interval": timedelta(seconds=-1)}, ["setting 'commit_interval': ", "expected a length of time of 0 or " "more"]),
-    ({"commit_interval": None}, ["setting 'commit_interval': expected ", "found None"]),
     ({"commit_bytes": "64MB"}, ["setting 'commit_bytes': expected a whole number above 0, found '64MB'"]),
     ({"parallelism": 0}, ["setting 'parallelism': expected a whole number above 0, found 0"]),
     ({"fetch_bytes": True}, ["setting 'fetch_bytes': expected a whole number above 0, found True"]),

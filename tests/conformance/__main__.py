@@ -23,6 +23,9 @@ def main(arguments: list[str] | None = None) -> int:
         default="ttd",
         help="what runs the cases: the test driver, or Spark with the local log or a broker",
     )
+    parser.add_argument(
+        "--mode", choices=("batch", "continuous"), default="batch", help="how tasks run on Spark (batch)"
+    )
     parser.add_argument("--descriptions", action="store_true", help="compare describe() instead of running")
     given = parser.parse_args(arguments)
     if not given.directory.is_dir():
@@ -44,7 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
 
             if given.driver == "kafka":
                 chosen = [for_kafka(case) for case in chosen]
-            with spark_drivers(on_kafka=given.driver == "kafka") as make_driver:
+            is_continuous = given.mode == "continuous"
+            with spark_drivers(on_kafka=given.driver == "kafka", is_continuous=is_continuous) as make_driver:
                 results = [check(case, make_driver) for case in chosen]
         else:
             results = [check(case, TestDriver) for case in chosen]

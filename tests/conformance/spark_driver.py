@@ -24,13 +24,15 @@ from .runner import Case, application_of, headers_of, output_of
 
 
 @contextmanager
-def spark_drivers(*, on_kafka: bool = False) -> Iterator[Callable[[Case], SparkCaseDriver]]:
+def spark_drivers(
+    *, on_kafka: bool = False, is_continuous: bool = False
+) -> Iterator[Callable[[Case], SparkCaseDriver]]:
     """Start Spark, and a broker if asked, and yield what makes a driver for a case; all share them."""
     with ExitStack() as stack:
         broker = stack.enter_context(KafkaBroker()).bootstrap if on_kafka else None
         session = make_session("local[2]")
         stack.callback(session.stop)
-        yield lambda case: SparkCaseDriver(case, session, broker)
+        yield lambda case: SparkCaseDriver(case, session, broker, is_continuous)
 
 
 def for_kafka(part: Any) -> Any:
@@ -45,7 +47,7 @@ class SparkCaseDriver:
 
     notes_side_effects = False
 
-    def __init__(self, case: Case, session: Any, broker: str | None = None) -> None:
+    def __init__(self, case: Case, session: Any, broker: str | None = None, is_continuous: bool = False) -> None:
         self._stack = ExitStack()
         try:
             directory = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-conformance-"))
@@ -74,7 +76,9 @@ class SparkCaseDriver:
                 if isinstance(node, SinkNode) and isinstance(node.topic, str)
             }
             self._value_serde = resolve_serde(None, settings.value_serde, "values")
-            self._driver = self._stack.enter_context(SteppingDriver.open(self._application, session))
+            self._driver = self._stack.enter_context(
+                SteppingDriver.open(self._application, session, is_continuous=is_continuous)
+            )
             self._step()
         except BaseException:
             self._stack.close()

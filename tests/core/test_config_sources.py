@@ -237,12 +237,12 @@ def test_the_option_wins_over_the_environment_the_file_and_the_program(who: set[
     application = Application("app", TOPOLOGY, **(program if "program" in who else {})).under(
         layers(None, variables if "environment" in who else {}, options if "option" in who else [])
     )
-    expected: dict[str | None, tuple[str, str | None]] = {
+    expected: dict[str | None, tuple[str | None, str | None]] = {
         "program": ("1s", "code"),
         "file": ("2s", "penstock.toml, line 1"),
         "environment": ("3ms", "PENSTOCK_COMMIT_INTERVAL_MS"),
         "option": ("4s", "--set commit.interval"),
-        None: ("30s", None),
+        None: (None, None),
     }
     strongest = max(who, key=list(expected).index, default=None)
     origin = application.given.origins.get("commit_interval")

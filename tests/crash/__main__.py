@@ -29,6 +29,9 @@ def main(arguments: list[str] | None = None) -> int:
         help="at_least_once, on Kafka only: nothing may be lost",
     )
     parser.add_argument(
+        "--mode", choices=("batch", "continuous"), default="batch", help="how its tasks run on Spark (batch)"
+    )
+    parser.add_argument(
         "--changelog", choices=("directory", "topic"), default="directory", help="where history is kept"
     )
     parser.add_argument(
@@ -41,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("the program 'dsl' is judged exactly once, and not with lost offsets")
     options = Options(
         given.log, given.rounds, given.seed, given.guarantee, given.changelog, given.minutes, tuple(given.fault),
-        given.program,
+        given.program, given.mode,
     )  # fmt: skip
     # A harness that is asked to end takes the application with it.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))

@@ -23,6 +23,7 @@ from .oracle import Stores
 
 ROOT = Path(__file__).parents[2]
 TARGET = "tests.crash.programs:application"
+TRIGGERS = {"batch": "0s", "continuous": "continuous"}
 HOST_TITLE = "penstock task host"
 """What stands in the command line of a task host."""
 _MARK = "CRASH_START"
@@ -34,8 +35,9 @@ class Driver:
     Every process below a start inherits a mark in its environment, by which it is found when its parents are gone.
     """
 
-    def __init__(self, directory: Path, log: str, guarantee: str, changelog: str, program: str) -> None:
+    def __init__(self, directory: Path, log: str, guarantee: str, changelog: str, program: str, mode: str) -> None:
         self.directory = directory
+        self.trigger = TRIGGERS[mode]
         self.settings = Settings(log=log, data_dir=str(directory / "data"), processing_guarantee=guarantee)
         self.log_file = directory / "driver.log"
         self.temporary = directory / "tmp"
@@ -73,7 +75,7 @@ class Driver:
         self._output.write(f"\n===== start {self.starts} on host {host}\n".encode())
         self._output.flush()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.plugins.cli", "run", TARGET, "--trigger", "0s", "--master", "local[2]"],
+            [sys.executable, "-m", "penstock.plugins.cli", "run", TARGET, *self.how()],
             cwd=ROOT,
             env=self.environment(host),
             stdin=subprocess.DEVNULL,
@@ -82,6 +84,10 @@ class Driver:
             start_new_session=True,
         )
         self._started.append(self.process)
+
+    def how(self) -> list[str]:
+        """Return the options of `penstock run`."""
+        return ["--trigger", self.trigger, "--master", "local[2]"]
 
     def environment(self, host: str) -> dict[str, str]:
         """Return the environment of a process that runs on a host."""

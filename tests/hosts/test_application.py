@@ -18,10 +18,11 @@ import pytest
 from penstock import WALL_CLOCK_TIME, LogError, Processor, Record, RetryAfter, RuntimeUnavailableError, Topology
 from penstock.log import TaskCommitter
 from penstock.plugins.hosts import application as application_module
-from penstock.plugins.hosts.application import ApplicationCargo, ApplicationEngine, Batch
+from penstock.plugins.hosts.application import ApplicationCargo, ApplicationEngine
 from penstock.plugins.hosts.engine import HostInfo
 from penstock.plugins.hosts.plan import SlotPlan
 from penstock.plugins.hosts.reports import SlotMessage, TaskResult
+from penstock.plugins.hosts.slot_engine import Batch
 from penstock.plugins.hosts.status import Meter
 from penstock.plugins.runtime.application import open_files as open_files_module
 from penstock.plugins.runtime.application.preparation import prepare

@@ -57,10 +57,11 @@ def fresh(name: str) -> str:
 
 
 class Run:
-    """A run in a thread, as many batches as possible, until `stop`."""
+    """A run in a thread, until `stop`; as many batches as possible, if no trigger is given."""
 
-    def __init__(self, application: Application, spark: Any) -> None:
+    def __init__(self, application: Application, spark: Any, trigger: str = "0s") -> None:
         self.application = application
+        self.trigger = trigger
         self.seen: list[psutil.Process] = []
         self.places: set[Path] = set()
         self._stop = threading.Event()
@@ -71,7 +72,7 @@ class Run:
 
     def _run(self, spark: Any) -> None:
         try:
-            self._summaries.append(run(self.application, "0s", session=spark, stop=self._stop))
+            self._summaries.append(run(self.application, self.trigger, session=spark, stop=self._stop))
         except BaseException as error:
             self.error = error
 
@@ -93,8 +94,8 @@ class Run:
 
 
 @contextmanager
-def running(application: Application, spark: Any) -> Iterator[Run]:
-    made = Run(application, spark)
+def running(application: Application, spark: Any, trigger: str = "0s") -> Iterator[Run]:
+    made = Run(application, spark, trigger)
     try:
         yield made
     finally:

@@ -18,6 +18,7 @@ from penstock.task.dead_letter import dead_letter_topics
 from .changelog_location import check_location
 from .committed import CommittedPartitions
 from .compatibility import check_saved
+from .heartbeat_topic import heartbeat_topic
 from .saved_program import gone_stores, read_note, saved_subtopologies, write_note
 
 _REPARTITION_CONFIG: Mapping[str, str] = {
@@ -55,8 +56,12 @@ class Prepared:
 
 def resolve(application: Application, log: Log) -> Assignment:
     """Return the tasks of the application. Raises TopologyError for topics that are missing or do not fit."""
-    own = f"{application.id}-"
-    counts = {name: info.partitions for name, info in log.topics().items() if not info.internal or name.startswith(own)}
+    own, heartbeats = f"{application.id}-", heartbeat_topic(application.id)
+    counts = {
+        name: info.partitions
+        for name, info in log.topics().items()
+        if not info.internal or (name.startswith(own) and name != heartbeats)
+    }
     return application.program.resolve(counts, application.id)
 
 

@@ -21,6 +21,7 @@ from ..directories import remove_all
 from ..locations import open_changelog, state_directory
 from .checkpoint_files import checkpoint_location, delete_checkpoint, has_checkpoint
 from .compatibility import waiting_records
+from .heartbeat_topic import heartbeat_topic
 from .lag import start_positions
 from .saved_program import saved_fingerprint
 
@@ -143,7 +144,9 @@ def plan_reset(
     return ResetPlan(
         tuple(_moves(application, assignment, log, destination, topics)),
         {
-            name: 0 if name in changelogs else waiting_records(application.id, name, infos[name].partitions, log)
+            name: 0
+            if name in changelogs or name == heartbeat_topic(application.id)
+            else waiting_records(application.id, name, infos[name].partitions, log)
             for name in own
         },
         tuple(
@@ -251,4 +254,4 @@ def _internal_topics(application_id: str, assignment: Assignment, before: Iterab
 
     A name that begins with its id is not enough: the id of another application may begin with this one's.
     """
-    return {*assignment.internal, *(f"{application_id}-{name}" for name in before)}
+    return {*assignment.internal, *(f"{application_id}-{name}" for name in before), heartbeat_topic(application_id)}

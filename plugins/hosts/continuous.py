@@ -1,0 +1,212 @@
+"""ContinuousEngine: the tasks of one slot that poll, process and commit on their own. Batches only renew its lease."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
+from time import perf_counter
+from typing import Any
+
+from penstock.clock import SystemClock
+from penstock.errors import RuntimeUnavailableError
+from penstock.plugins.runtime.application.open_files import check_open_files_of_process
+from penstock.plugins.runtime.continuous.loop import TaskLoop
+from penstock.plugins.runtime.logged_task import FIRST
+from penstock.plugins.runtime.opening import KnownCommit
+
+from .engine import HostInfo
+from .heartbeats import HeartbeatSender
+from .plan import Offsets, SlotPlan
+from .reports import SlotMessage, TaskFailure, TaskResult
+from .slot_engine import Batch, SlotCargo, SlotEngine
+
+_COLLECT_SECONDS = 0.5
+"""How often the loop's reports are taken for the next heartbeat."""
+_STOP_SECONDS = 30.0
+_STEP_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class ContinuousCargo(SlotCargo):
+    """What makes the engine of the continuous mode. `run` names the run of the query in heartbeats."""
+
+    run: str = ""
+
+    def engine(self, host: HostInfo) -> ContinuousEngine:
+        """Return an engine with nothing open."""
+        return ContinuousEngine(self, host)
+
+
+class ContinuousEngine(SlotEngine):
+    """Runs the tasks of its slot in a thread of its own, and sends heartbeats from another one.
+
+    A renewal starts tasks that do not run yet, and takes reports along. A step processes everything up to planned ends
+    at a test's time; between steps nothing is processed.
+    """
+
+    def __init__(self, cargo: ContinuousCargo, host: HostInfo) -> None:
+        super().__init__(cargo, host)
+        self._run_token = cargo.run
+        self._slot = host.slot
+        self._executor = ""
+        self._system_clock = SystemClock()
+        self._step_clock: int | None = None
+        self._lock = threading.Lock()
+        self._results: list[TaskResult] = []
+        self._failure_of_slot: TaskFailure | None = None
+        self._open_tasks = 0
+        self._turned_at = time.monotonic()
+        self._commands: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
+        self._ending = False
+        self._collect_at = 0.0
+        self._loop: TaskLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="penstock-tasks", daemon=True)
+        self._thread.start()
+        self._heartbeats: HeartbeatSender | None = None
+
+    # ------------------------------------------------------------------ called by the host
+
+    def handle(self, request: Batch) -> SlotMessage:
+        """Renew, step or stop."""
+        plan = request.plan
+        self._claim(plan, request.executor)
+        self._executor = request.executor
+        if self._failure_of_slot is not None:
+            return self._message()
+        if plan.stopping:
+            self._do(self._stop, _STOP_SECONDS)
+            return replace(self._message(), stopped=True)
+        if plan.step >= 0:
+            self._do(lambda: self._step(plan, request.known), _STEP_SECONDS)
+        else:
+            check_open_files_of_process(self._application, self._log, len(plan.ends))
+            self._commands.put((lambda: self._tasks().run(plan.ends, request.known), Future()))
+            if self._heartbeats is None:
+                self._heartbeats = HeartbeatSender(self._log, self._application.id, self._message, self._take_back)
+        return self._message()
+
+    def close(self) -> None:
+        """Commit, and close everything."""
+        try:
+            self._do(self._stop, _STOP_SECONDS)
+        finally:
+            self._ending = True
+            self._commands.put((lambda: None, Future()))
+            self._thread.join(1.0)
+            if self._heartbeats is not None:
+                self._heartbeats.close()
+            super().close()
+
+    def _do(self, command: Callable[[], Any], seconds: float) -> None:
+        """Let the tasks' thread run a command, and wait for it."""
+        done: Future[Any] = Future()
+        self._commands.put((command, done))
+        try:
+            done.result(seconds)
+        except TimeoutError:
+            raise RuntimeUnavailableError(
+                f"application {self._application.id!r}: the tasks of slot {self._slot} did not answer within "
+                f"{seconds:.0f} s; a processor may not return"
+            ) from None
+
+    # ------------------------------------------------------------------ messages
+
+    def _message(self) -> SlotMessage:
+        """Return what came of the tasks since the last message."""
+        with self._lock:
+            results, self._results = self._results, []
+        stuck = time.monotonic() - self._turned_at
+        return SlotMessage(
+            self._slot,
+            self._executor,
+            results=results,
+            failure=self._failure_of_slot,
+            host=self._host.status(self._open_tasks),
+            lines=self._logs.take(),
+            run=self._run_token,
+            stuck_seconds=stuck,
+        )
+
+    def _take_back(self, message: SlotMessage) -> None:
+        with self._lock:
+            self._results = message.results + self._results
+
+    def _collect(self, loop: TaskLoop) -> None:
+        """Take what came of the tasks, for the next message."""
+        results = [self._failure(failed.task_id, failed.error) for failed in loop.take_failures()]
+        for report in loop.take_reports():
+            if report.opened == FIRST:
+                report = replace(report, opened=self._host.reason)
+            results.append(TaskResult(report.task_id, report))
+        with self._lock:
+            self._results += results
+            self._open_tasks = loop.open_tasks
+
+    # ------------------------------------------------------------------ the tasks' thread
+
+    def _run(self) -> None:
+        while not self._ending:
+            try:
+                self._obey()
+                loop = self._loop
+                if loop is not None and self._step_clock is None:
+                    loop.turn()
+                    if (now := perf_counter()) >= self._collect_at:
+                        self._collect_at = now + _COLLECT_SECONDS
+                        self._collect(loop)
+            except BaseException as error:
+                self._give_up(error)
+            self._turned_at = time.monotonic()
+
+    def _obey(self) -> None:
+        """Run the commands that came; without tasks to turn, wait for one."""
+        rests = self._loop is None or self._step_clock is not None
+        while True:
+            try:
+                command, done = self._commands.get(rests, 1.0 if rests else None)
+            except Empty:
+                return
+            rests = False
+            try:
+                done.set_result(command())
+            except BaseException as error:
+                done.set_exception(error)
+                raise
+
+    def _give_up(self, error: BaseException) -> None:
+        """Close all tasks after an error that is not of a single one; the driver gets it with the next message."""
+        with self._lock:
+            self._failure_of_slot = TaskFailure.of_slot(self._application.id, self._slot, error)
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.close(commit=False)
+
+    def _tasks(self) -> TaskLoop:
+        if self._loop is None:
+            self._loop = TaskLoop(self._application, self._partitions, self._log, self._resources, self._now_ms)
+        return self._loop
+
+    def _now_ms(self) -> int:
+        return self._system_clock.now_ms() if self._step_clock is None else self._step_clock
+
+    def _stop(self) -> None:
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            try:
+                loop.commit_all()
+                self._collect(loop)
+            finally:
+                loop.close(commit=False)
+
+    def _step(self, plan: SlotPlan, known: Mapping[str, KnownCommit]) -> None:
+        """Process up to the planned ends at the plan's time, and commit."""
+        self._step_clock = plan.clock_ms
+        loop = self._tasks()
+        loop.run(plan.ends, known)
+        ends: dict[str, Offsets] = {task: each for task, each in plan.ends.items() if each}
+        loop.process_to(ends)
+        self._collect(loop)

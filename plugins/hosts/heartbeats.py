@@ -1,0 +1,82 @@
+"""Heartbeats: what a host of the continuous mode says of itself once a second, through the log, to the driver."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from time import perf_counter
+
+from penstock.errors import PenstockError
+from penstock.log import Log
+from penstock.plugins.runtime.application.heartbeat_topic import heartbeat_topic
+from penstock.record import OutputBatch, TopicPartition
+
+from .reports import SlotMessage
+
+INTERVAL_SECONDS = 1.0
+_FETCH_BYTES = 4 * 1024 * 1024
+
+_log = logging.getLogger("penstock.hosts")
+
+
+class HeartbeatSender:
+    """A thread that sends a heartbeat once a second, whatever the host's tasks do.
+
+    `make` returns the next one. `give_back` gets one that could not be sent: what it reports goes with the next.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        application_id: str,
+        make: Callable[[], SlotMessage],
+        give_back: Callable[[SlotMessage], None],
+        interval: float = INTERVAL_SECONDS,
+    ) -> None:
+        self._log = log
+        self._topic = heartbeat_topic(application_id)
+        self._make = make
+        self._give_back = give_back
+        self._interval = interval
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="penstock-heartbeats", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        next_at = perf_counter()
+        while not self._ended.wait(max(0.0, next_at - perf_counter())):
+            next_at = max(next_at + self._interval, perf_counter())
+            message = self._make()
+            try:
+                self._log.append(
+                    OutputBatch(self._topic, [str(message.slot).encode()], [message.to_json().encode()], [0])
+                )
+            except PenstockError as error:
+                self._give_back(message)
+                _log.debug("a heartbeat could not be sent: %s", error)
+
+    def close(self) -> None:
+        """Send no more; what was not sent stays with its maker."""
+        self._ended.set()
+        self._thread.join()
+
+
+class HeartbeatReader:
+    """The driver's end: reads the heartbeats of one run, from now on."""
+
+    def __init__(self, log: Log, application_id: str, run: str) -> None:
+        self._log = log
+        self._partition = TopicPartition(heartbeat_topic(application_id), 0)
+        self._run = run
+        self._next = log.end_offsets([self._partition])[self._partition]
+
+    def poll(self) -> list[SlotMessage]:
+        """Return the heartbeats that came since the last call."""
+        end = self._log.end_offsets([self._partition])[self._partition]
+        found: list[SlotMessage] = []
+        while self._next < end:
+            batches = self._log.fetch(self._partition, self._next, end, _FETCH_BYTES)
+            self._next = batches[-1].next_offset if batches else end
+            found += [SlotMessage.from_json(value.decode()) for batch in batches for value in batch.values if value]
+        return [each for each in found if each.run == self._run]

@@ -1,0 +1,74 @@
+"""SlotEngine: what the engines of an application have in common: its log, the claim of the slot, log lines."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.log import Log
+from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.runtime.opening import KnownCommit
+from penstock.plugins.runtime.process_resources import ProcessResources
+from penstock.record import TopicPartition
+from penstock.settings.application import Application
+
+from .claims import Claims, Layout
+from .engine import Cargo, Engine, HostInfo
+from .log_lines import HostLogHandler
+from .plan import SlotPlan
+from .reports import TaskFailure, TaskResult
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A proxy's request: run the plan. `known` has, by task id, commits that the log must have."""
+
+    plan: SlotPlan
+    known: Mapping[str, KnownCommit]
+    executor: str
+
+
+@dataclass(frozen=True)
+class SlotCargo(Cargo):
+    """What is sent to the hosts: the application, its tasks' partitions, and where log lines go.
+
+    `layout`: None where Spark has one executor, and slots need not be claimed.
+    """
+
+    application: Application
+    tasks: Mapping[str, tuple[TopicPartition, ...]]
+    log_directory: str
+    log_level: int
+    layout: Layout | None = None
+
+
+class SlotEngine(Engine):
+    """An engine of an application's slot, with its log open."""
+
+    def __init__(self, cargo: SlotCargo, host: HostInfo) -> None:
+        self._partitions = cargo.tasks
+        self._host = host
+        self._application = cargo.application
+        self._resources = ProcessResources()
+        self._logs = HostLogHandler(Path(cargo.log_directory))
+        logging.getLogger().addHandler(self._logs)
+        logging.getLogger().setLevel(cargo.log_level)
+        self._log: Log = open_log(cargo.application.settings)
+        self._claims = None if cargo.layout is None else Claims(self._log, self._application.id, cargo.layout)
+        self._has_claimed = False
+
+    def _claim(self, plan: SlotPlan, executor: str) -> None:
+        """Note in the log that the executor has the slot, if the plan names no owner yet."""
+        if self._claims is not None and not (plan.owner and self._has_claimed):
+            self._claims.write(plan.slot, executor)
+            self._has_claimed = True
+
+    def _failure(self, name: str, error: BaseException) -> TaskResult:
+        return TaskResult(name, failure=TaskFailure.of(self._application.id, name, error))
+
+    def close(self) -> None:
+        """Close what tasks share, and the log."""
+        self._resources.close()
+        self._log.close()

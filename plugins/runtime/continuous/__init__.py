@@ -1,0 +1,1 @@
+"""Tasks that poll, process and commit on their own, without batches."""

@@ -1,0 +1,184 @@
+"""ContinuousWorker: runs one task as its records come.
+
+Comes in: batches of records, known ends, the time. Goes out: outputs as soon as they are made, a commit now and then,
+and a `TaskReport` when asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from time import perf_counter
+
+from penstock.clock import duration_ms
+from penstock.errors import OffsetOutOfRangeError
+from penstock.log import Log
+from penstock.program.nodes import TaskId
+from penstock.record import RecordBatch, TopicPartition
+from penstock.settings.application import Application
+
+from ..logged_task import LoggedTask
+from ..opening import KnownCommit
+from ..pending_commit import PendingCommit
+from ..process_resources import ProcessResources
+from ..report import Phases, TaskReport
+
+COMMIT_INTERVALS = {"exactly_once": 0.1, "at_least_once": 1.0}
+"""Seconds between two commits where `commit_interval` is not set, by guarantee."""
+_MAINTENANCE_SECONDS = 5.0
+_MOVED_SECONDS = 5.0
+"""Seconds after which positions are committed that have only passed offsets without a record."""
+
+
+class ContinuousWorker(LoggedTask):
+    """A task without batches. One thread calls it; only a `PendingCommit` may be written by another one.
+
+    After `open` the driver feeds it records and calls `work`. `begin_commit` returns what is to be written; the task
+    then rests until `end_commit`. After an error that any of these raises the driver calls `abandon_after`, and opens
+    the task again, from the last commit.
+    """
+
+    def __init__(
+        self,
+        application: Application,
+        task_id: TaskId,
+        partitions: Sequence[TopicPartition],
+        log: Log,
+        *,
+        resources: ProcessResources,
+        task_count: int = 1,
+    ) -> None:
+        super().__init__(application, task_id, partitions, log, resources=resources, task_count=task_count)
+        given = self._settings.commit_interval
+        guarantee = self._settings.processing_guarantee
+        self._interval = COMMIT_INTERVALS[guarantee] if given is None else duration_ms(given) / 1000
+        self._phases = Phases()
+        self._produced = 0
+        self._records_before, self._decoded_before = 0, 0.0
+        self._opened = ""
+        self._has_news = False
+        self._is_dirty = self._has_moved = False
+        self._committed_at = -inf
+        self._maintain_at = 0.0
+        self._pending: PendingCommit | None = None
+
+    # ------------------------------------------------------------------ opening
+
+    def open(self, clock_ms: int, known: KnownCommit | None = None) -> Mapping[TopicPartition, int]:
+        """Open the task; return the offsets from which its inputs are to be read. Raises as `TaskWorker.run_batch`."""
+        since = perf_counter()
+        self._opened = self._ensure_open(clock_ms, known, None)
+        task, commit = self.task, self._commit
+        assert task is not None and commit is not None
+        self._inputs.check_ends(task, commit)
+        self._phases.add("restore", since)
+        self._records_before, self._decoded_before = 0, 0.0
+        self._has_news, self._is_dirty, self._has_moved, self._pending = True, False, False, None
+        return task.inputs.fetched()
+
+    def out_of_range(self, partition: TopicPartition, error: OffsetOutOfRangeError) -> int:
+        """Return where a partition goes on whose records are gone, as `offset_out_of_range` says, or raise `error`."""
+        assert self.task is not None and self._commit is not None
+        self._is_dirty = True
+        return self._inputs.go_on(
+            self.task, partition, self.task.inputs.fetched()[partition], error, self._commit.version
+        )
+
+    # ------------------------------------------------------------------ records
+
+    def feed(self, batch: RecordBatch) -> None:
+        """Queue records of one input partition."""
+        assert self.task is not None
+        self.task.feed(batch)
+        self._has_moved = True
+
+    @property
+    def rests(self) -> bool:
+        """Whether the task waits for its commit to be written."""
+        return self._pending is not None
+
+    def work(self, ends: Mapping[TopicPartition, int], clock_ms: int, limit: int) -> int:
+        """Process up to `limit` records, fire what is due, and send the outputs; return how many were processed.
+
+        `ends`: as far as the log is known to have records.
+        """
+        task, committer, phases = self.task, self._committer, self._phases
+        assert task is not None and committer is not None
+        since = perf_counter()
+        task.plan(ends, clock_ms)
+        done = task.process(limit)
+        tick = task.next_wall_clock_punctuation()
+        if tick is not None and tick <= task.wall_clock and task.punctuate_wall_clock():
+            self._is_dirty = True
+        phases.add("process", since)
+        if done:
+            self._is_dirty = True
+        if task.output_bytes() and committer.streams_outputs:
+            self._produced += self._send(task.take_outputs(), phases)
+            self._is_dirty = True
+        return done
+
+    def queued(self, partition: TopicPartition) -> int:
+        """Return how many records of an input wait to be processed."""
+        return 0 if self.task is None else self.task.inputs.queued(partition)
+
+    def has_records(self) -> bool:
+        """Return whether records wait to be processed."""
+        return self.task is not None and not self.task.inputs.are_empty()
+
+    # ------------------------------------------------------------------ commits
+
+    def commit_due(self) -> float:
+        """Return when (on `perf_counter`'s clock) the next commit is due; infinity if there is nothing to commit."""
+        task, committer = self.task, self._committer
+        if task is None or committer is None or self._pending is not None:
+            return inf
+        if not (self._is_dirty or task.progress.has_changed):
+            return self._committed_at + _MOVED_SECONDS if self._has_moved else inf
+        if task.commit_requested or task.output_bytes() + self._uncommitted_bytes() > self._settings.commit_bytes:
+            return 0.0
+        return min(self._committed_at + self._interval, self._sent_at + committer.commit_within)
+
+    def begin_commit(self) -> PendingCommit | None:
+        """Return what is to be written, None if nothing has changed. The task rests until `end_commit`."""
+        self._committed_at, self._is_dirty, self._has_moved = perf_counter(), False, False
+        self._pending = self._take_commit(self._phases)
+        if self._pending is not None:
+            self._produced += self._pending.produced
+        return self._pending
+
+    def end_commit(self) -> None:
+        """Go on after the commit was written."""
+        pending, self._pending = self._pending, None
+        assert pending is not None and self._state is not None
+        self._finish(pending, self._phases)
+        self._state.release()
+        self._retries.forget_before(pending.commit.positions)
+        self._has_news = True
+        now = perf_counter()
+        if now >= self._maintain_at:
+            self._maintain_at = now + _MAINTENANCE_SECONDS
+            self._maintain()
+
+    def _maintain(self) -> None:
+        state, commit, committer = self._state, self._commit, self._committer
+        assert state is not None and commit is not None and committer is not None
+        since = perf_counter()
+        if state.maintain_changelog(self._grace, self._resources.now_ms(), commit, committer.is_current):
+            self._proven = commit.positions
+        self._phases.add("snapshot", since)
+
+    # ------------------------------------------------------------------ numbers
+
+    def take_report(self) -> TaskReport | None:
+        """Return what the task did since the last call; None if it has committed nothing since, or is not open."""
+        task = self.task
+        if task is None or not self._has_news:
+            return None
+        decoded, records = task.decode_seconds(), task.records_in
+        self._phases.move("process", "decode", decoded - self._decoded_before)
+        report = self._report(self._phases, records - self._records_before, self._produced, self._opened)
+        self._phases, self._produced, self._commits = Phases(), 0, 0
+        self._records_before, self._decoded_before = records, decoded
+        self._opened, self._has_news = "", False
+        return report

@@ -1,0 +1,86 @@
+"""Beats: the driver's view of the heartbeats of the continuous mode, and of hosts that send none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from math import inf
+
+from penstock.log import Log
+from penstock.plugins.hosts.claims import Layout
+from penstock.plugins.hosts.heartbeats import HeartbeatReader
+from penstock.plugins.hosts.plan import SILENT, STUCK
+from penstock.plugins.hosts.reports import SlotMessage
+from penstock.plugins.runtime.application.heartbeat_topic import make_heartbeat_topic
+
+MISSING_SECONDS = 3.0
+"""A host without a heartbeat for so long may be dead."""
+STUCK_SECONDS = 300.0
+"""A host whose tasks made no turn for so long counts as dead, as Kafka's `max.poll.interval.ms`."""
+_POLL_SECONDS = 0.5
+_AGAIN_SECONDS = 5.0
+
+
+class Beats:
+    """Reads the heartbeats of one run, about twice a second.
+
+    A slot is looked for once a batch has ended: from then on it has a host.
+    """
+
+    def __init__(
+        self, log: Log, application_id: str, layout: Layout, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._log = log
+        self._application_id = application_id
+        self._layout = layout
+        self._clock = clock
+        self._reader: HeartbeatReader | None = None
+        self._seen: dict[int, float] = {}
+        self._stuck: dict[int, float] = {}
+        self._watched_since: float | None = None
+        self._next_poll = self._asked_at = -inf
+        self._last_message_at = clock()
+        self.since_last = 0.0
+        """Seconds between the last two calls of `poll` that returned heartbeats."""
+
+    def start(self) -> None:
+        """Make the topic, and read from its present end on."""
+        make_heartbeat_topic(self._log, self._application_id)
+        self._reader = HeartbeatReader(self._log, self._application_id, self._layout.run)
+
+    def note_batch(self) -> None:
+        """Note that a batch has ended: the hosts were there."""
+        now = self._clock()
+        if self._watched_since is None:
+            self._watched_since = now
+        self._seen = dict.fromkeys(self._seen, now)
+
+    def poll(self) -> list[SlotMessage]:
+        """Return new heartbeats, if it is time to look for them."""
+        now = self._clock()
+        if self._reader is None or now < self._next_poll:
+            return []
+        self._next_poll = now + _POLL_SECONDS
+        messages = self._reader.poll()
+        for message in messages:
+            self._seen[message.slot] = now
+            self._stuck[message.slot] = message.stuck_seconds
+        if messages:
+            self.since_last, self._last_message_at = now - self._last_message_at, now
+        return messages
+
+    def suspects(self, slots: Iterable[int]) -> dict[str, str] | None:
+        """Return why hosts seem to be dead, by the slot's number as text; None if none does, or it was just said."""
+        now = self._clock()
+        if self._watched_since is None or now < self._asked_at + _AGAIN_SECONDS:
+            return None
+        found = {}
+        for slot in slots:
+            if now - self._seen.get(slot, self._watched_since) > MISSING_SECONDS:
+                found[str(slot)] = SILENT
+            elif self._stuck.get(slot, 0.0) > STUCK_SECONDS:
+                found[str(slot)] = STUCK
+        if not found:
+            return None
+        self._asked_at = now
+        return found

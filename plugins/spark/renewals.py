@@ -1,0 +1,94 @@
+"""RenewalPlanner: plans the batches of the continuous mode, which move no records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from penstock.clock import Clock, SystemClock
+from penstock.plugins.hosts.plan import SlotPlan
+
+from .control import Control, ControlFile
+from .placement import slot_key, slots
+from .planner import Offset, Plan, Row
+from .rests import Rests
+
+RENEWAL_SECONDS = 20.0
+"""Seconds between two batches. Each costs the tail of the latency a little."""
+LEASE_SECONDS = 60.0
+"""Seconds without a batch after which a host of the continuous mode ends."""
+
+
+class RenewalPlanner:
+    """Plans a batch at the start, every `RENEWAL_SECONDS`, when the runner asks for one or moves a slot, and to stop.
+
+    Each renews the leases of the hosts, and starts a host that is missing. The last one lets them commit and stop.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        clock: Clock | None = None,
+        wait: Callable[[float], None] = time.sleep,
+        seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._seconds = seconds
+        self._control = ControlFile(plan.control)
+        self._rests = Rests(self._control, wait, seconds)
+        self._slots = slots(plan.tasks, plan.parallelism)
+        self._keys = [slot_key(number, plan.parallelism) for number in range(plan.parallelism)]
+        self._planned: Control | None = None
+        self._renew_at = 0.0
+
+    def first(self) -> Offset:
+        """Return the offset before the first batch."""
+        return {"seq": 0, "clock_ms": 0}
+
+    def next(self, start: Offset, max_records: int | None) -> Offset:
+        """Return the offset of the next batch, or `start` when there is nothing to do."""
+        control = self._control.read()
+        if not self._is_wanted(control):
+            self._rests.rest(0.0, None)
+            return start
+        self._rests.end()
+        self._planned = control
+        self._renew_at = self._seconds() + RENEWAL_SECONDS
+        return {
+            "seq": start["seq"] + 1,
+            "clock_ms": self._clock.now_ms(),
+            "owners": dict(control.owners),
+            "suspects": dict(control.suspects),
+            "stopping": control.stopping,
+        }
+
+    def _is_wanted(self, control: Control) -> bool:
+        before = self._planned
+        if before is None:
+            return not control.stopping
+        if control.stopping or before.stopping:
+            return not before.stopping
+        moved = any(control.owners.get(number) != owner for number, owner in before.owners.items())
+        return moved or control.renewal != before.renewal or self._seconds() >= self._renew_at
+
+    def latest(self) -> Offset:
+        """Return an offset without positions: these are in the hosts' heartbeats."""
+        return self.first()
+
+    def rows(self, end: Offset) -> list[Row]:
+        """Return the rows of the batch that ends at `end`: one for every slot."""
+        owners, suspects = end.get("owners", {}), end.get("suspects", {})
+        return [
+            (
+                key,
+                SlotPlan(
+                    number,
+                    owners.get(str(number), ""),
+                    end["clock_ms"],
+                    {task: {} for task in self._slots[number]},
+                    stopping=end.get("stopping", False),
+                    suspect=suspects.get(str(number), ""),
+                ).to_json(),
+            )
+            for number, key in enumerate(self._keys)
+        ]

@@ -1,0 +1,130 @@
+"""ContinuousEngine without Spark and without a process: renewals, heartbeats, steps, and the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import LogError, Topology
+from penstock.plugins.hosts.continuous import ContinuousCargo, ContinuousEngine
+from penstock.plugins.hosts.engine import HostInfo
+from penstock.plugins.hosts.heartbeats import HeartbeatReader
+from penstock.plugins.hosts.plan import SlotPlan
+from penstock.plugins.hosts.reports import SlotMessage
+from penstock.plugins.hosts.slot_engine import Batch
+from penstock.plugins.hosts.status import Meter
+from penstock.plugins.runtime.application.heartbeat_topic import make_heartbeat_topic
+from penstock.plugins.runtime.application.preparation import prepare
+from tests.spark import apps
+from tests.spark.surroundings import Surroundings
+from tests.waiting import wait_until
+
+
+class World:
+    """An application on a local log, the engine of its one slot, and the driver's end of the heartbeats."""
+
+    def __init__(self, surroundings: Surroundings, topology: Topology, **settings: Any) -> None:
+        self.surroundings = surroundings
+        self.prepared = prepare(surroundings.application("app", topology, **settings), surroundings.log)
+        self.tasks = self.prepared.tasks()
+        make_heartbeat_topic(surroundings.log, "app")
+        self.reader = HeartbeatReader(surroundings.log, "app", "run")
+        cargo = ContinuousCargo(self.prepared.application, self.tasks, "/nowhere", 30, run="run")
+        self.engine: ContinuousEngine = cargo.engine(HostInfo("token", 0, "", "first", Meter()))
+
+    def renew(self, **changes: Any) -> SlotMessage:
+        """Hand the engine a batch."""
+        plan = SlotPlan(0, "", 0, {task: {} for task in self.tasks}, **changes)
+        return SlotMessage.from_json(self.engine.handle(Batch(plan, {}, "e")).to_json())
+
+    def step(self, number: int, clock_ms: int) -> SlotMessage:
+        """Hand it a step to the present ends of all topics."""
+        ends = {task: self.surroundings.log.end_offsets(partitions) for task, partitions in self.tasks.items()}
+        message = self.engine.handle(Batch(SlotPlan(0, "", clock_ms, ends, step=number), {}, "e"))
+        assert isinstance(message, SlotMessage)
+        return message
+
+    def put(self, *values: str) -> None:
+        self.surroundings.put("in", [("k", value, 1) for value in values], 0)
+
+    def outputs(self) -> list[str | None]:
+        return [value for found in self.surroundings.values_by_key("out").values() for value in found]
+
+
+MakeWorld = Callable[..., World]
+
+
+@contextmanager
+def world(tmp_path: Path, topology: Topology, **settings: Any) -> Iterator[World]:
+    with Surroundings(tmp_path / "data") as surroundings:
+        surroundings.create(**{"in": 2, "out": 1})
+        made = World(surroundings, topology, **settings)
+        try:
+            yield made
+        finally:
+            made.engine.close()
+
+
+def test_tasks_work_between_renewals_and_heartbeats_tell_of_it(tmp_path: Path) -> None:
+    with world(tmp_path, apps.count(), commit_interval="0ms") as each:
+        first = each.renew()
+        assert (first.run, first.failure, first.stopped) == ("run", None, False)
+        each.put("a", "b")
+        wait_until(lambda: each.outputs() == ["1", "2"], "records without a batch", 30)
+        beats: list[SlotMessage] = []
+
+        def reported() -> int:
+            beats.extend(each.reader.poll())
+            return sum(result.report.records_in for beat in beats for result in beat.results if result.report)
+
+        wait_until(lambda: reported() == 2, "their report", 30)
+        opened = {result.task_id for beat in beats for result in beat.results if result.report.opened == "first"}  # type: ignore[union-attr]
+        assert opened == {"0_0", "0_1"}
+        assert beats[-1].host is not None and beats[-1].stuck_seconds < 1
+
+
+def test_a_stop_commits_and_closes(tmp_path: Path) -> None:
+    with world(tmp_path, apps.count(), commit_interval="1h") as each:
+        each.renew()
+        each.put("a")
+        wait_until(lambda: each.outputs() == ["1"], "the first commit", 30)
+        each.put("b")
+        last = each.renew(stopping=True)
+        assert last.stopped and each.outputs() in (["1"], ["1", "2"])
+        assert last.host is not None and last.host.open_tasks == 0
+        each.put("c")
+        assert each.renew(stopping=True).stopped
+
+
+def test_between_two_steps_nothing_is_processed(tmp_path: Path) -> None:
+    with world(tmp_path, apps.ticks()) as each:
+        each.put("a")
+        each.step(0, 5_000)
+        before = each.outputs()
+        each.put("b")
+        assert each.outputs() == before
+        message = each.step(1, 9_000)
+        assert not message.failure
+        assert len(each.outputs()) > len(before)
+        assert not each.reader.poll()
+
+
+def test_a_log_that_fails_ends_all_tasks_with_an_error_of_the_slot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with world(tmp_path, apps.count()) as each:
+        each.renew()
+        each.put("a")
+        wait_until(lambda: each.outputs() == ["1"], "the first record", 30)
+
+        def away(*arguments: Any) -> Any:
+            raise LogError("the log is away")
+
+        monkeypatch.setattr(each.engine._log, "end_offsets", away)
+        wait_until(lambda: each.engine._failure_of_slot is not None, "the error", 30)
+        failed = each.renew().failure
+        assert failed is not None and "the log is away" in failed.message and "slot 0" in failed.task_id

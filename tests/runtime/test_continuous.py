@@ -1,0 +1,219 @@
+"""Tasks that poll, process and commit on their own: they do what batches do, and disturb each other in nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock import FencedError, OffsetOutOfRangeError, ProcessingError, Processor, Record, RetryAfter, Topology
+from penstock.log import Log
+from penstock.plugins.logs.memory import MemoryLog
+from penstock.plugins.runtime.continuous import loop as loop_module
+from penstock.plugins.runtime.continuous.loop import TaskLoop
+from penstock.plugins.runtime.process_resources import ProcessResources
+from penstock.record import TopicPartition
+from penstock.settings.application import Application
+
+from .faults import FAULTS, INPUTS, STEPS, Crash, application, new_log, new_worker, produce, produced, stores
+from .test_commits import BATCHES, Batches, directory, fresh, undisturbed  # noqa: F401
+
+TASK = "0_0"
+
+
+@contextmanager
+def looping(
+    of: Application, log: Log, tasks: dict[str, tuple[TopicPartition, ...]], clock: Callable[[], int] = lambda: 0
+) -> Iterator[TaskLoop]:
+    """A loop of another process with these tasks."""
+    resources = ProcessResources()
+    loop = TaskLoop(of, tasks, log, resources, clock)
+    loop.run(tasks, {})
+    try:
+        yield loop
+    finally:
+        loop.close(commit=False)
+        resources.close()
+
+
+def turn_until(loop: TaskLoop, condition: Callable[[], bool]) -> None:
+    for _ in range(10_000):
+        if condition():
+            return
+        loop.turn(0.001)
+    raise AssertionError("it did not come to that")
+
+
+def without_wall_clock(outputs: list[Any]) -> list[Any]:
+    """Within a batch punctuators of the wall clock come last; here they come when they are due."""
+    return [each for each in outputs if not each[1].startswith("wall")]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@given(BATCHES, st.data())
+def test_a_crash_at_any_step_changes_nothing(
+    directory: Path,  # noqa: F811
+    batches: Batches,
+    data: st.DataObject,
+) -> None:
+    FAULTS.clear()
+    outputs, content = undisturbed(directory, batches)
+    log, of, wall = new_log(), application(fresh(directory), commit_interval="0ms"), 0
+
+    def run_to(ends: dict[TopicPartition, int]) -> bool:
+        """Run until all is read; return whether nothing failed."""
+        with looping(of, log, {TASK: INPUTS}, lambda: wall) as loop:
+            for _ in range(data.draw(st.integers(0, 4))):
+                loop.turn(0)
+            loop.process_to({TASK: ends})
+            failures = loop.take_failures()
+            assert all(isinstance(each.error, Crash) for each in failures)
+            return not failures
+
+    for first, second, later in batches:
+        produce(log, "a", first)
+        produce(log, "b", second)
+        wall += later
+        for step, after in data.draw(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 3)), max_size=3)):
+            FAULTS.plan(step, after)
+        while not run_to(dict(log.end_offsets(INPUTS))):
+            pass
+    FAULTS.clear()
+    worker = new_worker(of, log)
+    worker.run_batch({}, wall)
+    assert without_wall_clock(produced(log)) == without_wall_clock(outputs)
+    assert stores(worker) == content
+    worker.close()
+
+
+class Failing(Processor):
+    """Fails at the value "bad" until it is tried for the third time."""
+
+    tries = 0
+
+    def process(self, record: Record) -> None:
+        if record.value == "bad":
+            Failing.tries += 1
+            if Failing.tries < 3:
+                raise ValueError("bad")
+        self.context.forward(record)
+
+
+def two_tasks(tmp_path: Path, **given: Any) -> tuple[Application, MemoryLog, dict[str, tuple[TopicPartition, ...]]]:
+    log = MemoryLog()
+    log.create_topic("in", 2)
+    log.create_topic("out", 1)
+    topology = Topology().add_source("in", "in").add_processor("fail", Failing, "in").add_sink("out", "out", "fail")
+    of = Application("app", topology, log="memory:", changelog="memory:", data_dir=str(tmp_path), **given)
+    return of, log, {f"0_{each}": (TopicPartition("in", each),) for each in range(2)}
+
+
+def put(log: Log, partition: int, *values: str) -> None:
+    from penstock.record import OutputBatch
+
+    texts: list[bytes | None] = [value.encode() for value in values]
+    count = len(values)
+    log.append(OutputBatch("in", [b"k"] * count, texts, [1] * count, None, [[partition]] * count))
+
+
+def values(log: Log) -> list[str | None]:
+    return [value for _, value, _ in produced(log)]
+
+
+def test_a_retry_stalls_only_its_own_task(tmp_path: Path) -> None:
+    Failing.tries = 0
+    of, log, tasks = two_tasks(tmp_path, processing_handler=lambda failure: RetryAfter("50ms"), commit_interval="0ms")
+    with looping(of, log, tasks) as loop:
+        put(log, 0, "bad")
+        turn_until(loop, lambda: Failing.tries == 1)
+        put(log, 1, "good")
+        turn_until(loop, lambda: values(log) == ["good"])
+        assert Failing.tries < 3
+        turn_until(loop, lambda: values(log) == ["good", "bad"])
+        assert Failing.tries == 3 and not loop.take_failures()
+
+
+def test_a_task_that_fails_is_closed_and_the_others_go_on(tmp_path: Path) -> None:
+    Failing.tries = 0
+    of, log, tasks = two_tasks(tmp_path, commit_interval="0ms")
+    with looping(of, log, tasks) as loop:
+        put(log, 0, "before", "bad", "after")
+        turn_until(loop, lambda: loop.open_tasks == 1 and Failing.tries == 1)
+        put(log, 1, "good")
+        turn_until(loop, lambda: "good" in values(log))
+        [failed] = loop.take_failures()
+        assert failed.task_id == "0_0" and isinstance(failed.error, ProcessingError) and not failed.is_opened_again
+        assert "after" not in values(log)
+
+
+def test_commits_come_by_the_interval_when_asked_for_and_at_the_end(tmp_path: Path) -> None:
+    of, log, tasks = two_tasks(tmp_path, commit_interval="1h")
+    with looping(of, log, tasks) as loop:
+        turn_until(loop, lambda: loop.open_tasks == 2)
+        put(log, 0, "first")
+        turn_until(loop, lambda: values(log) == ["first"])  # nothing was committed lately, so it is due at once
+        put(log, 0, "second")
+        for _ in range(20):
+            loop.turn(0.001)
+        assert values(log) == ["first"]
+        loop.commit_all()
+        assert values(log) == ["first", "second"]
+        reports = loop.take_reports()
+        assert sum(each.records_in for each in reports) == 2
+        assert sum(each.commits for each in reports) == 2
+        assert [each.opened for each in reports] == ["first", "first"]
+        assert not loop.take_reports()
+
+
+def test_a_task_that_was_taken_over_says_so_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_module, "_FENCED_SECONDS", 0.0)
+    of, log, tasks = two_tasks(tmp_path, commit_interval="0ms")
+    with looping(of, log, tasks) as loop:
+        turn_until(loop, lambda: loop.open_tasks == 2)
+        other = log.open_committer("app", "0_0", tasks["0_0"])
+        assert other.committed is not None
+        other.commit(other.committed, [])
+        put(log, 0, "value")
+        turn_until(loop, lambda: values(log) == ["value"])
+        [failed] = loop.take_failures()
+        assert isinstance(failed.error, FencedError) and failed.is_opened_again
+
+
+@pytest.mark.parametrize("policy", ["earliest", "fail"])
+def test_records_that_are_gone(tmp_path: Path, policy: str) -> None:
+    of, log, tasks = two_tasks(tmp_path, commit_interval="0ms", offset_out_of_range=policy)
+    with looping(of, log, tasks) as loop:
+        put(log, 0, "one")
+        turn_until(loop, lambda: values(log) == ["one"])
+    put(log, 0, "two", "three")
+    log.purge(TopicPartition("in", 0), 2)
+    with looping(of, log, tasks) as loop:
+        if policy == "earliest":
+            turn_until(loop, lambda: values(log) == ["one", "three"])
+        else:
+            turn_until(loop, lambda: loop.open_tasks == 1 and not loop._open_at and not loop._preparing)
+            [failed] = loop.take_failures()
+            assert isinstance(failed.error, OffsetOutOfRangeError)
+
+
+def test_an_input_that_waits_for_another_is_not_read_without_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("_MOST_QUEUED", 10), ("_FEW_QUEUED", 5), ("_MOST_POLLED", 4)):
+        monkeypatch.setattr(loop_module, name, value)
+    FAULTS.clear()
+    log, of, wall = new_log(), application(tmp_path, max_task_idle="1s", commit_interval="0ms"), 0
+    produce(log, "a", [("k", str(number), number) for number in range(40)])
+    with looping(of, log, {TASK: INPUTS}, lambda: wall) as loop:
+        turn_until(loop, lambda: loop.open_tasks == 1)
+        for _ in range(100):
+            loop.turn(0)
+        task = loop._tasks[TASK]
+        assert 10 < task.queued(INPUTS[0]) < 20 and not produced(log)
+        wall = 2_000
+        turn_until(loop, lambda: sum(each[1][0].isdigit() for each in produced(log) if each[1]) == 40)

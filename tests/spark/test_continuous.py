@@ -1,0 +1,76 @@
+"""The continuous mode on real Spark: records flow between batches, and whatever ends a host, each counts once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from penstock import ProcessingError
+from penstock.plugins.runtime.application.heartbeat_topic import heartbeat_topic
+
+from ..waiting import wait_until
+from . import apps
+from .surroundings import Surroundings
+from .test_hosts import fresh, hosts, running
+
+pytestmark = pytest.mark.spark
+
+KEYS = 20
+
+
+def put(surroundings: Surroundings, count: int) -> None:
+    surroundings.put("in", [(f"k{number % KEYS}", "v", number) for number in range(count)])
+
+
+def counted(surroundings: Surroundings) -> int:
+    return sum(map(len, surroundings.values_by_key("out").values()))
+
+
+def test_hosts_work_between_batches_and_a_killed_one_is_replaced(tmp_path: Path, spark: Any) -> None:
+    with Surroundings(tmp_path / "data") as surroundings:
+        surroundings.create(**{"in": 4, "out": 2})
+        application = surroundings.application(fresh("flowing"), apps.count(), commit_interval="10ms")
+        put(surroundings, 100)
+        with running(application, spark, "continuous") as run:
+            run.wait(lambda: counted(surroundings) == 100, "the first records")
+            # The next batch is many seconds away.
+            for sent in range(1, 11):
+                put(surroundings, KEYS)
+                run.wait(lambda: counted(surroundings) == 100 + sent * KEYS, "records between two batches")  # noqa: B023
+            run.wait(lambda: len(hosts(application.id)) == 2, "two hosts")
+            victim = hosts(application.id)[0]
+            victim.kill()
+            put(surroundings, 100)
+            run.wait(lambda: counted(surroundings) == 400, "the successor of a killed host")
+            put(surroundings, 100)
+            summary = run.stop()
+        assert summary.stopped_by == "stop" and summary.lag == 0
+        # What the killed host did after its last heartbeat was not reported.
+        assert summary.records_in <= 500 and summary.workers_lost == 1
+        assert summary.openings["host lost"] == 2
+        for key, found in surroundings.values_by_key("out").items():
+            assert found == [str(number) for number in range(1, len(found) + 1)], key
+        assert counted(surroundings) == 500
+        assert not psutil.pid_exists(victim.pid) and not hosts(application.id)
+        # A run in batches takes the state from there.
+        put(surroundings, KEYS)
+        with running(application, spark, "0s") as run:
+            run.wait(lambda: counted(surroundings) == 500 + KEYS, "batches after the continuous mode")
+            run.stop()
+        assert heartbeat_topic(application.id) in surroundings.log.topics()
+
+
+def test_a_task_that_fails_ends_the_run_with_its_error(tmp_path: Path, spark: Any) -> None:
+    with Surroundings(tmp_path / "data") as surroundings:
+        surroundings.create(**{"in": 2, "out": 1})
+        application = surroundings.application(fresh("poisoned"), apps.count(apps.Poisoned))
+        surroundings.put("in", [("a", "good", 1)], 1)
+        with running(application, spark, "continuous") as run:
+            run.wait(lambda: counted(surroundings) == 1, "the first record")
+            surroundings.put("in", [("b", "poison", 2)], 0)
+            wait_until(lambda: run.error is not None, "the failure", 60)
+            assert isinstance(run.error, ProcessingError) and "0_0" in str(run.error)
+        assert not hosts(application.id)

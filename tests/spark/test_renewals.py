@@ -1,0 +1,138 @@
+"""RenewalPlanner and Beats: when a batch of the continuous mode runs, and which hosts seem to be dead."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from penstock import ManualClock, OutputBatch
+from penstock.plugins.hosts.claims import Layout
+from penstock.plugins.hosts.plan import SILENT, STUCK, SlotPlan
+from penstock.plugins.hosts.reports import SlotMessage
+from penstock.plugins.logs.memory import MemoryLog
+from penstock.plugins.runtime.application.heartbeat_topic import heartbeat_topic
+from penstock.plugins.spark.beats import MISSING_SECONDS, STUCK_SECONDS, Beats
+from penstock.plugins.spark.control import Control, ControlFile
+from penstock.plugins.spark.planner import Offset, Plan
+from penstock.plugins.spark.renewals import RENEWAL_SECONDS, RenewalPlanner
+
+
+class Stage:
+    """A planner whose waits are counted and not waited."""
+
+    def __init__(self, directory: Path) -> None:
+        self.control = ControlFile(directory)
+        self.order()
+        tasks = {f"0_{each}": [("in", each)] for each in range(3)}
+        plan = Plan("app", tasks, [], {}, [], 2, None, 1_000, str(directory), is_continuous=True)
+        self.seconds = 0.0
+        self.planner = RenewalPlanner(plan, ManualClock(5), lambda seconds: None, lambda: self.seconds)
+        self.at = self.planner.first()
+
+    def order(self, **changes: object) -> None:
+        self.control.write(replace(Control(), **changes))  # type: ignore[arg-type]
+
+    def next(self) -> Offset | None:
+        """The next batch, if there is one."""
+        before, self.at = self.at, self.planner.next(self.at, None)
+        return None if self.at == before else self.at
+
+    def plans(self, offset: Offset) -> list[SlotPlan]:
+        return [SlotPlan.from_json(text) for _, text in self.planner.rows(offset)]
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
+
+
+def test_a_batch_runs_at_the_start_and_then_now_and_then(stage: Stage) -> None:
+    first = stage.next()
+    assert first is not None
+    assert [sorted(each.ends) for each in stage.plans(first)] == [["0_0", "0_2"], ["0_1"]]
+    assert {each.clock_ms for each in stage.plans(first)} == {5}
+    stage.seconds = RENEWAL_SECONDS - 0.1
+    assert stage.next() is None
+    stage.seconds = RENEWAL_SECONDS
+    assert stage.next() is not None
+    assert stage.next() is None
+
+
+def test_a_batch_runs_when_the_runner_asks_for_one(stage: Stage) -> None:
+    stage.next()
+    stage.order(renewal=1, suspects={"1": SILENT}, owners={"0": "executor"})
+    asked = stage.next()
+    assert asked is not None and stage.next() is None
+    assert [each.suspect for each in stage.plans(asked)] == ["", SILENT]
+    assert [each.owner for each in stage.plans(asked)] == ["executor", ""]
+
+
+def test_a_batch_runs_when_a_slot_moves(stage: Stage) -> None:
+    stage.order(owners={"0": "one", "1": "one"})
+    stage.next()
+    stage.order(owners={"0": "one"})
+    moved = stage.next()
+    assert moved is not None and [each.owner for each in stage.plans(moved)] == ["one", ""]
+    assert stage.next() is None
+
+
+def test_the_last_batch_lets_the_hosts_stop(stage: Stage) -> None:
+    stage.next()
+    stage.order(stopping=True)
+    last = stage.next()
+    assert last is not None and all(each.stopping for each in stage.plans(last))
+    stage.seconds = 2 * RENEWAL_SECONDS
+    assert stage.next() is None
+
+
+def test_nothing_runs_if_it_stops_before_the_first_batch(stage: Stage) -> None:
+    stage.order(stopping=True)
+    assert stage.next() is None
+
+
+class Watch:
+    """Beats over a log in memory, and the hosts that send some."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.log = MemoryLog()
+        self.beats = Beats(self.log, "app", Layout("run", 2), lambda: self.now)
+        self.beats.start()
+
+    def send(self, slot: int, stuck: float = 0.0, run: str = "run") -> None:
+        text = SlotMessage(slot, "e", run=run, stuck_seconds=stuck).to_json()
+        self.log.append(OutputBatch(heartbeat_topic("app"), [b"%d" % slot], [text.encode()], [0]))
+
+    def after(self, seconds: float) -> dict[str, str] | None:
+        self.now += seconds
+        self.beats.poll()
+        return self.beats.suspects(range(2))
+
+
+def test_hosts_without_heartbeats_are_suspects() -> None:
+    watch = Watch()
+    assert watch.after(100) is None  # no batch has started any
+    watch.beats.note_batch()
+    watch.send(0)
+    watch.send(1)
+    assert watch.after(1) is None
+    watch.send(0)
+    assert watch.after(MISSING_SECONDS) is None
+    watch.send(0)
+    watch.send(1, run="another run")
+    assert watch.after(0.6) == {"1": SILENT}
+    watch.send(0)
+    assert watch.after(0.6) is None  # it was just said
+    watch.send(0)
+    watch.send(1)
+    assert watch.after(6) is None
+
+
+def test_a_host_whose_tasks_make_no_turn_is_a_suspect() -> None:
+    watch = Watch()
+    watch.beats.note_batch()
+    watch.send(0, stuck=STUCK_SECONDS - 1)
+    watch.send(1, stuck=STUCK_SECONDS + 1)
+    assert watch.after(1) == {"1": STUCK}
