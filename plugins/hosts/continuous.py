@@ -201,6 +201,7 @@ class ContinuousEngine(SlotEngine):
                 self._collect(loop)
             finally:
                 loop.close(commit=False)
+                self._open_tasks = 0
 
     def _step(self, plan: SlotPlan, known: Mapping[str, KnownCommit]) -> None:
         """Process up to the planned ends at the plan's time, and commit."""
