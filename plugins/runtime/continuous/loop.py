@@ -316,7 +316,7 @@ class TaskLoop:
 
     def take_reports(self) -> list[TaskReport]:
         """Return what tasks committed since the last call."""
-        return [report for task in self._tasks.values() if (report := task.take_report()) is not None]
+        return [report for task in self._tasks.values() for report in task.take_reports()]
 
     # ------------------------------------------------------------------ steps, and the end
 

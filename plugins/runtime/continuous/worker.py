@@ -56,6 +56,7 @@ class ContinuousWorker(LoggedTask):
         self._produced = 0
         self._records_before, self._decoded_before = 0, 0.0
         self._opened = ""
+        self._reports: list[TaskReport] = []
         self._has_news = False
         self._is_dirty = self._has_moved = False
         self._committed_at = -inf
@@ -155,6 +156,8 @@ class ContinuousWorker(LoggedTask):
         self._state.release()
         self._retries.forget_before(pending.commit.positions)
         self._has_news = True
+        if not self._reports:
+            self._reports.append(self._make_report())
         now = perf_counter()
         if now >= self._maintain_at:
             self._maintain_at = now + _MAINTENANCE_SECONDS
@@ -170,11 +173,20 @@ class ContinuousWorker(LoggedTask):
 
     # ------------------------------------------------------------------ numbers
 
-    def take_report(self) -> TaskReport | None:
-        """Return what the task did since the last call; None if it has committed nothing since, or is not open."""
+    def take_reports(self) -> list[TaskReport]:
+        """Return what the task did since the last call; nothing if it has committed nothing since.
+
+        Only what is committed counts: what is lost in a crash is processed, and counted, again.
+        """
+        if self.task is not None and self._has_news and not self._is_dirty and self._pending is None:
+            self._reports.append(self._make_report())
+        taken, self._reports = self._reports, []
+        return taken
+
+    def _make_report(self) -> TaskReport:
+        """Return a report of everything until now; all of it must be committed."""
         task = self.task
-        if task is None or not self._has_news:
-            return None
+        assert task is not None
         decoded, records = task.decode_seconds(), task.records_in
         self._phases.move("process", "decode", decoded - self._decoded_before)
         report = self._report(self._phases, records - self._records_before, self._produced, self._opened)
