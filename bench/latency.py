@@ -30,7 +30,7 @@ from .tree import MARK, MarkedProcesses
 RATE = 1_000.0
 MICRO_BATCHES = "0s"
 """The trigger on the local log, if none is given."""
-TRIGGER = MICRO_BATCHES
+TRIGGER = "continuous"
 """The trigger of our side on Kafka, if none is given."""
 WARM_UP = 15.0
 """Seconds of the load that are not measured: both sides' processes, and the broker, compile while they run."""

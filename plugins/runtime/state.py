@@ -170,6 +170,11 @@ class TaskState:
 
     # ------------------------------------------------------------------ a commit
 
+    def check_commit_interval(self, seconds: float) -> None:
+        """Raise ConfigError when the changelog cannot take commits as fast as every `seconds`."""
+        if self._changelog is not None:
+            self._changelog.check_commit_interval(seconds)
+
     def size_bytes(self) -> int:
         """Return about how many bytes the uncommitted changes take."""
         return sum(buffer.size_bytes for buffer in (*self._buffers.values(), *self._indexes.values()))

@@ -10,7 +10,7 @@ import pytest
 
 from penstock import Application, Processor, Record, TopicPartition, Topology, key_value_store
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime import worker as runtime
+from penstock.plugins.runtime import logged_task as runtime
 from penstock.record import OutputBatch
 
 from ..processes import opened_workers

@@ -81,6 +81,7 @@ class TaskLoop:
         self._failures: list[Failed] = []
         self._globals_at = 0.0 if application.program.global_stores else inf
         self._has_globals = not application.program.global_stores
+        self._has_checked_interval = False
         self._clean_up_at = 0.0
         self._threads = ThreadPoolExecutor(_THREADS, "penstock-commits")
 
@@ -278,7 +279,11 @@ class TaskLoop:
         task = self._tasks[name]
         try:
             prepared.result()
-            self._follower.add(task.open(clock_ms, self._known.get(name)))
+            positions = task.open(clock_ms, self._known.get(name))
+            if not self._has_checked_interval:
+                task.check_commit_interval()
+                self._has_checked_interval = True
+            self._follower.add(positions)
         except BaseException as error:
             self._fail(name, error)
             return

@@ -85,6 +85,11 @@ class ContinuousWorker(LoggedTask):
             self.task, partition, self.task.inputs.fetched()[partition], error, self._commit.version
         )
 
+    def check_commit_interval(self) -> None:
+        """Raise ConfigError when the open task's changelog is too slow for the time between two commits."""
+        assert self._state is not None
+        self._state.check_commit_interval(self._interval)
+
     # ------------------------------------------------------------------ records
 
     def feed(self, batch: RecordBatch) -> None:
