@@ -237,7 +237,7 @@ def test_a_changelog_that_is_too_slow_for_the_interval_ends_the_task(
     log = MemoryLog()
     for topic in ("in", "out"):
         log.create_topic(topic, 1)
-    tasks = {"0_0": (TopicPartition("in", 0),)}
+    tasks: dict[str, tuple[TopicPartition, ...]] = {"0_0": (TopicPartition("in", 0),)}
     for interval, is_refused in (("100ms", True), ("250ms", False)):
         of = Application(
             "app", apps.count(), log="memory:", changelog="directory:changelog", data_dir=str(tmp_path),
