@@ -48,6 +48,8 @@ class ContinuousEngine(SlotEngine):
     at a test's time; between steps nothing is processed.
     """
 
+    sends_at_once = True
+
     def __init__(self, cargo: ContinuousCargo, host: HostInfo) -> None:
         super().__init__(cargo, host)
         self._run_token = cargo.run

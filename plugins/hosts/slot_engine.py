@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from penstock.log import Log
 from penstock.plugins.runtime.locations import open_log
@@ -47,6 +48,9 @@ class SlotCargo(Cargo):
 class SlotEngine(Engine):
     """An engine of an application's slot, with its log open."""
 
+    sends_at_once: ClassVar[bool] = False
+    """Whether the log's producers send each record as soon as they can."""
+
     def __init__(self, cargo: SlotCargo, host: HostInfo) -> None:
         self._partitions = cargo.tasks
         self._host = host
@@ -55,7 +59,7 @@ class SlotEngine(Engine):
         self._logs = HostLogHandler(Path(cargo.log_directory))
         logging.getLogger().addHandler(self._logs)
         logging.getLogger().setLevel(cargo.log_level)
-        self._log: Log = open_log(cargo.application.settings)
+        self._log: Log = open_log(cargo.application.settings, sends_at_once=self.sends_at_once)
         self._claims = None if cargo.layout is None else Claims(self._log, self._application.id, cargo.layout)
         self._has_claimed = False
 

@@ -26,17 +26,17 @@ def user_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "penstock"
 
 
-def open_log(settings: Settings) -> Log:
+def open_log(settings: Settings, *, sends_at_once: bool = False) -> Log:
     """Return the log that `settings.log` names.
 
-    Raises PluginError when it is not installed, LogError when it cannot be opened.
+    `sends_at_once`: its producers do not wait for more records, unless `clients` says how long they do. Raises PluginError when it is not installed, LogError when it cannot be opened.
     """
     name, _, location = settings.log.partition(":")
     factory: LogFactory = registry().load("log", name)
     if getattr(factory, "location_is_path", False):
         location = resolve(settings, location)
     try:
-        return factory(location, log_settings(settings))
+        return factory(location, log_settings(settings, sends_at_once=sends_at_once))
     except Exception as error:
         shown = ClientSettings(settings.clients).scrub(str(error))
         if shown == str(error):
@@ -45,9 +45,11 @@ def open_log(settings: Settings) -> Log:
         raise kind(shown) from None  # what caused it would show the secret, too
 
 
-def log_settings(settings: Settings) -> dict[str, str]:
+def log_settings(settings: Settings, *, sends_at_once: bool = False) -> dict[str, str]:
     """Return the options of a log besides its location: all of `clients`, and our settings by their names in Kafka."""
+    own = {"producer.linger.ms": "0"} if sends_at_once and "linger.ms" not in settings.clients else {}
     return {
+        **own,
         **settings.clients,
         "processing.guarantee": settings.processing_guarantee,
         "task.timeout.ms": str(duration_ms(settings.task_timeout)),

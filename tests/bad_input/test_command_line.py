@@ -85,7 +85,7 @@ def run_in_a_process(world: World, *arguments: str, code: int, **environment: st
         (["--set", "store_backend=lmbd"], ["Error: --set store_backend: setting 'store_backend': no store backend " "named 'lmbd' is installed", "Did you mean 'lmdb'?"]),
         (["--log", "locl:log"], ["Error: --log: setting 'log': no log named 'locl' is " "installed", "Did you mean 'local'?"]),
         (["--set", "changelog=directry:c"], ["Error: --set changelog: setting 'changelog': no changelog named " "'directry' is installed", "Did you mean 'directory'?"]),
-        (["--trigger", "5"], ["Error: --trigger '5': expected available_now, or a time like 10s"]),
+        (["--trigger", "5"], ["Error: --trigger '5': expected available_now, continuous, or a time like 10s"]),
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("shop")

@@ -53,7 +53,7 @@ def shout(console: Console) -> Console:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--trigger", "5"], "--trigger '5': expected available_now, or a time like 10s"),
+        (["--trigger", "5"], "--trigger '5': expected available_now, continuous, or a time like 10s"),
         (["--set", "comit_interval=5s"], "did you mean 'commit_interval'"),
         (["--set", "commit_interval=5"], "a bare number does not say its unit"),
         (["--set", "store_backend"], "expected NAME=VALUE"),

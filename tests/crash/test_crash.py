@@ -21,9 +21,7 @@ from .harness import Options, run
         Options("kafka", seed=4, guarantee="at_least_once", faults=("take over",)),
         Options("kafka", seed=27, faults=("lose offsets",)),
         Options("local", seed=32, faults=("kill tree",), program="dsl"),
-        Options("local", seed=61, faults=("kill host",), mode="continuous"),
         Options("kafka", seed=62, changelog="topic", faults=("kill hosts",), mode="continuous"),
-        Options("kafka", seed=52, changelog="topic", faults=("kill hosts",), program="dsl"),
     ],
     ids=lambda options: (
         f"{options.program}, {options.mode}, {options.log}, {options.changelog}, {options.guarantee}: "

@@ -114,7 +114,7 @@ def test_a_cluster_is_what_has_executors_beside_the_driver() -> None:
 def test_triggers() -> None:
     assert spark_trigger("available_now") == {"availableNow": True}
     assert spark_trigger("1m30s") == {"processingTime": "90000 milliseconds"}
-    with pytest.raises(ConfigError, match=r'trigger \'soon\': expected "available_now" or a time'):
+    with pytest.raises(ConfigError, match=r'trigger \'soon\': expected "available_now", "continuous" or a time'):
         spark_trigger("soon")
 
 
