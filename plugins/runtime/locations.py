@@ -29,7 +29,8 @@ def user_cache() -> Path:
 def open_log(settings: Settings, *, sends_at_once: bool = False) -> Log:
     """Return the log that `settings.log` names.
 
-    `sends_at_once`: its producers do not wait for more records, unless `clients` says how long they do. Raises PluginError when it is not installed, LogError when it cannot be opened.
+    `sends_at_once`: its producers do not wait for more records, unless `clients` says how long they do. Raises
+    PluginError when it is not installed, LogError when it cannot be opened.
     """
     name, _, location = settings.log.partition(":")
     factory: LogFactory = registry().load("log", name)
