@@ -77,7 +77,7 @@ class TaskLoop:
         self._writing: dict[str, Future[None]] = {}
         self._busy: dict[str, ContinuousWorker] = {}
         self._paused: set[TopicPartition] = set()
-        self._stalled = False
+        self._has_more = self._stalled = False
         self._failures: list[Failed] = []
         self._globals_at = 0.0 if application.program.global_stores else inf
         self._has_globals = not application.program.global_stores
@@ -131,7 +131,7 @@ class TaskLoop:
 
     def _wait_seconds(self) -> float:
         """Return how long nothing has to be done if no record comes."""
-        if self._busy and not self._stalled:
+        if self._has_more:
             return 0.0
         if self._writing or self._preparing:
             return _SHORT_WAIT
@@ -184,7 +184,7 @@ class TaskLoop:
             if tick is not None and tick <= clock_ms:
                 self._busy[name] = task
         total = 0
-        self._stalled = False
+        self._has_more = self._stalled = False
         ends = self._follower.ends()
         for name, task in list(self._busy.items()):
             if not task.is_open:
@@ -200,7 +200,9 @@ class TaskLoop:
             total += done
             if not task.has_records():
                 del self._busy[name]
-            elif not done:
+            elif done:
+                self._has_more = True
+            else:
                 self._stalled = True
         if self._paused:
             self._resume()
