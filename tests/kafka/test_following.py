@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -101,3 +102,30 @@ def test_a_broker_that_is_killed(own: KafkaBroker, topic: str, monkeypatch: pyte
         for partition, records in follow_until(follower, positions, ends).items():
             found[partition] = found.get(partition, []) + records
         assert found == {each: records_in(log, each) for each in partitions}
+
+
+def test_a_wait_does_not_spin(own: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """librdkafka waits whole milliseconds: with a part of one it returns at once."""
+    log = KafkaLog(own.bootstrap)
+    follower = log.follow()
+    follower.add({TopicPartition(topic, 0): 0})
+    calls = 0
+
+    class Counting:
+        def __init__(self, consumer: Any) -> None:
+            self._consumer = consumer
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._consumer, name)
+
+        def consume(self, most: int, seconds: float) -> Any:
+            nonlocal calls
+            calls += 1
+            return self._consumer.consume(most, seconds)
+
+    monkeypatch.setattr(follower, "_consumer", Counting(follower._consumer))
+    for _ in range(20):
+        follower.poll(0.0105, 10)
+    assert calls <= 20 * 15
+    follower.close()
+    log.close()

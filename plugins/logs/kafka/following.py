@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from math import ceil
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -97,7 +98,8 @@ class KafkaFollower(Follower):
         while True:
             if not messages:
                 left = deadline - time.monotonic()
-                messages = consumer.consume(1, max(0.0, min(left, _WAIT_SECONDS)))
+                # librdkafka waits whole milliseconds: with less it would not wait at all, and this loop would spin.
+                messages = consumer.consume(1, ceil(max(0.0, min(left, _WAIT_SECONDS)) * 1000) / 1000)
                 if messages and most > 1:
                     messages += consumer.consume(most - 1, 0)
             if messages:
