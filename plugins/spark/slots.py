@@ -30,6 +30,7 @@ class Slots:
         self.processes: dict[str, int] = {}
         """The process that ran each task last."""
         self._noted_losses: dict[int, int] = {}
+        self._gone: set[str] = set()
         self.lost = 0
         """How many hosts were lost."""
 
@@ -42,6 +43,8 @@ class Slots:
         if message.elsewhere:
             return [], failures
         host, slot = message.host, message.slot
+        if host is not None and host.token in self._gone:
+            host = None  # a heartbeat from before the end of a host that has a successor
         is_new = host is not None and self._tokens.get(slot) not in (None, host.token)
         # A host that ended between two batches is missed by nobody, but another one answers.
         if is_heartbeat:
@@ -54,6 +57,7 @@ class Slots:
         self.executors[slot] = message.executor
         if host is not None:
             if is_new:
+                self._gone.add(self._tokens[slot])
                 opened.clear()
             self._tokens[slot], self.hosts[slot] = host.token, host
         reports = []

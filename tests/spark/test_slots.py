@@ -44,3 +44,20 @@ def test_a_new_host_of_another_executor_is_a_move_and_no_loss() -> None:
     assert (slots.lost, summary.openings) == (0, {"first": 1, "moved": 1})
     take(slots, summary, SlotMessage(0, "three", elsewhere="two"))
     assert slots.executors == {0: "two"}
+
+
+def test_a_heartbeat_from_before_the_end_of_a_host_is_no_other_host() -> None:
+    slots = Slots({0: ["0_0"]})
+
+    def say(token: str, *losses: str, is_heartbeat: bool = False) -> None:
+        message = SlotMessage(0, "e", host=HostStatus(token, 0, 1), losses=list(losses))
+        slots.take(message, is_heartbeat=is_heartbeat)
+
+    say("first")
+    say("second", "the first has ended")
+    say("first", is_heartbeat=True)
+    say("second", is_heartbeat=True)
+    assert slots.lost == 1 and slots.hosts[0].token == "second"
+    say("third", is_heartbeat=True)
+    say("third", "the second has ended")
+    assert slots.lost == 2
