@@ -114,6 +114,7 @@ from .store_kinds.window import (
 from .store_kinds.windowed import Windowed
 from .store_specs import StoreSpec
 from .store_traits import StoreTraits
+from .store_view import StoreView
 from .wrapping import ProcessorWrapper, WrappingProcessor, WrappingTransformer
 
 __all__ = [
@@ -212,6 +213,7 @@ __all__ = [
     "StoreLockedError",
     "StoreSpec",
     "StoreTraits",
+    "StoreView",
     "StrSerde",
     "Subtopology",
     "SystemClock",

@@ -34,7 +34,10 @@ class Restore:
 
 
 class TaskChangelog(ABC):
-    """The changelog of one task. Called from one thread.
+    """The changelog of one task. Called from one thread, but one that has been opened may be called from two.
+
+    Then one thread calls `wants_snapshot`, `snapshot` and `clean`, with a version that the other one has appended and
+    that was committed, and the other one goes on to call `version_suffix`, `append` and `records`.
 
     Versions form a chain: every delta names the version it follows, and the first one (usually without changes) follows
     None. A version's name is its counter (`version_counter`: one more than that of the version it follows), "-", and

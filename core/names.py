@@ -7,6 +7,9 @@ import re
 from hashlib import sha256
 from typing import Any
 
+BAD_NAME = "a store's name is 1 to 249 letters, digits, '.', '_' or '-', and not '.' or '..'"
+"""The message for a store's name that `is_topic_name` refuses: it becomes part of a topic's, as in Kafka Streams."""
+
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _LONGEST = 249
 _INDEX, _TIMERS = ".penstock-index", ".timers"

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkab
 from .record_cache import RecordCache
 from .serde import Serde
 from .store_traits import StoreTraits
+from .store_view import StoreView
 
 K_co = TypeVar("K_co", covariant=True)
 V_co = TypeVar("V_co", covariant=True)
@@ -19,9 +20,6 @@ Change = tuple[bytes, bytes | None]
 
 Changes = Mapping[str, Sequence[Change]]
 """For each store by name: what changed, sorted by key, each key once."""
-
-BAD_NAME = "a store's name is 1 to 249 letters, digits, '.', '_' or '-', and not '.' or '..'"
-"""The message for a store's name that `is_topic_name` refuses: it becomes part of a topic's, as in Kafka Streams."""
 
 
 # ---------------------------------------------------------------- what a backend author writes
@@ -51,8 +49,8 @@ class StoreBackend(ABC):
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield (key, value) for start <= key < end in key order, or reversed; None is an open end.
 
-        The engine may write between two steps of the iterator: what it yields then is unspecified,
-        but it must not fail. An iterator may be dropped half-way.
+        The engine may write between two steps of the iterator: what it yields then is unspecified, but it must not
+        fail. An iterator may be dropped half-way.
         """
 
     @abstractmethod
@@ -63,9 +61,8 @@ class StoreBackend(ABC):
     def write(self, changes: Changes, previous: str | None, version: str) -> None:
         """Apply all `changes` and record `version`, in one atomic step.
 
-        Raises StaleStoreError, and changes nothing, unless the store is at `previous`.
-        After a crash the store is at `previous` or at `version`, never between. Both may be the same: then the
-        content changes, and the version stays.
+        Raises StaleStoreError, and changes nothing, unless the store is at `previous`. After a crash the store is at
+        `previous` or at `version`, never between. Both may be the same: then the content changes, the version stays.
         """
 
     @abstractmethod
@@ -75,6 +72,10 @@ class StoreBackend(ABC):
     @abstractmethod
     def destroy(self) -> None:
         """Close and delete the stores' files; the directory itself may stay, empty."""
+
+    def view(self, stores: Sequence[str]) -> StoreView | None:
+        """Return the present content of stores, for another thread; None: the engine reads it with `range` instead."""
+        return None
 
     def release(self) -> None:
         """Free what pins resources between calls, such as open transactions; the engine calls it after every batch."""
@@ -98,8 +99,8 @@ class StoreBackendFactory(Protocol):
     def __call__(self, directory: Path, stores: Sequence[str], *, read_only: bool = False) -> StoreBackend:
         """Open the stores named `stores` under `directory` (which exists), making what is missing.
 
-        Raises StoreError with the directory when it cannot. With `read_only`, opens for a
-        reader beside a writing process and never writes.
+        Raises StoreError with the directory when it cannot. With `read_only`, opens for a reader beside a writing
+        process and never writes.
         """
         ...
 
@@ -270,8 +271,8 @@ class StoreContext(Protocol):
 class StoreBuilder(Protocol):
     """A declared store: inert data until a task builds it.
 
-    `backend` names a store backend (None: the application's default). A `logged` store is in the
-    changelog and survives the loss of this host; one that is not starts empty elsewhere.
+    `backend` names a store backend (None: the application's default). A `logged` store is in the changelog and survives
+    the loss of this host; one that is not starts empty elsewhere.
     """
 
     @property

@@ -16,6 +16,7 @@ from penstock.store import Change, Changes, StoreBackend
 from . import lmdb_keys, lmdb_registry
 from .lmdb_environment import SharedEnvironment
 from .lmdb_keys import HEAD, SHORT
+from .lmdb_view import LmdbView
 
 _FIRST_CHUNK, _CHUNK, _CHUNK_BYTES = 32, 1024, 1 << 20
 
@@ -91,6 +92,9 @@ class LmdbBackend(StoreBackend):
                 self._apply(transaction, store, database, changes[store])
 
         self._open().write(change, previous, version, self._timeout)
+
+    def view(self, stores: Sequence[str]) -> LmdbView:  # noqa: D102
+        return LmdbView(self._open(), {store: self._database(store) for store in stores})
 
     def close(self) -> None:  # noqa: D102
         shared, self._shared = self._shared, None

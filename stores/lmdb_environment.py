@@ -50,6 +50,10 @@ class SharedEnvironment:
         self.databases: dict[str, Any] = {}
         self.readers: WeakSet[Reader] = WeakSet()
         self.users = 0
+        self.mapping = 0
+        """Counts how often the files were unmapped: transactions from before cannot be used any more."""
+        self.unmapping = threading.RLock()
+        """Held while the files are unmapped, and by threads that must not be in the middle of reading then."""
         self.trusted = True
         self._map_size = map_size
         self._largest_map_size = largest_map_size
@@ -112,6 +116,7 @@ class SharedEnvironment:
         for reader in self.readers:
             reader.release()
         self._ended = True
+        self.mapping += 1
         self._environment = self._meta = None
         self._inode = -1
         self.databases.clear()
@@ -123,8 +128,7 @@ class SharedEnvironment:
         try:
             return self._running().begin()
         except lmdb.MapResizedError:  # another process made the map larger
-            self._release_readers()
-            self._running().set_mapsize(0)
+            self._map(0)
             return self._guard(lambda: self._running().begin())
         except lmdb.ReadersFullError:
             self._running().reader_check()
@@ -141,9 +145,13 @@ class SharedEnvironment:
             return None
         transaction = self.begin()
         try:
-            version = self._guard(lambda: transaction.get(b"version", None, self._meta))
+            return self.version_in(transaction)
         finally:
             transaction.abort()
+
+    def version_in(self, transaction: Any) -> str | None:
+        """Return the version that a transaction shows."""
+        version = self._guard(lambda: transaction.get(b"version", None, self._meta))
         return None if version is None else version.decode()
 
     def write(self, change: Callable[[Any], None], previous: str | None, version: str, timeout: float) -> None:
@@ -174,8 +182,7 @@ class SharedEnvironment:
                     transaction.abort()
                     raise
             except lmdb.MapResizedError:
-                self._release_readers()
-                self._running().set_mapsize(0)
+                self._map(0)
             except lmdb.MapFullError as error:
                 size = self._running().info()["map_size"]
                 if 2 * size > self._largest_map_size:
@@ -183,15 +190,20 @@ class SharedEnvironment:
                         f"store directory {self.directory}: its {size:,} bytes are full; open it with a larger "
                         "largest_map_size, or spread the task's state over more partitions"
                     ) from error
-                self._release_readers()
-                self._running().set_mapsize(2 * size)
+                self._map(2 * size)
             else:
                 break
         self._release_readers()
 
+    def _map(self, size: int) -> None:
+        """Map so many bytes; 0: as many as another process has."""
+        with self.unmapping:
+            self._release_readers()
+            self.mapping += 1
+            self._running().set_mapsize(size)
+
     def _check_version(self, transaction: Any, previous: str | None) -> None:
-        found = transaction.get(b"version", None, self._meta)
-        found = None if found is None else found.decode()
+        found = self.version_in(transaction)
         if found != previous:
             raise StaleStoreError(
                 f"store directory {self.directory}: expected version {previous}, found {found}; another process wrote "
@@ -304,11 +316,13 @@ class SharedEnvironment:
             raise self.explain(error) from error
 
     def _close_environment(self) -> None:
-        self._release_readers()
-        if self._environment is not None:
-            self._environment.close()
-        self._environment = self._meta = None
-        self.databases.clear()
+        with self.unmapping:
+            self._release_readers()
+            self.mapping += 1
+            if self._environment is not None:
+                self._environment.close()
+            self._environment = self._meta = None
+            self.databases.clear()
 
     def _release_readers(self) -> None:
         for reader in list(self.readers):

@@ -36,6 +36,12 @@ def acquire(
         return shared
 
 
+def share(shared: SharedEnvironment) -> None:
+    """Keep an environment open for one more user, until `release`."""
+    with _registry:
+        shared.users += 1
+
+
 def release(shared: SharedEnvironment) -> None:
     """Give an environment back; the last one closes it."""
     with _registry:

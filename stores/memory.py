@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from penstock.errors import StaleStoreError, StoreError
 from penstock.store import Changes, StoreBackend
+from penstock.store_view import StoreView
 
 from .sorted_keys import SortedKeys
 
@@ -78,6 +79,9 @@ class MemoryBackend(StoreBackend):
             table.apply(changes[name])
         contents.version = version
 
+    def view(self, stores: Sequence[str]) -> StoreView:  # noqa: D102
+        return _View(self._open().version, {name: dict(self._table(name).values) for name in stores})
+
     def close(self) -> None:  # noqa: D102
         self._contents = None
         self._values = {}
@@ -103,6 +107,20 @@ class MemoryBackend(StoreBackend):
                 f"{', '.join(sorted(self._values)) or 'none'}"
             )
         return contents.tables[store]
+
+
+class _View:
+    """A copy of stores."""
+
+    def __init__(self, version: str | None, stores: dict[str, dict[bytes, bytes]]) -> None:
+        self.version = version
+        self._stores = stores
+
+    def range(self, store: str) -> Iterator[tuple[bytes, bytes]]:
+        yield from sorted(self._stores[store].items())
+
+    def close(self) -> None:
+        self._stores = {}
 
 
 class _Table:

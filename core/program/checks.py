@@ -14,10 +14,10 @@ from typing import Any
 
 from ..errors import ConfigError, PluginError, TopologyError
 from ..hooks import registry
-from ..names import is_topic_name
+from ..names import BAD_NAME, is_topic_name
 from ..processor import Processor, ValueTransformer
 from ..serde import Serde
-from ..store import BAD_NAME, StoreBuilder
+from ..store import StoreBuilder
 from ..store_specs import StoreSpec
 from .nodes import Node, ProcessorNode, SinkNode, SourceNode
 from .serdes import find_serde

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from itertools import chain
 from math import ceil
 from statistics import median
 
-from penstock.changelog import Restore, TaskChangelog
+from penstock.changelog import Restore, TaskChangelog, version_counter
 from penstock.errors import ChangelogError, ConfigError
 from penstock.log import Commit
 from penstock.store import Changes
@@ -67,6 +68,8 @@ class DirectoryChangelog(TaskChangelog):
         self._chunk_bytes = chunk_bytes
         self._segment_bytes = segment_bytes
         self._segment: _Segment | None = None
+        self._writing = threading.Lock()
+        """Held while a delta is written: what it is written to is not to be deleted meanwhile."""
         self._snapshot_floor_bytes = snapshot_floor_bytes
         self._last: str | None = None
         self._weight: _Weight | None = None
@@ -74,6 +77,14 @@ class DirectoryChangelog(TaskChangelog):
     def append(self, changes: Changes, previous: str | None, version: str, commit: Commit | None = None) -> None:
         """Write one delta and make it durable."""
         data = write_delta(changes, previous, checked_version(version), commit, compress=self._compress)
+        with self._writing:
+            cost = self._write_delta(data, previous, version)
+            if self._weight is not None:  # orphans count too, until `wants_snapshot` lists the files again
+                self._weight.deltas += len(data) + cost
+            self._last = version
+
+    def _write_delta(self, data: bytes, previous: str | None, version: str) -> int:
+        """Append a delta to the segment, or to a new one; return what that costs beside its bytes."""
         segment = self._segment
         # After an error the file may end in a part of the delta: nothing may be written behind it.
         self._segment = None
@@ -93,9 +104,7 @@ class DirectoryChangelog(TaskChangelog):
                 raise self._storage.explain(f"write delta {name}", error) from error
             segment = _Segment(name, len(data), version) if self._storage.can_append else None
         self._segment = segment
-        if self._weight is not None:  # orphans count too, until `wants_snapshot` lists the files again
-            self._weight.deltas += len(data) + cost
-        self._last = version
+        return cost
 
     def restore(self, target: str, have: str | None) -> Restore:
         """Plan from `have` if it is an ancestor of `target`, else from the newest snapshot, else from the beginning."""
@@ -134,26 +143,31 @@ class DirectoryChangelog(TaskChangelog):
             self._storage.write(name, parts, may_exist=True)
         except OSError as error:
             raise self._storage.explain(f"write snapshot {name}", error) from error
-        self._last, self._weight, self._segment = version, None, None
+        with self._writing:
+            self._weight = self._segment = None
+            # Deltas may have been appended since.
+            if self._last is None or version_counter(self._last) < version_counter(version):
+                self._last = version
 
     def wants_snapshot(self) -> bool:
         """Return whether the deltas since the last snapshot weigh more than it, or a file of the chain is lost.
 
         False until the first `append` or `restore`.
         """
-        if self._last is None:
-            return False
-        if self._weight is not None and not self._weight.outgrown(self._snapshot_floor_bytes):
+        last, weight = self._last, self._weight
+        if last is None or (weight is not None and not weight.outgrown(self._snapshot_floor_bytes)):
             return False
         # List the files again before returning True: another process may have written a snapshot.
-        self._weight = self._weigh(self._last)
-        return self._weight.outgrown(self._snapshot_floor_bytes)
+        weight = self._weight = self._weigh(last)
+        return weight.outgrown(self._snapshot_floor_bytes)
 
     def clean(self, version: str, grace_ms: int, now_ms: int, is_current: Callable[[], bool]) -> None:
         """Delete files older than `grace_ms`: temporary ones, and those below `version` that it does not need.
 
         While the chain to `version` is broken, nothing is deleted and a warning is logged.
         """
+        with self._writing:
+            self._segment = None  # a delta that is written from now on has a file of its own
         segments = self._look()
         route = self._complete_route(version, segments)
         if route.missing is not None:
@@ -169,7 +183,7 @@ class DirectoryChangelog(TaskChangelog):
             for file in sorted(segments.files.ours, key=lambda file: file.modified_ms)
             if file.modified_ms < now_ms - grace_ms
             and file.name not in needed
-            and (file.name.endswith(TEMPORARY) or segments.ends_by(version, file.name))
+            and (_is_left_over(file.name, version) or segments.ends_by(version, file.name))
         ]
         if not is_current():
             return
@@ -302,6 +316,12 @@ class DirectoryChangelog(TaskChangelog):
             f"changelog at {self._storage.location}: no way to version {target}, because files are lost or damaged: "
             f"{', '.join(lost)}. {WAYS_OUT}"
         )
+
+
+def _is_left_over(name: str, version: str) -> bool:
+    """Return whether a file is temporary, and not one of a delta that follows `version`: it may be written just now."""
+    counter = name.partition("-")[0]
+    return name.endswith(TEMPORARY) and not (counter.isdigit() and int(counter) > version_counter(version))
 
 
 @dataclass

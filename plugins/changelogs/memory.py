@@ -90,7 +90,7 @@ class MemoryChangelog(TaskChangelog):
         """Keep the whole state at `version`."""
         self._history.snapshots[version] = list(changes)
         self._history.commits["snapshot", version] = commit
-        self._last = version
+        self._last = max(self._last or version, version, key=version_counter)  # deltas may have been appended since
 
     def proven(self) -> set[str]:
         """Return the versions that are known to have been committed."""
@@ -120,7 +120,7 @@ class MemoryChangelog(TaskChangelog):
         if route.missing is not None:
             return
         needed = {("delta", delta.version) for delta in route.deltas} | {("snapshot", route.start)}
-        found = [("delta", each) for each in history.deltas] + [("snapshot", each) for each in history.snapshots]
+        found = [("delta", each) for each in list(history.deltas)] + [("snapshot", each) for each in history.snapshots]
         own = version_counter(version)
         needless = [
             each

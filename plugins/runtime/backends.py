@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from penstock.hooks import registry
 from penstock.names import index_name
 from penstock.program.layouts import Layouts
 from penstock.store import Change, Changes, StoreBackend, StoreBackendFactory
+from penstock.store_view import StoreView
 
 from .coverage import Coverage
 from .directories import DirectoryUse
@@ -244,6 +246,20 @@ class Backends:
     def are_at(self, version: str) -> bool:
         """Return whether every backend is still at `version`, and no other process has written."""
         return all(backend.version() == version for backend in self._opened.values())
+
+    def views(self, stores: Sequence[str]) -> dict[str, StoreView] | None:
+        """Return for each of the stores a view of its backend; None if a backend has none."""
+        views: dict[str, StoreView] = {}
+        with ExitStack() as stack:
+            for name, own in self._names.items():
+                if wanted := [store for store in stores if store in own]:
+                    view = self._opened[name].view(wanted)
+                    if view is None:
+                        return None
+                    stack.callback(view.close)
+                    views.update(dict.fromkeys(wanted, view))
+            stack.pop_all()
+        return {store: views[store] for store in stores}
 
     def release(self) -> None:
         """Release what pins resources until the next batch."""

@@ -23,6 +23,7 @@ from penstock.task.progress import Progress
 from penstock.task.task import Task
 
 from .backends import Backends
+from .content import StateContent
 from .coverage import Coverage
 from .refill import Refill
 from .store_context import TaskStoreContext
@@ -277,17 +278,34 @@ class TaskState:
 
         Return whether it was written.
         """
-        if self._changelog is None or self.version is None or not self._changelog.wants_snapshot() or not is_current():
+        if self.version is None or not self.wants_snapshot(is_current):
             return False
+        return self.write_snapshot(self.version, self._rows(), commit)
+
+    def wants_snapshot(self, is_current: Callable[[], bool]) -> bool:
+        """Return whether a snapshot is due and `is_current` returns True. Any thread may call it."""
+        return self._changelog is not None and self._changelog.wants_snapshot() and is_current()
+
+    def write_snapshot(self, version: str, rows: Iterator[tuple[str, bytes, bytes]], commit: Commit | None) -> bool:
+        """Write a snapshot; return False if StaleStoreError ends it. Any thread may call it, with rows of a content."""
+        assert self._changelog is not None
         try:
-            self._changelog.snapshot(self.version, self._rows(), commit)
+            self._changelog.snapshot(version, rows, commit)
         except StaleStoreError as error:
             _log.info("task %s: no snapshot: %s", self.task_id, error)
             return False
         return True
 
+    def content(self, commit: Commit) -> StateContent | None:
+        """Return what is to be in a snapshot of `commit`, the last one; None if a backend has no views."""
+        views = self._backends.views(sorted(self._logged))
+        return None if views is None else StateContent(commit, views)
+
     def clean_changelog(self, version: str, grace_ms: int, now_ms: int, is_current: Callable[[], bool]) -> None:
-        """Delete history that `version` and later versions do not need, while `is_current` returns True."""
+        """Delete history that `version` and later versions do not need, while `is_current` returns True.
+
+        Any thread may call it.
+        """
         # Ask here as well: writing the snapshot may have taken long.
         if self._changelog is not None and is_current():
             self._changelog.clean(version, grace_ms, now_ms, is_current)

@@ -230,7 +230,8 @@ def test_clean_leaves_what_is_needed_what_is_young_and_what_is_not_ours(tmp_path
     log = _four_versions(tmp_path)
     folder = tmp_path / "app" / "0_0"
     log.append({"s": [(b"orphan", b"1")]}, "2-v", "3-v-orphan")
-    (folder / "9-v.8-v.30.delta.abcd.tmp").write_bytes(b"half of a del")
+    (folder / "5-v.4-v.30.delta.abcd.tmp").write_bytes(b"half of a del")
+    (folder / "6-v.5-v.30.delta.abcd.tmp").write_bytes(b"the delta that another thread wri")
     (folder / "notes.txt").write_bytes(b"not ours")
     log.append({"s": [(b"c", b"4")]}, "3-v", "4-v")
     log.snapshot("3-v", _entries(_STATE))
@@ -240,7 +241,7 @@ def test_clean_leaves_what_is_needed_what_is_young_and_what_is_not_ours(tmp_path
     assert _files(tmp_path) == everything
     _age(folder)
     log.clean("5-v", 60_000, SystemClock().now_ms() + 120_000, _current)
-    assert [name.split(".")[0] for name in _files(tmp_path)] == ["3-v", "4-v", "5-v", "notes"]
+    assert [name.split(".")[0] for name in _files(tmp_path)] == ["3-v", "4-v", "5-v", "6-v", "notes"]
     assert "3-v.snapshot" in _files(tmp_path)
     assert restored(log, "5-v", None, {}) == {"s": {**_STATE["s"], b"c": b"4"}}
 

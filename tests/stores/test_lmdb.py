@@ -52,6 +52,26 @@ class Interrupted(list[tuple[bytes, bytes | None]]):
 # ---------------------------------------------------------------------- several processes
 
 
+def test_a_view_does_not_hold_up_a_writer_that_needs_a_larger_map(tmp_path: Path) -> None:
+    """What is mapped anew cannot be read on: that is said, and another view reads everything."""
+    entries = [(b"%05d" % number, b"v" * 100) for number in range(3_000)]
+    backend = LmdbBackend(tmp_path, ["s"], map_size=1 << 20)
+    put(backend, "v0", *entries)
+    view = backend.view(["s"])
+    reading = view.range("s")
+    assert next(reading) == entries[0]
+    put(backend, "v1", (b"large", b"v" * (2 << 20)))
+    with pytest.raises(StaleStoreError, match=f"{tmp_path}.*larger"):
+        list(reading)
+    view.close()
+    again = backend.view(["s"])
+    assert list(again.range("s")) == [*entries, (b"large", b"v" * (2 << 20))] and again.version == "v1"
+    backend.close()
+    assert len(list(again.range("s"))) == 3_001
+    again.close()
+    assert not lmdb_registry._environments
+
+
 def test_a_writer_that_stopped_inside_its_transaction(tmp_path: Path) -> None:
     """Its successor waits for a bounded time, is told, and reads and writes elsewhere; once awake, it goes on."""
 

@@ -23,6 +23,7 @@ from ..following import open_follower
 from ..opening import KnownCommit
 from ..process_resources import ProcessResources
 from ..report import TaskReport
+from .upkeeps import Upkeeps
 from .worker import ContinuousWorker
 
 _MOST_POLLED = 4_000
@@ -84,6 +85,7 @@ class TaskLoop:
         self._has_checked_interval = False
         self._clean_up_at = 0.0
         self._threads = ThreadPoolExecutor(_THREADS, "penstock-commits")
+        self._upkeeps = Upkeeps(self._fail)
 
     # ------------------------------------------------------------------ which tasks
 
@@ -120,6 +122,7 @@ class TaskLoop:
         Waits for records, at most `longest_wait` seconds. Raises LogError when the log is away for too long.
         """
         self._end_writing()
+        self._upkeeps.end_steps()
         self._open_tasks()
         self._poll(min(longest_wait, self._wait_seconds()))
         clock_ms = self._clock()
@@ -256,6 +259,7 @@ class TaskLoop:
         try:
             written.result()
             self._tasks[name].end_commit()
+            self._upkeeps.begin_step(name, self._tasks[name])
         except BaseException as error:
             self._fail(name, error)
 
@@ -297,6 +301,8 @@ class TaskLoop:
         """Close a task after an error; open it again where that helps."""
         task = self._tasks[name]
         partitions = self._partitions[name]
+        if (written := self._writing.pop(name, None)) is not None:
+            written.exception()  # the committer cannot be closed in the middle; what came of it is read from the log
         self._busy.pop(name, None)
         self._paused.difference_update(partitions)
         self._follower.remove(partitions)
@@ -331,7 +337,7 @@ class TaskLoop:
         """Process until tasks have read up to `ends`, or wait for records that are not there; then commit."""
         self._globals_at = min(self._globals_at, 0.0 if self._application.program.global_stores else inf)
         while True:
-            is_working = self.turn(_SHORT_WAIT) or self._preparing or self._writing
+            is_working = self.turn(_SHORT_WAIT) or self._preparing or self._writing or self._upkeeps.are_running
             is_opening = any(at <= perf_counter() for at in self._open_at.values())
             if not is_working and not is_opening and all(map(self._has_read, ends, ends.values())):
                 break
@@ -367,4 +373,5 @@ class TaskLoop:
             self._threads.shutdown(wait=False, cancel_futures=True)
             for task in self._tasks.values():
                 task.close()
+            self._upkeeps.close()
             self._follower.close()

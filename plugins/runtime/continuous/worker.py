@@ -6,7 +6,7 @@ and a `TaskReport` when asked for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from time import perf_counter
 
@@ -22,10 +22,10 @@ from ..opening import KnownCommit
 from ..pending_commit import PendingCommit
 from ..process_resources import ProcessResources
 from ..report import Phases, TaskReport
+from .upkeep import Upkeep, Upkept
 
 COMMIT_INTERVALS = {"exactly_once": 0.1, "at_least_once": 1.0}
 """Seconds between two commits where `commit_interval` is not set, by guarantee."""
-_MAINTENANCE_SECONDS = 5.0
 _MOVED_SECONDS = 5.0
 """Seconds after which positions are committed that have only passed offsets without a record."""
 
@@ -60,8 +60,8 @@ class ContinuousWorker(LoggedTask):
         self._has_news = False
         self._is_dirty = self._has_moved = False
         self._committed_at = -inf
-        self._maintain_at = 0.0
         self._pending: PendingCommit | None = None
+        self._upkeep: Upkeep | None = None
 
     # ------------------------------------------------------------------ opening
 
@@ -69,9 +69,10 @@ class ContinuousWorker(LoggedTask):
         """Open the task; return the offsets from which its inputs are to be read. Raises as `TaskWorker.run_batch`."""
         since = perf_counter()
         self._opened = self._ensure_open(clock_ms, known, None)
-        task, commit = self.task, self._commit
-        assert task is not None and commit is not None
+        task, commit, state, committer = self.task, self._commit, self._state, self._committer
+        assert task is not None and commit is not None and state is not None and committer is not None
         self._inputs.check_ends(task, commit)
+        self._upkeep = Upkeep(state, committer, self._grace, self._resources.now_ms)
         self._phases.add("restore", since)
         self._records_before, self._decoded_before = 0, 0.0
         self._has_news, self._is_dirty, self._has_moved, self._pending = True, False, False, None
@@ -163,18 +164,28 @@ class ContinuousWorker(LoggedTask):
         self._has_news = True
         if not self._reports:
             self._reports.append(self._make_report())
-        now = perf_counter()
-        if now >= self._maintain_at:
-            self._maintain_at = now + _MAINTENANCE_SECONDS
-            self._maintain()
 
-    def _maintain(self) -> None:
-        state, commit, committer = self._state, self._commit, self._committer
-        assert state is not None and commit is not None and committer is not None
-        since = perf_counter()
-        if state.maintain_changelog(self._grace, self._resources.now_ms(), commit, committer.is_current):
-            self._proven = commit.positions
-        self._phases.add("snapshot", since)
+    # ------------------------------------------------------------------ upkeep
+
+    def next_upkeep(self) -> Callable[[], Upkept] | None:
+        """Return what another thread is to do for the changelog while the task goes on; None if nothing.
+
+        Call it when the step before has ended.
+        """
+        return None if self._upkeep is None or self._commit is None else self._upkeep.next_step(self._commit)
+
+    def end_upkeep(self, upkept: Upkept) -> None:
+        """Take what came of a step."""
+        self._phases.count({"snapshot": upkept.seconds})
+        if upkept.commit is not None and self._commit is not None and upkept.commit.version == self._commit.version:
+            self._proven = upkept.commit.positions
+
+    def abandon(self, reason: str = "closed") -> None:
+        """Close the task; a step of its upkeep that runs ends as soon as it can."""
+        if self._upkeep is not None:
+            self._upkeep.end()
+            self._upkeep = None
+        super().abandon(reason)
 
     # ------------------------------------------------------------------ numbers
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
@@ -142,6 +143,40 @@ class ChangelogContract:
         assert restored(self._open(tmp_path), "1-v", None, {}) == {"s": {b"key": b"1"}}
         log.snapshot("1-v", iter([("s", b"key", b"1")]))
         assert restored(self._open(tmp_path), "1-v", None, {}) == {"s": {b"key": b"1"}}
+
+    def test_deltas_are_appended_while_snapshots_are_written(self, tmp_path: Path) -> None:
+        """The task goes on while another thread snapshots and cleans: nothing that is needed is lost."""
+        log = self._open(tmp_path)
+        log.append({}, None, "0-v")
+        states: list[dict[bytes, bytes]] = [{}]
+        now_ms = SystemClock().now_ms() + _DAY_MS
+
+        def append() -> None:
+            number = len(states)
+            key, value = b"%d" % (number % 7), b"%d" % number
+            log.append({"s": [(key, value)]}, f"{number - 1}-v", f"{number}-v")
+            states.append({**states[-1], key: value})
+
+        def entries(state: dict[bytes, bytes], is_quiet: bool) -> Iterator[tuple[str, bytes, bytes]]:
+            for key, value in sorted(state.items()):
+                if not is_quiet:
+                    thread.submit(append).result()
+                yield "s", key, value
+
+        def is_current() -> bool:
+            thread.submit(append).result()
+            return True
+
+        with ThreadPoolExecutor(1) as thread:
+            for is_quiet in (False, True, False, True):
+                append()
+                number = len(states) - 1
+                log.wants_snapshot()
+                log.snapshot(f"{number}-v", entries(states[number], is_quiet))
+                for days in (0, 1):
+                    log.clean(f"{number}-v", 0, now_ms + days * _DAY_MS, is_current)
+                last = len(states) - 1
+                assert restored(self._open(tmp_path), f"{last}-v", None, {}) == {"s": states[-1]}
 
     def test_a_snapshot_of_a_new_version_begins_a_history(self, tmp_path: Path) -> None:
         """Without a delta to it: earlier versions do not count, and no copy of them is caught up."""

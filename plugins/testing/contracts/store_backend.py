@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -246,6 +247,54 @@ class StoreBackendContract:
                 assert seen == sorted(set(seen), reverse=reverse)
                 assert before - touched <= set(seen) <= before | touched
                 assert len(touched) > 40
+
+    def test_a_view_stays_as_it_is(self, tmp_path: Path) -> None:
+        """Another thread reads one version from it, whatever is written meanwhile."""
+        with self._opened(tmp_path) as backend:
+            version: str | None = None
+            for number in range(3):
+                changes = [(b"%05d" % row, b"%d" % number) for row in range(number, 3000)]
+                backend.write({"first": changes, "second": [(b"k", b"%d" % number)]}, version, f"v{number}")
+                version = f"v{number}"
+            expected = {store: list(backend.range(store)) for store in STORES}
+            view = backend.view(STORES)
+            if view is None:
+                return  # the engine reads without one
+            with closing(view), ThreadPoolExecutor(1) as thread:
+                assert view.version == "v2"
+                entries = view.range("first")
+                found = [thread.submit(next, entries).result()]
+                backend.write({"first": [(b"%05d" % row, None) for row in range(1, 3000, 2)]}, "v2", "v3")
+                backend.write({"first": [(b"%05d" % row, b"new") for row in range(4000)], "second": []}, "v3", "v4")
+                backend.release()
+                found += thread.submit(list, entries).result()
+                backend.write({"second": [(b"k", None)]}, "v4", "v5")
+                assert found == expected["first"]
+                assert thread.submit(list, view.range("second")).result() == expected["second"]
+                assert view.version == "v2"
+            assert dict(backend.range("first")) == {b"%05d" % row: b"new" for row in range(4000)}
+            view.close()
+
+    def test_a_view_and_the_end_of_its_backend(self, tmp_path: Path) -> None:
+        """It is read to its end, or raises StoreError; the directory can be opened beside it, and destroyed."""
+        entries = [(b"%05d" % row, b"value") for row in range(3000)]
+        for number, end in enumerate((StoreBackend.close, StoreBackend.destroy)):
+            backend = type(self).open(tmp_path, STORES)
+            backend.write({"first": entries}, None, f"v{number}")
+            view = backend.view(STORES)
+            if view is None:
+                backend.close()
+                return
+            reading = view.range("first")
+            found = [next(reading)]
+            getattr(backend, end.__name__)()
+            with self._opened(tmp_path) as again:
+                with suppress(StoreError):
+                    found += reading
+                    assert found == entries
+                assert again.version() == (None if end is StoreBackend.destroy else f"v{number}")
+                view.close()
+                again.destroy()
 
     def test_closing(self, tmp_path: Path) -> None:
         """`close` is idempotent; using the backend, or an iterator, afterwards is an error."""

@@ -1,0 +1,95 @@
+"""Upkeep: keeps the changelog of an open task short, in another thread, while the task processes and commits."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter
+from typing import NamedTuple
+
+from penstock.log import Commit, TaskCommitter
+
+from ..content import StateContent
+from ..state import TaskState
+
+_LOOK_SECONDS = 5.0
+_ASKED = 3
+
+_log = logging.getLogger("penstock.worker")
+
+
+class Upkept(NamedTuple):
+    """What came of a step: how long it took, and the commit of which a snapshot was written, if one was."""
+
+    seconds: float = 0.0
+    commit: Commit | None = None
+
+
+class Upkeep:
+    """Looks now and then whether a snapshot is due; writes it, and deletes what nobody needs after it.
+
+    The task's thread calls `next_step`; another thread runs the step that it returns. There is never more than one.
+    """
+
+    def __init__(self, state: TaskState, committer: TaskCommitter, grace_ms: int, now_ms: Callable[[], int]) -> None:
+        self._state = state
+        self._committer = committer
+        self._grace_ms = grace_ms
+        self._now_ms = now_ms
+        self._look_at = 0.0
+        self._is_due = self._has_ended = False
+        self._content: StateContent | None = None
+
+    def next_step(self, commit: Commit) -> Callable[[], Upkept] | None:
+        """Return what another thread is to do now, None if nothing. `commit` is the task's last one.
+
+        Where the stores cannot be read by another thread, do it here. Raises as `TaskState.maintain_changelog`.
+        """
+        if self._is_due:
+            self._is_due = False
+            self._content = self._state.content(commit)
+            if self._content is not None:
+                return partial(self._run, partial(self._write, self._content))
+            self._state.maintain_changelog(self._grace_ms, self._now_ms(), commit, self._is_current)
+        now = perf_counter()
+        if now < self._look_at or not self._state.keeps_commits:
+            return None
+        self._look_at = now + _LOOK_SECONDS
+        return partial(self._run, self._look)
+
+    def end(self) -> None:
+        """End the step that runs, as soon as it can; it raises nothing."""
+        self._has_ended = True
+        if self._content is not None:
+            self._content.end()
+
+    # ------------------------------------------------------------------ in the other thread
+
+    def _run(self, step: Callable[[], Commit | None]) -> Upkept:
+        began = perf_counter()
+        try:
+            commit = step()
+        except Exception as error:
+            if not self._has_ended:
+                raise
+            _log.debug("task %s was closed in the middle of its upkeep: %s", self._state.task_id, error)
+            commit = None
+        return Upkept(perf_counter() - began, commit)
+
+    def _look(self) -> None:
+        self._is_due = not self._has_ended and self._state.wants_snapshot(self._is_current)
+
+    def _write(self, content: StateContent) -> Commit | None:
+        version = content.commit.version
+        try:
+            if not self._state.write_snapshot(version, content.rows(), content.commit):
+                return None
+        finally:
+            content.close()
+        self._state.clean_changelog(version, self._grace_ms, self._now_ms(), self._is_current)
+        return content.commit
+
+    def _is_current(self) -> bool:
+        # While a commit of the task's own is being written, its committer may say no once.
+        return any(not self._has_ended and self._committer.is_current() for _ in range(_ASKED))

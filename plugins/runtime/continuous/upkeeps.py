@@ -1,0 +1,54 @@
+"""Upkeeps: the threads that keep the changelogs of a loop's tasks short."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+from .upkeep import Upkept
+from .worker import ContinuousWorker
+
+_MOST = 2
+"""How many changelogs are worked on at once."""
+_LAST_SECONDS = 5.0
+
+
+class Upkeeps:
+    """Runs steps of upkeep, one at a time for each task, in threads of its own: commits must not wait for snapshots.
+
+    The loop's thread calls all methods. `fail` gets a task's name and the error that its step raised.
+    """
+
+    def __init__(self, fail: Callable[[str, BaseException], None]) -> None:
+        self._fail = fail
+        self._threads = ThreadPoolExecutor(_MOST, "penstock-upkeep")
+        self._steps: dict[str, tuple[ContinuousWorker, Future[Upkept]]] = {}
+
+    @property
+    def are_running(self) -> bool:
+        """Whether there is a step that has not been ended."""
+        return bool(self._steps)
+
+    def begin_step(self, name: str, task: ContinuousWorker) -> None:
+        """Begin a task's next step, if there is one and a thread is free. Raises as `Upkeep.next_step`."""
+        # None waits for a thread: its stores would be as of an earlier time than necessary.
+        if name not in self._steps and len(self._steps) < _MOST:
+            step = task.next_upkeep()
+            if step is not None:
+                self._steps[name] = task, self._threads.submit(step)
+
+    def end_steps(self) -> None:
+        """Take what came of steps that are over."""
+        for name, (task, step) in list(self._steps.items()):
+            if step.done() and not task.rests:
+                del self._steps[name]
+                try:
+                    task.end_upkeep(step.result())
+                    self.begin_step(name, task)
+                except BaseException as error:
+                    self._fail(name, error)
+
+    def close(self) -> None:
+        """Wait some seconds for steps, which end when their tasks are closed."""
+        self._threads.shutdown(wait=False)
+        wait((step for _, step in self._steps.values()), _LAST_SECONDS)
