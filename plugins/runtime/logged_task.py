@@ -240,8 +240,9 @@ class LoggedTask:
     def abandon_after(self, error: BaseException) -> bool:
         """Abandon the task after an error; return whether opening it again at once deals with the error."""
         if isinstance(error, RetryRequested):
+            times = (-1, -1) if self.task is None else (self.task.stream_time, self.task.wall_clock)
+            self._retries.note(error, *times)
             self.abandon("retry")
-            self._retries.note(error)
         elif isinstance(error, RecordRefusedError):
             self.abandon("record refused")
             if self._note_refusal(error):

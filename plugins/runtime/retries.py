@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
@@ -15,22 +15,35 @@ from .process_resources import ProcessResources
 _log = logging.getLogger("penstock.worker")
 
 
+class _Failed(NamedTuple):
+    """How often something failed, and the task's clocks (ms) when it failed last."""
+
+    attempts: int
+    stream_time: int
+    wall_clock: int
+
+
 class Retries:
-    """The failed attempts of a task's records since its last good batch, and the waits between them."""
+    """The failed attempts of a task, and the waits between them.
+
+    An attempt counts until what failed is done and committed: a record once the position is behind it, what a
+    punctuator or a timer did once both clocks are where they were.
+    """
 
     def __init__(self, task_id: TaskId, resources: ProcessResources) -> None:
         self._task_id = task_id
         self._resources = resources
-        self._attempts: dict[FailureKey, int] = {}
+        self._failed: dict[FailureKey, _Failed] = {}
 
     def attempt(self, failed: FailureKey) -> int:
-        """Return which attempt at a record this one is, from 1."""
-        return self._attempts.get(failed, 0) + 1
+        """Return which attempt this one is, from 1."""
+        before = self._failed.get(failed)
+        return 1 if before is None else before.attempts + 1
 
-    def note(self, retry: RetryRequested) -> None:
-        """Count a failed attempt."""
+    def note(self, retry: RetryRequested, stream_time: int = -1, wall_clock: int = -1) -> None:
+        """Count a failed attempt, at these times."""
         failure = retry.failure
-        self._attempts[retry.key] = failure.attempt
+        self._failed[retry.key] = _Failed(failure.attempt, stream_time, wall_clock)
         _log.warning(
             "task %s, node %r: attempt %d failed at %s-%s offset %s (%s: %s); again in %d ms",
             self._task_id, failure.node, failure.attempt, failure.topic, failure.partition, failure.offset,
@@ -42,21 +55,24 @@ class Retries:
         self.note(retry)
         self._resources.wait_ms(retry.delay_ms)
 
-    def forget_before(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Forget the attempts at records that are committed, and at punctuators."""
-        for key in list(self._attempts):
+    def forget_done(self, positions: Mapping[TopicPartition, int], stream_time: int, wall_clock: int) -> None:
+        """Forget the attempts at what is done: the task has committed `positions`, and fired what was due.
+
+        Records of other partitions are read while the task is opened, so they are done, too.
+        """
+        for key, failed in list(self._failed.items()):
             _, _, topic, partition, offset = key
-            if (
-                topic is None
-                or partition is None
-                or offset is None
-                or positions.get(TopicPartition(topic, partition), 0) > offset
-            ):
-                del self._attempts[key]
+            if topic is None or partition is None or offset is None:
+                is_done = failed.stream_time <= stream_time and failed.wall_clock <= wall_clock
+            else:
+                position = positions.get(TopicPartition(topic, partition))
+                is_done = position is None or offset < position
+            if is_done:
+                del self._failed[key]
 
     def clear(self) -> None:
-        """Forget them: the batch is done."""
-        self._attempts.clear()
+        """Forget them: everything is done."""
+        self._failed.clear()
 
 
 class _Part(Protocol):

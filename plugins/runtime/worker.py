@@ -129,5 +129,5 @@ class TaskWorker(LoggedTask):
         phases.add("snapshot", since)
         self._state.release()
         self._resources.clean_up(self._application)
-        self._retries.clear()
+        self._retries.forget_done(self._commit.positions, task.stream_time, task.wall_clock)
         return self._report(phases, task.records_in - records_before, produced, opened)

@@ -157,10 +157,10 @@ class ContinuousWorker(LoggedTask):
     def end_commit(self) -> None:
         """Go on after the commit was written."""
         pending, self._pending = self._pending, None
-        assert pending is not None and self._state is not None
+        assert pending is not None and self._state is not None and self.task is not None
         self._finish(pending, self._phases)
         self._state.release()
-        self._retries.forget_before(pending.commit.positions)
+        self._retries.forget_done(pending.commit.positions, self.task.stream_time, self.task.wall_clock)
         self._has_news = True
         if not self._reports:
             self._reports.append(self._make_report())
