@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import subprocess
@@ -10,6 +9,7 @@ import sys
 from pathlib import Path
 
 from penstock.errors import ConfigError, RuntimeUnavailableError
+from penstock.plugins.runtime.class_archive import digest, fitting_name
 from penstock.plugins.runtime.locations import user_cache
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 
@@ -35,7 +35,7 @@ def launch_home() -> Path | None:
     origin = Path(package.origin).parent
     if not (origin / "jars").is_dir():
         return None
-    home = user_cache() / f"spark-{_digest(str(origin))}"
+    home = user_cache() / f"spark-{digest(str(origin))}"
     try:
         home.mkdir(parents=True, exist_ok=True)
         for name in _LINKED:
@@ -46,29 +46,9 @@ def launch_home() -> Path | None:
 
 
 def class_archive(java: str) -> Path | None:
-    """Return where the archive for this Java and this pyspark is, or would be; None where there can be none.
-
-    A JVM takes classes from an archive only while the jar files have the sizes and times that they had when it was
-    made, so these are part of the name: a pyspark that was installed again, in the same place, has no archive yet.
-    """
+    """Return where the archive for this Java and this pyspark is, or would be; None where there can be none."""
     home = launch_home()
-    if home is None:
-        return None
-    launcher = Path(java).resolve()
-    release = launcher.parent.parent / "release"
-    version = release.read_text(errors="replace") if release.is_file() else ""
-    with os.scandir(home / "jars") as jars:
-        states = sorted((jar.name, jar.stat()) for jar in jars)
-    files = [f"{name} {state.st_size} {state.st_mtime_ns}" for name, state in states]
-    return home / f"classes-{_digest(str(launcher), version)}-{_digest(*files)}.jsa"
-
-
-def archive_options(java: str) -> str:
-    """Return the JVM's options for the archive, "" if there is none. The JVM skips an archive that does not fit."""
-    archive = class_archive(java)
-    if archive is None or not archive.exists():
-        return ""
-    return f"-XX:SharedArchiveFile={archive} -Xshare:auto -Xlog:cds*=off"
+    return None if home is None else home / f"classes-{fitting_name(java, home / 'jars')}.jsa"
 
 
 def make_class_archive(java: str) -> Path:
@@ -119,7 +99,3 @@ def _link(link: Path, target: Path) -> None:
         new = link.with_name(f"{link.name}.{os.getpid()}")
         new.symlink_to(target)
         os.replace(new, link)
-
-
-def _digest(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, RuntimeUnavailableError
+from penstock.plugins.runtime.class_archive import archive_options
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 
-from .launching import JAVA_OPTIONS, archive_options, launch_home
+from .launching import JAVA_OPTIONS, class_archive, launch_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -186,7 +187,7 @@ def _session_options(is_local: bool, java: str) -> dict[str, str]:
         options |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} {archive_options(java)}",
+            "spark.driver.extraJavaOptions": " ".join([JAVA_OPTIONS, *archive_options(class_archive(java))]),
         }
     return options
 

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from penstock.errors import RuntimeUnavailableError
 
-from .kafka.broker import STARTS_FAST, KafkaBroker
+from .kafka.broker import KafkaBroker
 from .kafka.cluster import KafkaCluster
+from .kafka.prepared import STARTS_FAST
 
 __all__ = ["STARTS_FAST", "KafkaBroker", "KafkaCluster"]
 

@@ -16,8 +16,9 @@ from confluent_kafka.admin import AdminClient
 
 from penstock.errors import RuntimeUnavailableError
 from penstock.plugins.testing.kafka import broker as broker_module
+from penstock.plugins.testing.kafka.jars import JARS_VARIABLE, broker_jars
 from penstock.plugins.testing.kafka.process import brokers_known_at, free_ports, is_free
-from penstock.plugins.testing.kafka_broker import KafkaBroker
+from penstock.plugins.testing.kafka_broker import STARTS_FAST, KafkaBroker
 from tests.kafka.clients import QUIET, make_topic, produce, read_all
 from tests.kafka.names import fresh_name
 from tests.waiting import wait_until
@@ -29,7 +30,9 @@ CREDENTIALS = ("anna", 'a "quoted" \\ one')
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     """A broker that a test may kill."""
-    with KafkaBroker(tmp_path_factory.mktemp("own") / "kafka", credentials=CREDENTIALS) as broker:
+    directory = tmp_path_factory.mktemp("own")
+    listing = (*STARTS_FAST, f"-Xlog:class+load:file={directory / 'classes-%p'}")
+    with KafkaBroker(directory / "kafka", credentials=CREDENTIALS, jvm_options=listing) as broker:
         yield broker
 
 
@@ -50,6 +53,20 @@ def test_topics_are_made_by_request_only(own: KafkaBroker) -> None:
     make_topic(own.bootstrap, topic)
     assert produce(own.bootstrap, topic, b"1", b"2") == []
     assert read_all(own.bootstrap, topic) == [b"1", b"2"]
+
+
+def test_its_classes_come_from_an_archive(own: KafkaBroker) -> None:
+    classes = own.directory.with_name(f"classes-{own.pid}").read_text().splitlines()
+    [line] = [each for each in classes if " kafka.server.KafkaRaftServer source: " in each]
+    assert line.endswith("shared objects file (top)")
+
+
+def test_without_a_cache_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(JARS_VARIABLE, str(broker_jars()))
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(RuntimeUnavailableError, match="(?s)could not be written.*XDG_CACHE_HOME"):
+        KafkaBroker(tmp_path / "kafka").start()
 
 
 @pytest.mark.parametrize("end", ["kill", "stop"])
@@ -125,7 +142,7 @@ def test_it_starts_elsewhere_when_somebody_is_faster(monkeypatch: pytest.MonkeyP
 
 def test_an_error_has_the_end_of_the_log() -> None:
     broker = KafkaBroker(options={"num.io.threads": "few"})
-    with pytest.raises(RuntimeUnavailableError, match="(?s)could not format.*few.*num.io.threads"), broker:
+    with pytest.raises(RuntimeUnavailableError, match="(?s)ended at its start.*few.*num.io.threads"), broker:
         pass
     assert not broker.directory.exists()
 

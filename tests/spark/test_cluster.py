@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from penstock.plugins.hosts.executor_identity import executor_id
-from penstock.plugins.spark.launching import JAVA_OPTIONS, archive_options, launch_home
+from penstock.plugins.runtime.class_archive import archive_options
+from penstock.plugins.spark.launching import JAVA_OPTIONS, class_archive, launch_home
 from penstock.plugins.spark.session import check_java
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
@@ -37,7 +38,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
         # Each of the many JVMs starts as that of a local session does: with the archive of classes, from where it is
         # valid.
         patch.delenv("SPARK_HOME", raising=False)
-        java_options = f"{JAVA_OPTIONS} {archive_options(check_java())}"
+        java_options = " ".join([JAVA_OPTIONS, *archive_options(class_archive(check_java()))])
         patch.setenv("SPARK_HOME", str(launch_home() or Path(pyspark.__file__).parent))
         with Standalone(tmp_path_factory.mktemp("cluster"), java_options) as started:
             # macOS has one address of loopback.
@@ -48,7 +49,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 @pytest.fixture
 def master(cluster: Standalone) -> list[str]:
     """The options that a driver needs for the cluster."""
-    java_options = f"{JAVA_OPTIONS} {archive_options(check_java())}"
+    java_options = " ".join([JAVA_OPTIONS, *archive_options(class_archive(check_java()))])
     return [
         f"master={cluster.master}", "spark.executor.memory=512m", "spark.driver.host=127.0.0.1",
         f"spark.executor.extraJavaOptions={java_options}", f"spark.driver.extraJavaOptions={java_options}",

@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.plugins.cli.group import penstock
-from penstock.plugins.spark.launching import archive_options, class_archive, launch_home
+from penstock.plugins.runtime.class_archive import archive_options
+from penstock.plugins.spark.launching import class_archive, launch_home
 from penstock.plugins.spark.session import check_java
 
 SESSION = """
@@ -57,7 +58,7 @@ def test_an_archive_that_does_not_fit_is_passed_over_without_a_word(cache: Path)
     archive = class_archive(java)
     assert archive is not None
     archive.write_bytes(b"of another Java" * 1000)
-    options = archive_options(java).split()
+    options = archive_options(archive)
     assert str(archive) in " ".join(options)
     done = subprocess.run([java, *options, "-version"], text=True, capture_output=True, check=False)
     assert done.returncode == 0 and done.stdout == ""
@@ -87,7 +88,7 @@ def test_the_place_to_start_from_stays(cache: Path) -> None:
     assert home is not None and home == launch_home() and home.is_relative_to(cache)
     assert sorted(each.name for each in home.iterdir()) == ["bin", "jars", "sbin"]
     assert all(each.is_dir() for each in home.iterdir())
-    assert archive_options(check_java()) == ""
+    assert archive_options(class_archive(check_java())) == []
 
 
 def test_a_link_to_what_is_gone_is_made_again(cache: Path, tmp_path: Path) -> None:
@@ -101,7 +102,7 @@ def test_a_link_to_what_is_gone_is_made_again(cache: Path, tmp_path: Path) -> No
 def test_without_a_cache_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert launch_home() is None and archive_options(check_java()) == ""
+    assert launch_home() is None and archive_options(class_archive(check_java())) == []
 
 
 def test_a_spark_of_the_users_own_is_left_alone(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import base64
 import re
 import secrets
 import shutil
 import signal
-import subprocess
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 from penstock.errors import RuntimeUnavailableError
 
-from .jars import broker_jars, java
-from .process import BrokerProcess, Server, brokers_known_at, free_ports, is_free, locked
-from .properties import HOST, asking_for, broker_properties, ports_in, write_properties
+from .jars import broker_jars
+from .prepared import STARTS_FAST, PreparedStart
+from .process import BrokerProcess, Server, brokers_known_at, failed, free_ports, is_free, locked
+from .properties import (
+    CLUSTER_ID_FILE,
+    HOST,
+    asking_for,
+    broker_properties,
+    ports_in,
+    random_cluster_id,
+    write_properties,
+)
 
 _START_ATTEMPTS = 5
-START_SECONDS = 120.0
 _STOP_SECONDS = 30.0
-POLL_SECONDS = 0.05
-_JVM = (
-    "-XX:+UseSerialGC",
-    "-Djava.awt.headless=true",
-    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-    "-Dorg.slf4j.simpleLogger.showDateTime=true",
-)
-STARTS_FAST = ("-XX:TieredStopAtLevel=1",)
-"""JVM options of a broker that starts in three seconds instead of four, and is slower under load later."""
 
 
 class KafkaBroker(Server):
@@ -67,7 +63,7 @@ class KafkaBroker(Server):
         self._credentials = credentials
         self._wanted_port = port
         self._voters: str | None = None
-        self._cluster_id = _random_id()
+        self._cluster_id = random_cluster_id()
         self._properties = self.directory / "server.properties"
         self._ports = ports_in(self._properties)
         self._ports_are_known = False
@@ -103,7 +99,7 @@ class KafkaBroker(Server):
             return
         # A broker that ended by itself still has a watcher.
         self.kill()
-        jars = broker_jars()
+        prepared = PreparedStart(broker_jars())
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = locked(self.directory)
         if self._lock is None:
@@ -111,7 +107,7 @@ class KafkaBroker(Server):
                 f"the Kafka broker in {self.directory} cannot start: another broker runs there; stop that one"
             )
         try:
-            self._start(jars)
+            self._start(prepared)
         except BaseException:
             self.kill()
             raise
@@ -169,12 +165,14 @@ class KafkaBroker(Server):
             )
         return self._ports[listener]
 
-    def _start(self, jars: Path) -> None:
+    def _start(self, prepared: PreparedStart) -> None:
         for _ in range(_START_ATTEMPTS):
             self._choose_ports()
             self._write_properties()
-            self._format(jars)
-            if self._started(jars):
+            data = self.directory / "data"
+            if not (data / CLUSTER_ID_FILE).exists():
+                prepared.format(data, self._cluster_id, self.node_id, is_controller=self._voters is None)
+            if self._started(prepared):
                 self._ports_are_known = True
                 return
         raise RuntimeUnavailableError(
@@ -224,56 +222,19 @@ class KafkaBroker(Server):
             properties |= asking_for(*self._credentials)
         write_properties(self._properties, {**properties, **self._options})
 
-    def _format(self, jars: Path) -> None:
-        if (self.directory / "data" / "meta.properties").exists():
-            return
-        tool = [*self._java(jars), "kafka.tools.StorageTool", "format", "-t", self._cluster_id]
-        done = subprocess.run(
-            [*tool, "-c", str(self._properties)],
-            capture_output=True,
-            text=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-        if done.returncode != 0:
-            raise self._failed("could not format its directory", done.stdout + done.stderr)
-
-    def _java(self, jars: Path) -> list[str]:
-        return [java(), *_JVM, *self._jvm_options, "-cp", f"{jars}/*"]
-
-    def _started(self, jars: Path) -> bool:
+    def _started(self, prepared: PreparedStart) -> bool:
         """Start the process and wait until it is ready; return False if one of its ports is taken."""
-        command = [*self._java(jars), "kafka.Kafka", str(self._properties)]
-        process = BrokerProcess(command, self.log, self.disposable)
+        process = BrokerProcess(prepared.command(self._jvm_options, self._properties), self.log, self.disposable)
         self._process = process
-        deadline = time.monotonic() + START_SECONDS
-        while self.node_id not in self.known_brokers():
-            if not process.is_running():
-                self._end_process(signal.SIGKILL)
-                said = process.log_of_this_start()
-                if re.search("BindException|failed to bind", said):
-                    return False
-                raise self._failed("ended at its start", said)
-            if time.monotonic() > deadline:
-                self._end_process(signal.SIGKILL)
-                raise self._failed(f"was not ready after {START_SECONDS:.0f} s", process.log_of_this_start())
-            time.sleep(POLL_SECONDS)
-        return True
-
-    def _failed(self, what: str, said: str) -> RuntimeUnavailableError:
-        old = " It needs Java 17 or later: install one, or set JAVA_HOME to it." * ("UnsupportedClassVersion" in said)
-        locked = " Another broker runs on it: stop that one." * ("Failed to acquire lock" in said)
-        return RuntimeUnavailableError(
-            f"the Kafka broker in {self.directory} {what}.{old}{locked} The end of what it "
-            f"said:\n{said.strip()[-2000:]}"
-        )
+        if process.wait_until_ready(self.node_id, self._port("PLAINTEXT")):
+            return True
+        self._end_process(signal.SIGKILL)
+        said = process.log_of_this_start()
+        if re.search("BindException|failed to bind", said):
+            return False
+        raise failed(f"the Kafka broker in {self.directory} ended at its start", said)
 
 
 def temporary_directory() -> Path:
     """Return a directory that does not exist yet; `start` creates it."""
     return Path(tempfile.gettempdir()) / f"penstock-kafka-{secrets.token_hex(8)}"
-
-
-def _random_id() -> str:
-    """Return a cluster's id, which is 16 bytes; the first one keeps it from looking like an option ("-...")."""
-    return base64.urlsafe_b64encode(b"\0" + secrets.token_bytes(15)).decode().rstrip("=")

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from penstock.errors import RuntimeUnavailableError
 
-from .broker import POLL_SECONDS, START_SECONDS, STARTS_FAST, KafkaBroker, temporary_directory
-from .process import Server
+from .broker import KafkaBroker, temporary_directory
+from .prepared import STARTS_FAST
+from .process import POLL_SECONDS, START_SECONDS, Server
 from .properties import replicated
 
 

@@ -58,14 +58,14 @@ def fetched_jars(pom: Path, directory: Path, proof: str) -> Path:
     """Return `directory`, filled with the jars of `pom` if the one named `proof` is missing; see `broker_jars`."""
     # Only a complete set is moved into place, so one jar is proof of all.
     if not (directory / proof).exists():
-        with _locked(directory):
+        with lock_beside(directory):
             if not (directory / proof).exists():
                 _fetch(pom, directory, proof)
     return directory
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[None]:
+def lock_beside(directory: Path) -> Iterator[None]:
     """Hold a lock beside `directory`, which the kernel releases when this process dies."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     with directory.with_name(directory.name + ".lock").open("w") as file:

@@ -7,11 +7,13 @@ import signal
 import socket
 import struct
 import subprocess
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Self
 
+from penstock.errors import RuntimeUnavailableError
 from penstock.file_lock import lock_open_file
 
 _WATCH = """
@@ -23,6 +25,9 @@ exec "$@" </dev/null 3<&-
 """Become the program "$2"..., with a watcher beside it that kills it when standard input ends without a line: when the
 process at the other end has ended, also by SIGKILL. Then the directory "$1" goes as well. (PR_SET_PDEATHSIG would be
 sent when the *thread* that started the broker ends, and exists on Linux only.)"""
+
+START_SECONDS = 120.0
+POLL_SECONDS = 0.05
 
 _random = random.SystemRandom()
 
@@ -75,6 +80,20 @@ class BrokerProcess:
         """Whether the process exists, frozen or not."""
         return self._process.poll() is None
 
+    def wait_until_ready(self, node_id: int, port: int) -> bool:
+        """Return when the broker takes part in its cluster, or False when the process has ended.
+
+        Raises RuntimeUnavailableError after two minutes.
+        """
+        deadline = time.monotonic() + START_SECONDS
+        while node_id not in brokers_known_at(port):
+            if not self.is_running():
+                return False
+            if time.monotonic() > deadline:
+                raise failed(f"a Kafka broker was not ready after {START_SECONDS:.0f} s", self.log_of_this_start())
+            time.sleep(POLL_SECONDS)
+        return True
+
     def send(self, number: signal.Signals) -> None:
         """Send a signal to the JVM."""
         self._process.send_signal(number)
@@ -104,6 +123,13 @@ class BrokerProcess:
         with self._log.open("rb") as file:
             file.seek(self._log_start)
             return file.read().decode(errors="replace")
+
+
+def failed(what: str, said: str) -> RuntimeUnavailableError:
+    """Return the error that says what happened, what to do if that is known, and the end of what a program said."""
+    old = " It needs Java 17 or later: install one, or set JAVA_HOME to it." * ("UnsupportedClassVersion" in said)
+    locked = " Another broker runs on it: stop that one." * ("Failed to acquire lock" in said)
+    return RuntimeUnavailableError(f"{what}.{old}{locked} The end of what it said:\n{said.strip()[-2000:]}")
 
 
 def locked(directory: Path) -> IO[str] | None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import re
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
 HOST = "127.0.0.1"
+CLUSTER_ID_FILE = "meta.properties"
 
 _FOR_TESTS = {
     "auto.create.topics.enable": "false",
@@ -79,6 +82,16 @@ def write_properties(file: Path, properties: Mapping[str, str]) -> None:
     """Write settings in Java's format, readable by this user only: a password may be among them."""
     file.touch(mode=0o600)
     file.write_text("".join(f"{name}={value.replace(chr(92), chr(92) * 2)}\n" for name, value in properties.items()))
+
+
+def random_cluster_id() -> str:
+    """Return a cluster's id, which is 16 bytes; the first one keeps it from looking like an option ("-...")."""
+    return base64.urlsafe_b64encode(b"\0" + secrets.token_bytes(15)).decode().rstrip("=")
+
+
+def write_cluster_id(data: Path, cluster_id: str, node_id: int) -> None:
+    """Write which broker's a data directory is; a broker does not start without."""
+    (data / CLUSTER_ID_FILE).write_text(f"version=1\ncluster.id={cluster_id}\nnode.id={node_id}\n")
 
 
 def ports_in(file: Path) -> dict[str, int]:
