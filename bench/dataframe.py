@@ -10,14 +10,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from penstock import Application
 from penstock.plugins.spark import transform
 
 from .data import zipf_keys
 from .programs import count_topology
 from .result import Result
+from .tree import MarkedProcesses
 
 RECORDS = 3_000_000
 PER_BATCH = 300_000
@@ -40,9 +39,10 @@ def measure(
     """Run the query over `records` rows; measure all batches but the first `settling`."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as directory:
         write_files(Path(directory, "in"), records, per_batch)
+        usage = MarkedProcesses(with_this=True)
         spark = session or _session()
         try:
-            return _run(spark.newSession(), Path(directory), per_batch, settling)
+            return _run(spark.newSession(), Path(directory), per_batch, settling, usage)
         finally:
             if session is None:
                 spark.stop()
@@ -87,7 +87,7 @@ def _session() -> Any:
     return session
 
 
-def _run(session: Any, directory: Path, per_batch: int, settling: int) -> Result:
+def _run(session: Any, directory: Path, per_batch: int, settling: int, usage: MarkedProcesses) -> Result:
     session.conf.set("spark.sql.shuffle.partitions", str(TASKS))
     application = Application("bench", count_topology(), data_dir=str(directory / "data"))
     frame = (
@@ -104,17 +104,15 @@ def _run(session: Any, directory: Path, per_batch: int, settling: int) -> Result
     )
     seconds: dict[int, float] = {}
     cpu: dict[int, float] = {}
-    peak = 0.0
     while query.isActive:
         time.sleep(_LOOK)
-        now_cpu, now_mb = _tree()
-        peak = max(peak, now_mb)
+        now_cpu = usage.total_cpu_s()
         _take(query, per_batch, seconds)
         for batch in seconds:
             cpu.setdefault(batch, now_cpu)
     query.awaitTermination()  # raises what it failed with
     _take(query, per_batch, seconds)
-    cpu[max(seconds, default=0)] = _tree()[0]
+    cpu[max(seconds, default=0)] = usage.total_cpu_s()
     measured = [each for batch, each in sorted(seconds.items()) if batch >= settling]
     if not measured:
         raise RuntimeError(f"{len(seconds)} batches were run; more than {settling} are needed")
@@ -124,7 +122,7 @@ def _run(session: Any, directory: Path, per_batch: int, settling: int) -> Result
         "dataframe-count",
         records / sum(measured),
         cpu_s / records * 1e6,
-        peak,
+        usage.peak_mb,
         notes={
             "batches measured": len(measured),
             "records measured": records,
@@ -139,18 +137,3 @@ def _take(query: Any, per_batch: int, seconds: dict[int, float]) -> None:
     for progress in query.recentProgress:
         if progress["numInputRows"] >= per_batch:
             seconds[progress["batchId"]] = progress["durationMs"]["triggerExecution"] / 1000
-
-
-def _tree() -> tuple[float, float]:
-    """Return the CPU seconds and own megabytes of this process and all below it."""
-    me = psutil.Process()
-    cpu = own = 0.0
-    for process in [me, *me.children(recursive=True)]:
-        try:
-            with process.oneshot():
-                memory = process.memory_info()
-                own += (memory.rss - memory.shared) / 2**20
-                cpu += sum(process.cpu_times()[:2])
-        except psutil.Error:
-            continue
-    return cpu, own

@@ -25,6 +25,7 @@ from .kafka_app import spark_command
 from .peer import PEER, peer_command
 from .programs import RETENTION_MS, WINDOW_MS
 from .result import Result
+from .tree import MARK, MarkedProcesses
 
 PARTITIONS = 4
 KEYS = 100_000
@@ -242,17 +243,18 @@ def measure(broker: KafkaBroker, log: KafkaLog, job: Job, command: list[str]) ->
         filled = [
             each.replace("{in}", job.topic).replace("{out}", target).replace("{dir}", directory) for each in command
         ]
-        output = Path(directory) / "output"
+        output, usage = Path(directory) / "output", MarkedProcesses()
         broker_process = psutil.Process(broker.pid)
         broker_before = sum(broker_process.cpu_times()[:2])
         began = time.monotonic()
         with output.open("wb") as file:
-            process = subprocess.Popen(filled, stdout=file, stderr=subprocess.STDOUT)
-        tree = _Tree(process.pid)
+            process = subprocess.Popen(
+                filled, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, MARK: usage.mark}
+            )
         try:
-            first, first_count, last = _watch(log, target, job.outputs, process, tree)
+            first, first_count, last = _watch(log, target, job.outputs, process, usage)
             broker_cpu = sum(broker_process.cpu_times()[:2]) - broker_before
-            cpu = tree.cpu()
+            cpu = usage.total_cpu_s()
             try:
                 # Ours ends by itself now, and prints where its time went.
                 process.wait(30 if "bench.kafka_app" in command else 0)
@@ -269,15 +271,15 @@ def measure(broker: KafkaBroker, log: KafkaLog, job: Job, command: list[str]) ->
             job.records * share / (last - first),
             job.records / (last - began),
             cpu / job.records * 1e6,
-            tree.peak_mb,
-            tree.worker_mb,
+            usage.peak_mb,
+            usage.worker_mb,
             broker_cpu / job.records * 1e6,
             printed[-1] if printed else "",
         )
 
 
 def _watch(
-    log: KafkaLog, target: str, outputs: int, process: subprocess.Popen[bytes], tree: _Tree
+    log: KafkaLog, target: str, outputs: int, process: subprocess.Popen[bytes], usage: MarkedProcesses
 ) -> tuple[float, int, float]:
     """Return when the first outputs were written, how many these were, and when the last ones could be read. Where one
     look finds all of them, the first ones count as written at the look before it."""
@@ -286,7 +288,7 @@ def _watch(
     now = time.monotonic()
     deadline = now + PATIENCE
     while True:
-        tree.look()
+        usage.look()
         written = sum(log.end_offsets(partitions, stable=False).values())
         before, now = now, time.monotonic()
         if written and not first:
@@ -299,37 +301,6 @@ def _watch(
         if now > deadline:
             raise RuntimeError(f"only {written} of {outputs} outputs after {PATIENCE:.0f} s")
         time.sleep(0.05)
-
-
-class _Tree:
-    """CPU time and memory of a process and all below it. Memory is what a process does not share."""
-
-    def __init__(self, pid: int) -> None:
-        self._root = psutil.Process(pid)
-        self._cpu: dict[tuple[int, float], float] = {}
-        self.peak_mb = self.worker_mb = 0.0
-
-    def look(self) -> None:
-        total = 0.0
-        try:
-            processes = [self._root, *self._root.children(recursive=True)]
-        except psutil.Error:
-            return
-        for process in processes:
-            try:
-                with process.oneshot():
-                    memory = process.memory_info()
-                    own = (memory.rss - memory.shared) / 2**20
-                    self._cpu[process.pid, process.create_time()] = sum(process.cpu_times()[:2])
-                    if "pyspark.daemon" in " ".join(process.cmdline()):
-                        self.worker_mb = max(self.worker_mb, own)
-                total += own
-            except psutil.Error:
-                continue
-        self.peak_mb = max(self.peak_mb, total)
-
-    def cpu(self) -> float:
-        return sum(self._cpu.values())
 
 
 def our_command(broker: KafkaBroker, program: str, guarantee: str, changelog: str = "directory:changelog") -> list[str]:

@@ -7,8 +7,6 @@ import threading
 import time
 from typing import Any
 
-import psutil
-
 from penstock import Application, OutputBatch, Topology
 from penstock.log import Log
 from penstock.plugins.runtime.locations import open_log
@@ -26,6 +24,7 @@ from .programs import (
     windowed_count_topology,
 )
 from .result import Result
+from .tree import MarkedProcesses
 
 RECORDS = 6_000_000
 PER_BATCH = 1_000_000
@@ -119,8 +118,7 @@ class _Watch:
         self._batches: list[tuple[float, float, int]] = []  # (when it ended, CPU seconds of the tree, records)
         self._seconds: list[float] = []
         self._phases: dict[str, float] = {}
-        self._peak = self._peak_worker = 0.0
-        self._cpu: dict[tuple[int, float], float] = {}
+        self._usage = MarkedProcesses(with_this=True)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self._thread.start()
@@ -130,8 +128,7 @@ class _Watch:
         read = sum(report.records_in for report in progress.reports)
         if not read:
             return
-        self._look()
-        self._batches.append((time.perf_counter(), sum(self._cpu.values()), read))
+        self._batches.append((time.perf_counter(), self._usage.total_cpu_s(), read))
         self._seconds.append(progress.batch_seconds)
         if len(self._batches) > 1:
             for report in progress.reports:
@@ -140,25 +137,7 @@ class _Watch:
 
     def _sample(self) -> None:
         while not self._ended.wait(0.25):
-            self._look()
-
-    def _look(self) -> None:
-        me = psutil.Process()
-        total = 0.0
-        for process in [me, *me.children(recursive=True)]:
-            try:
-                with process.oneshot():
-                    memory = process.memory_info()
-                    # LMDB's map is shared with the page cache; a process's own memory is what it costs.
-                    own = (memory.rss - memory.shared) / 2**20
-                    times = process.cpu_times()
-                    self._cpu[process.pid, process.create_time()] = times.user + times.system
-                    if "pyspark.daemon" in " ".join(process.cmdline()):
-                        self._peak_worker = max(self._peak_worker, own)
-                total += own
-            except psutil.Error:
-                continue
-        self._peak = max(self._peak, total)
+            self._usage.look()
 
     def result(self, name: str) -> Result:
         """Return the figures of all batches but the first."""
@@ -176,12 +155,12 @@ class _Watch:
             name,
             records / seconds,
             cpu / records * 1e6,
-            self._peak,
+            self._usage.peak_mb,
             {**self._phases, "spark": max(0.0, seconds * cores - tasks)},
             notes={
                 "batches measured": len(rest),
                 "records measured": records,
                 "seconds by batch": ", ".join(f"{each:.2f}" for each in self._seconds),
-                "largest Python worker (MB)": round(self._peak_worker),
+                "largest Python worker (MB)": round(self._usage.worker_mb),
             },
         )

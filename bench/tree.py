@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from dataclasses import dataclass
 
@@ -25,12 +26,22 @@ class Usage:
 
 
 class MarkedProcesses:
-    """All processes that were started with this object's mark in their environment."""
+    """All processes that were started with this object's mark in their environment.
 
-    def __init__(self) -> None:
-        self.mark = secrets.token_hex(8)
+    `with_this`: also this process, and all that it starts from now on.
+    """
+
+    def __init__(self, *, with_this: bool = False) -> None:
+        self.peak_mb = self.worker_mb = 0.0
         self._is_ours: dict[tuple[int, float], bool] = {}
         self._cpu: dict[tuple[int, str], float] = {}
+        if with_this:
+            # A JVM that an earlier measurement started goes on with the environment of then.
+            self.mark = os.environ.setdefault(MARK, secrets.token_hex(8))
+            me = psutil.Process()
+            self._is_ours[me.pid, me.create_time()] = True
+        else:
+            self.mark = secrets.token_hex(8)
 
     def processes(self) -> list[psutil.Process]:
         """Return those that run now, the oldest first."""
@@ -47,7 +58,8 @@ class MarkedProcesses:
         return sorted(found, key=lambda each: each.create_time())
 
     def look(self) -> list[Usage]:
-        """Return what each one uses now."""
+        """Return what each one uses now. `peak_mb` is the most that all had at one look, `worker_mb` that one Python
+        process had which runs tasks."""
         found = []
         for process in self.processes():
             try:
@@ -66,6 +78,8 @@ class MarkedProcesses:
                 continue
             self._cpu[usage.pid, usage.kind] = usage.cpu_s
             found.append(usage)
+        self.peak_mb = max(self.peak_mb, sum(each.own_mb for each in found))
+        self.worker_mb = max([self.worker_mb, *(each.own_mb for each in found if each.kind in ("host", "worker"))])
         return found
 
     def cpu_s(self) -> dict[tuple[int, str], float]:
@@ -73,6 +87,10 @@ class MarkedProcesses:
         ended keeps the seconds it had at the last look."""
         self.look()
         return dict(self._cpu)
+
+    def total_cpu_s(self) -> float:
+        """Look, and return the CPU seconds of all."""
+        return sum(self.cpu_s().values())
 
     def kill(self) -> None:
         """End all of them."""
@@ -88,7 +106,7 @@ def kind_of(process: psutil.Process) -> str:
     command = " ".join(process.cmdline())
     if "java" in process.name():
         return "JVM"
-    if "bench.steady_app" in command:
+    if "bench.steady_app" in command or "bench.kafka_app" in command:
         return "driver"
     if "python_streaming_source_runner" in command:
         return "source"
