@@ -232,7 +232,8 @@ def _count(directory: Path, version: str, entries: int, ranks_file: Path, a_comm
         {},
     )
     running.state.connect(task)
-    me, private, done, settled = psutil.Process(), 0.0, 0, records // 4 // a_commit * a_commit
+    me, private, done, settled, committed = psutil.Process(), 0.0, 0, 0, 0
+    limit = application.settings.commit_bytes
     commits_ms: list[float] = []
     began = time.perf_counter()
     for first in range(0, records, A_BATCH):
@@ -241,19 +242,20 @@ def _count(directory: Path, version: str, entries: int, ranks_file: Path, a_comm
         size, after = len(some), first + len(some)
         task.feed(RecordBatch("bench-in", 0, range(first, after), some, [value] * size, [0] * size, None, after))
         done += task.process(size)
-        if done % a_commit == 0 or done >= records:
+        if done - committed >= a_commit or running.state.size_bytes() > limit or done >= records:
             task.take_commit()
             commits_ms.append(running.commit())
-            private = max(private, _private_mb(me))
-            if done <= settled:
-                began, commits_ms = time.perf_counter(), []
+            private, committed = max(private, _private_mb(me)), done
+            if not settled and done >= records // 4:
+                settled, began, commits_ms = done, time.perf_counter(), []
     seconds = time.perf_counter() - began
     task.close()
     running.state.close()
     return {
         "records_per_s": round((records - settled) / seconds),
         "private MB": round(private),
-        f"commit of {a_commit:,} records (ms)": round(statistics.median(commits_ms)),
+        "records a commit": (records - settled) // len(commits_ms),
+        "commit (ms)": round(statistics.median(commits_ms)),
     }
 
 

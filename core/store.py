@@ -17,12 +17,8 @@ V_co = TypeVar("V_co", covariant=True)
 
 Change = tuple[bytes, bytes | None]
 """A key and its new value; None deletes the key."""
-
 Changes = Mapping[str, Sequence[Change]]
 """For each store by name: what changed, sorted by key, each key once."""
-
-
-# ---------------------------------------------------------------- what a backend author writes
 
 
 class StoreBackend(ABC):
@@ -77,6 +73,10 @@ class StoreBackend(ABC):
         """Return the present content of stores, for another thread; None: the engine reads it with `range` instead."""
         return None
 
+    def write_bytes(self, store: str, changes: int) -> int:
+        """Return about how many bytes of memory a write of so many changes takes beside them, for `commit_bytes`."""
+        return 0
+
     def release(self) -> None:
         """Free what pins resources between calls, such as open transactions; the engine calls it after every batch."""
         return None
@@ -103,9 +103,6 @@ class StoreBackendFactory(Protocol):
         process and never writes.
         """
         ...
-
-
-# ---------------------------------------------------------------- between backend and typed store
 
 
 @runtime_checkable
@@ -185,6 +182,10 @@ class StateStore(ABC):
         """Serialize what is kept as objects into the BytesStore below; called before a commit."""
         return None
 
+    def unflushed(self) -> int:
+        """Return about how many changes `flush` would write now."""
+        return 0
+
     def discard(self) -> None:
         """Drop what is kept as objects; called when the commit failed, or the task is re-opened."""
         return None
@@ -213,9 +214,6 @@ class Entries(Protocol[K_co, V_co]):
 
     def __enter__(self) -> Iterator[tuple[K_co, V_co]]: ...
     def __exit__(self, *error: object) -> None: ...
-
-
-# ---------------------------------------------------------------- how a topology declares one
 
 
 class StoreContext(Protocol):

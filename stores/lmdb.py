@@ -82,6 +82,11 @@ class LmdbBackend(StoreBackend):
         database = self._database(store)
         return 0 if database is None else lmdb_keys.count(self._transaction or self._begin(), database)
 
+    def write_bytes(self, store: str, changes: int) -> int:  # noqa: D102
+        # A write keeps copies of all pages that it changes. Some have more than one of the keys: call it two.
+        pages = (self._transaction or self._begin()).stat(self._database(store))
+        return int(min(changes // 2, pages["leaf_pages"]) * pages["psize"])
+
     def write(self, changes: Changes, previous: str | None, version: str) -> None:  # noqa: D102
         if self._read_only:
             raise StoreError(f"store directory {self._directory}: opened for reading only; open it without read_only")

@@ -30,6 +30,8 @@ from .store_context import TaskStoreContext
 
 _log = logging.getLogger("penstock.state")
 
+_FEW_CHANGES = 1_000
+"""What so many changes need while they are written is too little to count."""
 _MOST_FREED = 10_000
 """Freed entries that wait for a commit with other changes; so many are a reason for a commit of their own."""
 
@@ -177,8 +179,13 @@ class TaskState:
             self._changelog.check_commit_interval(seconds)
 
     def size_bytes(self) -> int:
-        """Return about how many bytes the uncommitted changes take."""
-        return sum(buffer.size_bytes for buffer in (*self._buffers.values(), *self._indexes.values()))
+        """Return about how many bytes of memory the uncommitted changes take, and will take while they are written."""
+        total = sum(buffer.size_bytes for buffer in (*self._buffers.values(), *self._indexes.values()))
+        for name, buffer in self._buffers.items():
+            changes = len(buffer) + self.stores[name].unflushed()
+            if changes > _FEW_CHANGES:
+                total += self._backends.of(name).write_bytes(name, changes)
+        return total
 
     def flush(self) -> None:
         """Write the stores' pending objects to the commit buffers."""

@@ -132,6 +132,10 @@ class PlainStore(TypedStore):
         """Serialize the cache into the BytesStore below."""
         self.flush_cache()
 
+    def unflushed(self) -> int:
+        """Return how many entries wait to be serialized."""
+        return len(self.pending)
+
     def flush_cache(self) -> None:
         """Serialize entries that were put since the last flush; they stay cached for reading."""
         if self.pending:

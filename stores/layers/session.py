@@ -272,6 +272,10 @@ class BucketSessionStore(SessionStore[Any, Any]):
         self.retention.flush(self._written)
         self._written = 0
 
+    def unflushed(self) -> int:
+        """Return how many keys have sessions that wait to be serialized."""
+        return len(self._changed)
+
     def _flush_known(self) -> None:
         """Write what changed of the sessions that are known, as far as it has not expired."""
         key_bytes, encode, kept_after = self.keys.to_bytes, self.values.encode, self.retention.kept_after

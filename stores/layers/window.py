@@ -156,6 +156,10 @@ class BucketWindowStore(WindowStore[Any, Any]):
         self.retention.flush(self._written)
         self._written = 0
 
+    def unflushed(self) -> int:
+        """Return how many rows wait to be serialized, without those of keys that are fetched over several windows."""
+        return sum(window.unflushed() for window in self._changed)
+
     def _flush_open(self) -> None:
         """Serialize what is kept as objects."""
         changes: dict[bytes, bytes | None] = {}

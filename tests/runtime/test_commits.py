@@ -12,7 +12,16 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from penstock import ChangelogError, FencedError, IncompatibleStateError, Processor, ProductionError, Record, Topology
+from penstock import (
+    ChangelogError,
+    FencedError,
+    IncompatibleStateError,
+    Processor,
+    ProductionError,
+    Record,
+    Topology,
+    key_value_store,
+)
 from penstock.changelog import version_counter
 from penstock.handlers import DeadLetter
 from penstock.log import Commit, Log
@@ -381,6 +390,29 @@ def test_many_bytes_make_several_commits(directory: Path) -> None:
     report = worker.run_batch(dict(log.end_offsets(INPUTS)), 0)
     assert report.commits >= 4
     assert report.records_in == 10_000
+    worker.close()
+
+
+class Keeps(Processor):
+    """Puts each record into the store `kept`."""
+
+    def process(self, record: Record) -> None:
+        self.context.get_store("kept").put(record.key, record.value)
+
+
+def test_many_pages_make_several_commits(tmp_path: Path) -> None:
+    """LMDB holds copies of all pages that a write changes: many, where a large store changes everywhere."""
+    log = new_log()
+    topology = Topology().add_source("first", "a", key_serde="str", value_serde="str")
+    topology.add_processor("keep", Keeps, "first", stores=[key_value_store("kept", value_serde="str")])
+    app = Application("app", topology, data_dir=str(tmp_path), store_backend="lmdb", commit_bytes=2_000_000)
+    worker = TaskWorker(app, TaskId(0, 0), [TopicPartition("a", 0)], log, resources=ProcessResources())
+    commits = []
+    for value in ("v", "w"):
+        produce(log, "a", [(f"key{number * 7919 % 40_000}", value * 40, 1) for number in range(40_000)])
+        commits.append(worker.run_batch(dict(log.end_offsets([TopicPartition("a", 0)])), 0).commits)
+    assert commits[0] == 1  # the store has no pages yet
+    assert commits[1] >= 2
     worker.close()
 
 

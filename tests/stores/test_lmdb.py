@@ -138,6 +138,16 @@ def readers(backend: LmdbBackend) -> str:
     return text
 
 
+def test_what_a_write_needs_is_bounded_by_its_changes_and_by_the_pages_of_the_store(tmp_path: Path) -> None:
+    backend = LmdbBackend(tmp_path, ["s", "empty"])
+    backend.write({"s": [(b"%06d" % number, b"v" * 100) for number in range(20_000)]}, None, "v1")
+    size = (tmp_path / "data.mdb").stat().st_size
+    assert 0 < backend.write_bytes("s", 100) <= 100 * 4096
+    assert size / 2 < backend.write_bytes("s", 1_000_000) <= size
+    assert backend.write_bytes("empty", 1_000_000) == 0
+    backend.close()
+
+
 def test_a_process_that_was_overtaken(tmp_path: Path) -> None:
     """Wakes up late and changes nothing."""
 

@@ -118,6 +118,7 @@ class StoreBackendContract:
         with self._opened(tmp_path) as backend:
             assert backend.version() is None
             assert backend.trusted() is True
+            assert backend.write_bytes("first", 100_000) >= 0
             assert backend.approximate_count("first") == 0
             assert list(backend.range("first")) == []
             backend.write({}, None, "v1")
