@@ -163,17 +163,19 @@ class Meter:
         total: float | None = None,
         lag: int | None = None,
         rate: float | None = None,
+        rate_out: float | None = None,
         text: str = "",
     ) -> None:
         """Show the progress: `records` so far, `done` of `total`, `lag` records left, and `text`.
 
-        `rate` is the speed in records/s (None: the average so far).
+        `rate` is the speed in records/s (None: the average so far), `rate_out` that of records written.
         """
         self.records = records
         if self._quiet:
             return
         rate = self.records_per_second if rate is None else rate
-        parts = [text, count(records), f"{rate:,.0f} records/s", "" if lag is None else f"lag {lag:,}"]
+        speed = f"{rate:,.0f} records/s" + ("" if rate_out is None else f" in, {rate_out:,.0f} out")
+        parts = [text, count(records), speed, "" if lag is None else f"lag {lag:,}"]
         line = " · ".join(part for part in parts if part)
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, total=self._total if total is None else total, text=line)

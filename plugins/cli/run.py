@@ -75,7 +75,6 @@ def run(
     once, however often this is stopped, killed and started again. Ctrl-C and SIGTERM stop it cleanly: tasks
     finish their batch and commit.
     """
-    draining = trigger == AVAILABLE_NOW
     if trigger not in (AVAILABLE_NOW, CONTINUOUS):
         _check_interval(trigger)
 
@@ -92,7 +91,7 @@ def run(
             application,
             trigger=trigger,
             master=master,
-            on_progress=lambda progress: _show(meter, progress, draining),
+            on_progress=lambda progress: _show(meter, progress, trigger),
         )
     if as_json:
         print_json(asdict(summary))
@@ -111,15 +110,17 @@ def _check_interval(trigger: str) -> None:
         ) from None
 
 
-def _show(meter: Meter, progress: RunProgress, draining: bool) -> None:
+def _show(meter: Meter, progress: RunProgress, trigger: str) -> None:
     """Show the progress of a run. Only one that drains its topics has a total."""
+    draining = trigger == AVAILABLE_NOW
     meter.update(
         progress.records_in,
         done=progress.records_in if draining else None,
         total=progress.records_in + progress.lag if draining else None,
         lag=progress.lag,
         rate=progress.records_per_second,
-        text=f"batch {progress.batches}",
+        rate_out=progress.records_out_per_second,
+        text=count(progress.tasks, "task") if trigger == CONTINUOUS else f"batch {progress.batches}",
     )
 
 

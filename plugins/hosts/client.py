@@ -249,14 +249,15 @@ class Client:
                 os.kill(self._process, signal.SIGKILL)
 
 
-def end_hosts(keys: Iterable[str], reason: str) -> None:
+def end_hosts(keys: Iterable[str], reason: str, only: int = 0) -> None:
     """End the hosts of this machine that have these keys; nothing of them is left when this returns.
 
-    A host gets some seconds to close its tasks. One that does not end, because it is frozen, is killed.
+    `only`: the number of the process to end, if there may be a successor by now. A host gets some seconds to close its
+    tasks. One that does not end, because it is frozen, is killed.
     """
     deadline = time.monotonic() + _END_SECONDS
     places = [Place(key) for key in keys]
-    asked = [_ask_to_end(place, reason, deadline) for place in places]
+    asked = [_ask_to_end(place, reason, deadline, only) for place in places]
     for place, (connection, process) in zip(places, asked, strict=True):
         with connection:
             if process and not _is_closed(connection, deadline):
@@ -268,7 +269,7 @@ def end_hosts(keys: Iterable[str], reason: str) -> None:
         place.clear()
 
 
-def _ask_to_end(place: Place, reason: str, deadline: float) -> tuple[socket.socket, int]:
+def _ask_to_end(place: Place, reason: str, deadline: float, only: int) -> tuple[socket.socket, int]:
     """Ask the host of a place to end; return the connection, and the host's process, 0 if there is none."""
     while True:
         connection = socket.socket(socket.AF_UNIX)
@@ -277,6 +278,8 @@ def _ask_to_end(place: Place, reason: str, deadline: float) -> tuple[socket.sock
             place.check_directory()
             connection.connect(os.fspath(place.socket))
             process = check_peer(connection)
+            if only not in (0, process):
+                return connection, 0
             send_line(connection, PROTOCOL, END, reason)
             return connection, process
         except (OSError, ClosedError, RuntimeUnavailableError):

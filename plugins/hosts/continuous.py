@@ -23,9 +23,12 @@ from .heartbeats import HeartbeatSender
 from .plan import Offsets, SlotPlan
 from .reports import SlotMessage, TaskFailure, TaskResult
 from .slot_engine import Batch, SlotCargo, SlotEngine
+from .whereabouts import whereabouts
 
 _COLLECT_SECONDS = 0.5
 """How often the loop's reports are taken for the next heartbeat."""
+_MOMENT_SECONDS = 1.0
+"""A turn that takes longer is worth a note of where it is."""
 _STOP_SECONDS = 30.0
 _STEP_SECONDS = 120.0
 
@@ -62,6 +65,7 @@ class ContinuousEngine(SlotEngine):
         self._failure_of_slot: TaskFailure | None = None
         self._open_tasks = 0
         self._turned_at = time.monotonic()
+        self._restored = 0
         self._commands: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
         self._ending = False
         self._collect_at = 0.0
@@ -112,7 +116,7 @@ class ContinuousEngine(SlotEngine):
         except TimeoutError:
             raise RuntimeUnavailableError(
                 f"application {self._application.id!r}: the tasks of slot {self._slot} did not answer within "
-                f"{seconds:.0f} s; a processor may not return"
+                f"{seconds:.0f} s; a processor may not return ({self._stuck_in()})"
             ) from None
 
     # ------------------------------------------------------------------ messages
@@ -121,7 +125,7 @@ class ContinuousEngine(SlotEngine):
         """Return what came of the tasks since the last message."""
         with self._lock:
             results, self._results = self._results, []
-        stuck = time.monotonic() - self._turned_at
+        stuck = self._stuck_seconds()
         return SlotMessage(
             self._slot,
             self._executor,
@@ -131,7 +135,20 @@ class ContinuousEngine(SlotEngine):
             lines=self._logs.take(),
             run=self._run_token,
             stuck_seconds=stuck,
+            stuck_in=self._stuck_in() if stuck > _MOMENT_SECONDS else "",
         )
+
+    def _stuck_seconds(self) -> float:
+        """Return how long ago the tasks had their last turn. To restore a large state is no standstill."""
+        loop, now = self._loop, time.monotonic()
+        restored = 0 if loop is None else loop.restored()
+        if restored != self._restored:
+            self._restored, self._turned_at = restored, now
+        return now - self._turned_at
+
+    def _stuck_in(self) -> str:
+        task = "" if self._loop is None else self._loop.current
+        return f"task {task}, {whereabouts(self._thread)}" if task else whereabouts(self._thread)
 
     def _take_back(self, message: SlotMessage) -> None:
         with self._lock:

@@ -12,7 +12,7 @@ from penstock.record import TopicPartition
 Offsets = Mapping[TopicPartition, int]
 
 SILENT, STUCK = "silent", "stuck"
-"""Why a host seems to be dead: it sends no heartbeats, or its tasks make no turn."""
+"""Why a host seems to be dead: it sends no heartbeats, or its tasks make no turn; then with its process behind it."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class SlotPlan:
 
     In continuous mode a batch is a renewal, and `ends` only names the tasks. `step`: a test's step, -1 without steps;
     then `ends` has offsets there, too. `stopping`: commit and close all tasks. `suspect`: why the host seems to be
-    dead (`SILENT` or `STUCK`); "" if it does not.
+    dead (`SILENT`, or `STUCK` and the number of its process, "stuck 123"); "" if it does not.
     """
 
     slot: int

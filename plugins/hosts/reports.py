@@ -96,7 +96,8 @@ class SlotMessage:
     otherwise. `planned`: the slot's owner in the plan.
 
     A heartbeat of the continuous mode is one, too. `run` is the run of the query that its host belongs to.
-    `stuck_seconds`: how long ago the host's tasks had their last turn. `stopped`: they have committed and are closed.
+    `stuck_seconds`: how long ago the host's tasks had their last turn; `stuck_in`: the task, the node and the line of
+    code, if that is more than a moment. `stopped`: they have committed and are closed.
     """
 
     slot: int
@@ -110,6 +111,7 @@ class SlotMessage:
     planned: str = ""
     run: str = ""
     stuck_seconds: float = 0.0
+    stuck_in: str = ""
     stopped: bool = False
 
     def to_json(self) -> str:
@@ -127,6 +129,7 @@ class SlotMessage:
                 "planned": self.planned,
                 "run": self.run,
                 "stuck_seconds": round(self.stuck_seconds, 3),
+                "stuck_in": self.stuck_in,
                 "stopped": self.stopped,
             },
             separators=(",", ":"),
@@ -148,5 +151,6 @@ class SlotMessage:
             data["planned"],
             data["run"],
             data["stuck_seconds"],
+            data["stuck_in"],
             data["stopped"],
         )

@@ -87,6 +87,11 @@ class LoggedTask:
         """Return when (ms) the open task's next wall-clock punctuator is due; None if there is none."""
         return None if self.task is None else self.task.next_wall_clock_punctuation()
 
+    def restored(self) -> int:
+        """Return how many changes were restored since the last report; any thread may call it."""
+        state = self._state
+        return 0 if state is None else state.restored
+
     @property
     def committer(self) -> TaskCommitter | None:
         """The open committer, for `Log.are_current`."""

@@ -200,6 +200,11 @@ class TaskState:
             if (changes := buffer.changes()) or buffer.freed > _MOST_FREED
         }
 
+    @property
+    def restored(self) -> int:
+        """How many changes were restored since the last call of `take_restored`."""
+        return self._backends.restored_changes
+
     def take_restored(self) -> int:
         """Return how many changes were restored since the last call."""
         restored, self._backends.restored_changes = self._backends.restored_changes, 0

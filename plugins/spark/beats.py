@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from math import inf
@@ -18,7 +19,10 @@ MISSING_SECONDS = 3.0
 STUCK_SECONDS = 300.0
 """A host whose tasks made no turn for so long counts as dead, as Kafka's `max.poll.interval.ms`."""
 _POLL_SECONDS = 0.5
-_AGAIN_SECONDS = 5.0
+_AGAIN_SECONDS, _BATCH_SECONDS = 5.0, 60.0
+"""A batch is not asked for again so soon after the last time, and not while that one may still run."""
+
+_log = logging.getLogger("penstock.spark")
 
 
 class Beats:
@@ -36,9 +40,10 @@ class Beats:
         self._clock = clock
         self._reader: HeartbeatReader | None = None
         self._seen: dict[int, float] = {}
-        self._stuck: dict[int, float] = {}
+        self._last: dict[int, SlotMessage] = {}
         self._watched_since: float | None = None
         self._next_poll = self._asked_at = -inf
+        self._is_asked = False
         self._last_message_at = clock()
         self.since_last = 0.0
         """Seconds between the last two calls of `poll` that returned heartbeats."""
@@ -54,6 +59,8 @@ class Beats:
         if self._watched_since is None:
             self._watched_since = now
         self._seen = dict.fromkeys(self._seen, now)
+        self._last.clear()  # of hosts that may have been replaced
+        self._is_asked = False
 
     def poll(self) -> list[SlotMessage]:
         """Return new heartbeats, if it is time to look for them."""
@@ -64,7 +71,7 @@ class Beats:
         messages = self._reader.poll()
         for message in messages:
             self._seen[message.slot] = now
-            self._stuck[message.slot] = message.stuck_seconds
+            self._last[message.slot] = message
         if messages:
             self.since_last, self._last_message_at = now - self._last_message_at, now
         return messages
@@ -72,15 +79,20 @@ class Beats:
     def suspects(self, slots: Iterable[int]) -> dict[str, str] | None:
         """Return why hosts seem to be dead, by the slot's number as text; None if none does, or it was just said."""
         now = self._clock()
-        if self._watched_since is None or now < self._asked_at + _AGAIN_SECONDS:
+        pause = _BATCH_SECONDS if self._is_asked else _AGAIN_SECONDS
+        if self._watched_since is None or now < self._asked_at + pause:
             return None
         found = {}
         for slot in slots:
             if now - self._seen.get(slot, self._watched_since) > MISSING_SECONDS:
                 found[str(slot)] = SILENT
-            elif self._stuck.get(slot, 0.0) > STUCK_SECONDS:
-                found[str(slot)] = STUCK
+            elif (last := self._last.get(slot)) is not None and last.stuck_seconds > STUCK_SECONDS:
+                found[str(slot)] = f"{STUCK} {last.host.process if last.host is not None else 0}"
+                _log.warning(
+                    "application %r: the tasks of slot %d have made no turn for %.0f s (%s): their host is replaced",
+                    self._application_id, slot, last.stuck_seconds, last.stuck_in,
+                )  # fmt: skip
         if not found:
             return None
-        self._asked_at = now
+        self._asked_at, self._is_asked = now, True
         return found

@@ -83,9 +83,10 @@ class BatchFunction:
             owner = self._owner_elsewhere(plan, identity.text)
             if owner:
                 return SlotMessage(plan.slot, identity.text, elsewhere=owner, planned=plan.owner)
-            if plan.suspect == STUCK:
+            suspect, _, process = plan.suspect.partition(" ")
+            if suspect == STUCK:
                 client.close()
-                end_hosts([client.spec.key], "its tasks have made no turn for too long")
+                end_hosts([client.spec.key], "its tasks have made no turn for too long", int(process))
             message: SlotMessage = client.call(
                 Batch(plan, known, identity.text),
                 reason="host lost" if plan.owner == identity.text else "first",

@@ -16,10 +16,11 @@ from penstock.record import TopicPartition
 class RunProgress:
     """The progress of a run. Counts are of the whole run.
 
-    `lag`: offsets between committed positions and the ends of the topics, internal ones included. `records_per_second`:
-    over the last batch that read something. `reports`: the tasks' reports of the last batch; empty for progress within
+    `lag`: offsets between committed positions and the ends of the topics, internal ones included. `records_per_second`
+    and `records_out_per_second`: over the last batch that read something; in continuous mode over the last seconds.
+    `reports`: the tasks' reports of the last batch, or of heartbeats since the last progress; empty for progress within
     a batch. `batch_seconds`: how long that batch took. `hosts`: what each task host takes of its machine, as of the
-    last batch. `moves`: how many slots went to another executor, by reason.
+    last batch. `moves`: how many slots went to another executor, by reason. `tasks`: how many are open.
     """
 
     batches: int
@@ -34,6 +35,8 @@ class RunProgress:
     batch_seconds: float = 0.0
     hosts: tuple[HostStatus, ...] = ()
     moves: Mapping[str, int] = field(default_factory=dict)
+    records_out_per_second: float = 0.0
+    tasks: int = 0
 
 
 @dataclass

@@ -52,13 +52,14 @@ class RenewalPlanner:
             self._rests.rest(0.0, None)
             return start
         self._rests.end()
+        is_asked_for = self._planned is not None and control.renewal != self._planned.renewal
         self._planned = control
         self._renew_at = self._seconds() + RENEWAL_SECONDS
         return {
             "seq": start["seq"] + 1,
             "clock_ms": self._clock.now_ms(),
             "owners": dict(control.owners),
-            "suspects": dict(control.suspects),
+            "suspects": dict(control.suspects) if is_asked_for else {},
             "stopping": control.stopping,
         }
 

@@ -29,6 +29,7 @@ from penstock.system_errors import raise_open_files_limit
 from .executors import LateExecutors, wait_for_executors
 from .progress import RunProgress, RunSummary
 from .query import ApplicationQuery, SparkFailure
+from .rates import BatchRates, Rates, RecentRates
 from .rests import rest_seconds
 from .session import check_java, check_session, local_cores, make_session
 from .stop_request import StopRequest
@@ -183,7 +184,9 @@ class _Run:
         self._query: ApplicationQuery | None = None
         self._began = time.monotonic()
         self._summary = RunSummary(running.application.id)
-        self._rate = 0.0
+        self._rates: Rates = RecentRates(time.monotonic) if is_continuous else BatchRates()
+        self._reports: list[TaskReport] = []
+        """Reports since the last progress."""
         self._next_lag = self._next_assignment = 0.0
         self._worked_at = self._began
         self._next_maintenance = self._began + _MAINTENANCE_SECONDS
@@ -265,20 +268,21 @@ class _Run:
     def _take(self, batches: list[Any]) -> None:
         for batch in batches:
             self._failures_in_a_row = 0
-            self._worked_at = time.monotonic()
-            self._summary.batches += batch.number is not None
+            is_heartbeat = batch.number is None
+            if batch.reports or not is_heartbeat:
+                self._worked_at = time.monotonic()
+            self._summary.batches += not is_heartbeat
             self._summary.hosts = batch.hosts
             for report in batch.reports:
                 self._summary.add(report)
-            read = sum(report.records_in for report in batch.reports)
-            if read and batch.seconds:
-                self._rate = read / batch.seconds
+            self._rates.add(batch.reports, batch.seconds)
             self._running.take(batch.reports)
-            self._report_progress(tuple(batch.reports), batch.seconds, batch.hosts)
+            self._reports += batch.reports
+            if not is_heartbeat or time.monotonic() >= self._next_lag:
+                self._report_progress(batch.seconds, batch.hosts)
 
-    def _report_progress(
-        self, reports: tuple[TaskReport, ...] = (), seconds: float = 0.0, hosts: tuple[HostStatus, ...] = ()
-    ) -> None:
+    def _report_progress(self, seconds: float = 0.0, hosts: tuple[HostStatus, ...] = ()) -> None:
+        reports, self._reports = tuple(self._reports), []
         began = time.monotonic()
         self._next_lag = began + _LAG_SECONDS
         if self._on_progress is None:
@@ -289,12 +293,12 @@ class _Run:
         self._next_lag = now + max(_LAG_SECONDS, quiet, _COST_SHARE * (now - began))
         positions = {TopicPartition(each.topic, each.partition): each.next_offset for each in lag}
         ends = {TopicPartition(each.topic, each.partition): each.end for each in lag}
-        summary = self._summary
+        summary, rate = self._summary, self._rates.now()
         self._on_progress(
             RunProgress(
                 summary.batches, summary.records_in, summary.records_out, summary.dropped,
-                self._rate, sum(each.lag for each in lag), positions, ends, reports, seconds,
-                hosts, self._all_moves(),
+                rate.records_in, sum(each.lag for each in lag), positions, ends, reports, seconds,
+                hosts, self._all_moves(), rate.records_out, sum(host.open_tasks for host in summary.hosts),
             )
         )  # fmt: skip
 

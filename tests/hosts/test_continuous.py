@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock import LogError, Topology
+from penstock.plugins.hosts import continuous
 from penstock.plugins.hosts.continuous import ContinuousCargo, ContinuousEngine
 from penstock.plugins.hosts.engine import HostInfo
 from penstock.plugins.hosts.heartbeats import HeartbeatReader
@@ -127,3 +129,29 @@ def test_a_log_that_fails_ends_all_tasks_with_an_error_of_the_slot(
         wait_until(lambda: each.engine._failure_of_slot is not None, "the error", 30)
         failed = each.renew().failure
         assert failed is not None and "the log is away" in failed.message and "slot 0" in failed.task_id
+
+
+def test_heartbeats_tell_how_long_tasks_are_stuck_and_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(continuous, "_MOMENT_SECONDS", 0.1)
+    flag = tmp_path / "flag"
+    with world(tmp_path, apps.count(partial(apps.LingersOnce, str(flag)))) as each:
+        each.renew()
+        each.put("linger")
+        wait_until(flag.exists, "a processor that does not return", 30)
+        told: list[SlotMessage] = []
+
+        def is_told() -> bool:
+            told[:] = [beat for beat in each.reader.poll() if beat.stuck_seconds > 0.2]
+            return bool(told)
+
+        wait_until(is_told, "the heartbeat that tells of it", 30)
+        assert told[-1].stuck_in.startswith("task 0_0, node 'count', in LingersOnce.process (apps.py, line ")
+        # To restore a large state is no standstill: it goes on.
+        restored = iter(range(1, 1_000_000))
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(each.engine._loop, "restored", lambda: next(restored))
+            assert each.renew().stuck_seconds < 0.1
+        before = each.renew().stuck_seconds
+        wait_until(lambda: each.renew().stuck_seconds > before + 0.2, "a standstill again", 30)
+        Path(f"{flag}.release").touch()
+        wait_until(lambda: each.renew().stuck_in == "" and each.outputs() == ["1"], "it goes on", 30)

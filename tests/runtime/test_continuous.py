@@ -25,6 +25,7 @@ from penstock.log import Log
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.continuous import loop as loop_module
+from penstock.plugins.runtime.continuous import pauses
 from penstock.plugins.runtime.continuous.loop import TaskLoop
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.record import TopicPartition
@@ -212,14 +213,17 @@ def test_records_that_are_gone(tmp_path: Path, policy: str) -> None:
             assert isinstance(failed.error, OffsetOutOfRangeError)
 
 
+@pytest.mark.parametrize(("name", "limit", "padding"), [("_MOST", 10, 0), ("_MOST_BYTES", 11_000, 1_000)])
 def test_an_input_that_waits_for_another_is_not_read_without_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, limit: int, padding: int
 ) -> None:
-    for name, value in (("_MOST_QUEUED", 10), ("_FEW_QUEUED", 5), ("_MOST_POLLED", 4)):
-        monkeypatch.setattr(loop_module, name, value)
+    monkeypatch.setattr(pauses, name, limit)
+    monkeypatch.setattr(loop_module, "_MOST_POLLED", 4)
     FAULTS.clear()
     log, of, wall = new_log(), application(tmp_path, max_task_idle="1s", commit_interval="0ms"), 0
-    produce(log, "a", [("k", str(number), number) for number in range(40)])
+    # A batch of the log has four of them.
+    for number in range(40):
+        produce(log, "a", [("k", f"{number}{' ' * padding}", number)])
     with looping(of, log, {TASK: INPUTS}, lambda: wall) as loop:
         turn_until(loop, lambda: loop.open_tasks == 1)
         for _ in range(100):

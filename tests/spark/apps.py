@@ -39,13 +39,13 @@ class Count(Processor):
         self.context.forward(record.with_value(str(count)))
 
 
-def count(supplier: Any = Count, **options: Any) -> Topology:
+def count(supplier: Any = Count, source: str = "in", sink: str = "out", **options: Any) -> Topology:
     return (
         Topology()
-        .add_source("in", "in")
+        .add_source("in", source)
         .add_processor("count", supplier, "in", stores=["counts"], **options)
         .add_store(key_value_store("counts", key_serde="str"))
-        .add_sink("out", "out", "count")
+        .add_sink("out", sink, "count")
     )
 
 

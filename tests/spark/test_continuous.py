@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from penstock import ProcessingError
 from penstock.plugins.runtime.application.heartbeat_topic import heartbeat_topic
+from penstock.plugins.spark import beats
 
 from ..waiting import wait_until
 from . import apps
@@ -40,6 +42,11 @@ def test_hosts_work_between_batches_and_a_killed_one_is_replaced(tmp_path: Path,
             for sent in range(1, 11):
                 put(surroundings, KEYS)
                 run.wait(lambda: counted(surroundings) == 100 + sent * KEYS, "records between two batches")  # noqa: B023
+            # Progress comes from heartbeats.
+            run.wait(lambda: run.news[-1].records_in == 300, "progress between two batches")
+            last = run.news[-1]
+            assert last.tasks == 4 and last.records_per_second > 0 and last.records_out_per_second > 0
+            assert sum(each.records_in for news in run.news for each in news.reports) == 300
             run.wait(lambda: len(hosts(application.id)) == 2, "two hosts")
             victim = hosts(application.id)[0]
             victim.kill()
@@ -61,6 +68,34 @@ def test_hosts_work_between_batches_and_a_killed_one_is_replaced(tmp_path: Path,
             run.wait(lambda: counted(surroundings) == 500 + KEYS, "batches after the continuous mode")
             run.stop()
         assert heartbeat_topic(application.id) in surroundings.log.topics()
+
+
+def test_a_host_whose_tasks_are_stuck_is_replaced(
+    tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(beats, "STUCK_SECONDS", 2.0)
+    flag = tmp_path / "flag"
+    with Surroundings(tmp_path / "data") as surroundings:
+        surroundings.create(**{"in": 4, "out": 2})
+        topology = apps.count(partial(apps.LingersOnce, str(flag)))
+        # Slots wait for no core of Spark's: there are more than it has.
+        application = surroundings.application(fresh("stuck"), topology, commit_interval="10ms", parallelism=4)
+        put(surroundings, 100)
+        with running(application, spark, "continuous") as run:
+            run.wait(lambda: counted(surroundings) == 100, "the first records")
+            run.wait(lambda: len(hosts(application.id)) == 4, "a host for each slot")
+            surroundings.put("in", [("k0", "linger", 1)])
+            run.wait(flag.exists, "the record that takes for ever")
+            victim = psutil.Process(int(flag.read_text()))
+            put(surroundings, 100)
+            run.wait(lambda: counted(surroundings) >= 150, "the tasks of other slots")
+            run.wait(lambda: counted(surroundings) == 201, "the successor of the stuck host")
+            summary = run.stop()
+        assert summary.workers_lost == 1 and summary.lag == 0 and not psutil.pid_exists(victim.pid)
+        for key, found in surroundings.values_by_key("out").items():
+            assert found == [str(number) for number in range(1, len(found) + 1)], key
+        [said] = [each.getMessage() for each in caplog.records if "no turn" in each.getMessage()]
+        assert "(task 0_" in said and "node 'count', in LingersOnce.process (apps.py, line " in said
 
 
 def test_a_task_that_fails_ends_the_run_with_its_error(tmp_path: Path, spark: Any) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from penstock import Application, ProcessingError, Topology
 from penstock.plugins.runtime.temporary import remove_abandoned
-from penstock.plugins.spark import RunSummary, query, run
+from penstock.plugins.spark import RunProgress, RunSummary, query, run
 
 from ..crash.driver import is_alive
 from ..waiting import wait_until
@@ -67,12 +67,16 @@ class Run:
         self._stop = threading.Event()
         self._summaries: list[RunSummary] = []
         self.error: BaseException | None = None
+        self.news: list[RunProgress] = []
         self._thread = threading.Thread(target=self._run, args=(spark,))
         self._thread.start()
 
     def _run(self, spark: Any) -> None:
         try:
-            self._summaries.append(run(self.application, self.trigger, session=spark, stop=self._stop))
+            on_progress = self.news.append
+            self._summaries.append(
+                run(self.application, self.trigger, session=spark, stop=self._stop, on_progress=on_progress)
+            )
         except BaseException as error:
             self.error = error
 

@@ -125,9 +125,13 @@ def test_hosts_without_heartbeats_are_suspects() -> None:
     assert watch.after(0.6) == {"1": SILENT}
     watch.send(0)
     assert watch.after(0.6) is None  # it was just said
+    assert watch.after(6) is None  # the batch that was asked for may still run
+    watch.beats.note_batch()
     watch.send(0)
     watch.send(1)
     assert watch.after(6) is None
+    watch.send(0)
+    assert watch.after(MISSING_SECONDS + 0.6) == {"1": SILENT}
 
 
 def test_a_host_whose_tasks_make_no_turn_is_a_suspect() -> None:
@@ -135,4 +139,6 @@ def test_a_host_whose_tasks_make_no_turn_is_a_suspect() -> None:
     watch.beats.note_batch()
     watch.send(0, stuck=STUCK_SECONDS - 1)
     watch.send(1, stuck=STUCK_SECONDS + 1)
-    assert watch.after(1) == {"1": STUCK}
+    assert watch.after(1) == {"1": f"{STUCK} 0"}
+    watch.beats.note_batch()
+    assert watch.after(1) is None  # that heartbeat may be of a host that was replaced

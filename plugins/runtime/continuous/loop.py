@@ -23,14 +23,13 @@ from ..following import open_follower
 from ..opening import KnownCommit
 from ..process_resources import ProcessResources
 from ..report import TaskReport
+from .pauses import Pauses
 from .upkeeps import Upkeeps
 from .worker import ContinuousWorker
 
 _MOST_POLLED = 4_000
 _CHUNK = 2_000
 """Records that one task processes before the next task gets its turn."""
-_MOST_QUEUED, _FEW_QUEUED = 100_000, 20_000
-"""An input with more records that wait is not read on, until it has fewer."""
 _LONGEST_WAIT, _SHORT_WAIT, _STALLED_WAIT = 0.05, 0.001, 0.01
 _GLOBALS_SECONDS = 0.1
 _CLEAN_UP_SECONDS = 60.0
@@ -77,9 +76,11 @@ class TaskLoop:
         self._preparing: dict[str, Future[None]] = {}
         self._writing: dict[str, Future[None]] = {}
         self._busy: dict[str, ContinuousWorker] = {}
-        self._paused: set[TopicPartition] = set()
+        self._pauses = Pauses(self._follower)
         self._has_more = self._stalled = False
         self._failures: list[Failed] = []
+        self.current = ""
+        """The task whose processors or stores the loop's thread calls now."""
         self._globals_at = 0.0 if application.program.global_stores else inf
         self._has_globals = not application.program.global_stores
         self._has_checked_interval = False
@@ -114,6 +115,11 @@ class TaskLoop:
         """How many tasks are open."""
         return sum(task.is_open for task in self._tasks.values())
 
+    def restored(self) -> int:
+        """Return how many changes have been restored for the task that is being opened; any thread may call it."""
+        task = self._tasks.get(self.current)
+        return 0 if task is None else task.restored()
+
     # ------------------------------------------------------------------ a turn
 
     def turn(self, longest_wait: float = _LONGEST_WAIT) -> int:
@@ -141,7 +147,7 @@ class TaskLoop:
         now, clock_ms = perf_counter(), self._clock()
         wait = _STALLED_WAIT if self._stalled else _LONGEST_WAIT
         for name, task in self._tasks.items():
-            tick = task.next_tick()
+            tick = task.tick_at(clock_ms)
             if tick is not None:
                 wait = min(wait, (tick - clock_ms) / 1000)
             wait = min(wait, task.commit_due() - now)
@@ -165,9 +171,7 @@ class TaskLoop:
                 continue
             task.feed(batch)
             self._busy[name] = task
-            if len(batch) and task.queued(partition) > _MOST_QUEUED:
-                self._paused.add(partition)
-                self._follower.pause([partition])
+            self._pauses.note(partition, batch, task.queued(partition))
 
     def _go_on(self, partition: TopicPartition, error: LogError) -> None:
         """Follow a partition from where `offset_out_of_range` says; after any other error close its task."""
@@ -183,7 +187,7 @@ class TaskLoop:
     def _work(self, clock_ms: int) -> int:
         """Let tasks process that have records, or whose punctuators are due."""
         for name, task in self._tasks.items():
-            tick = task.next_tick()
+            tick = task.tick_at(clock_ms)
             if tick is not None and tick <= clock_ms:
                 self._busy[name] = task
         total = 0
@@ -195,6 +199,7 @@ class TaskLoop:
                 continue
             if task.rests:
                 continue
+            self.current = name
             try:
                 done = task.work(ends, clock_ms, _CHUNK)
             except BaseException as error:
@@ -207,15 +212,9 @@ class TaskLoop:
                 self._has_more = True
             else:
                 self._stalled = True
-        if self._paused:
-            self._resume()
+        self.current = ""
+        self._pauses.end(lambda each: self._tasks[self._names[each]].queued(each))
         return total
-
-    def _resume(self) -> None:
-        free = [each for each in self._paused if self._tasks[self._names[each]].queued(each) < _FEW_QUEUED]
-        if free:
-            self._paused.difference_update(free)
-            self._follower.resume(free)
 
     def _update_globals(self, clock_ms: int) -> None:
         now = perf_counter()
@@ -241,11 +240,14 @@ class TaskLoop:
                 self._begin_commit(name, task)
 
     def _begin_commit(self, name: str, task: ContinuousWorker) -> None:
+        self.current = name
         try:
             pending = task.begin_commit()
         except BaseException as error:
             self._fail(name, error)
             return
+        finally:
+            self.current = ""
         if pending is not None:
             self._writing[name] = self._threads.submit(pending.write)
 
@@ -283,6 +285,7 @@ class TaskLoop:
 
     def _open(self, name: str, prepared: Future[None], clock_ms: int) -> None:
         task = self._tasks[name]
+        self.current = name
         try:
             prepared.result()
             positions = task.open(clock_ms, self._known.get(name))
@@ -293,6 +296,8 @@ class TaskLoop:
         except BaseException as error:
             self._fail(name, error)
             return
+        finally:
+            self.current = ""
         self._busy[name] = task
 
     # ------------------------------------------------------------------ failures
@@ -304,7 +309,7 @@ class TaskLoop:
         if (written := self._writing.pop(name, None)) is not None:
             written.exception()  # the committer cannot be closed in the middle; what came of it is read from the log
         self._busy.pop(name, None)
-        self._paused.difference_update(partitions)
+        self._pauses.forget(partitions)
         self._follower.remove(partitions)
         now = perf_counter()
         if task.abandon_after(error):

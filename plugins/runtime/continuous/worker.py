@@ -61,6 +61,7 @@ class ContinuousWorker(LoggedTask):
         self._is_dirty = self._has_moved = False
         self._committed_at = -inf
         self._pending: PendingCommit | None = None
+        self._clock_ms = self._odd_ms = 0
         self._upkeep: Upkeep | None = None
 
     # ------------------------------------------------------------------ opening
@@ -74,6 +75,7 @@ class ContinuousWorker(LoggedTask):
         self._inputs.check_ends(task, commit)
         self._upkeep = Upkeep(state, committer, self._grace, self._resources.now_ms)
         self._phases.add("restore", since)
+        self._clock_ms = clock_ms
         self._records_before, self._decoded_before = 0, 0.0
         self._has_news, self._is_dirty, self._has_moved, self._pending = True, False, False, None
         return task.inputs.fetched()
@@ -112,7 +114,8 @@ class ContinuousWorker(LoggedTask):
         task, committer, phases = self.task, self._committer, self._phases
         assert task is not None and committer is not None
         since = perf_counter()
-        task.plan(ends, clock_ms)
+        passed, self._clock_ms = clock_ms - self._clock_ms, clock_ms
+        task.plan(ends, clock_ms if clock_ms >= task.wall_clock else self._time_ahead(passed))
         done = task.process(limit)
         tick = task.next_wall_clock_punctuation()
         if tick is not None and tick <= task.wall_clock and task.punctuate_wall_clock():
@@ -124,6 +127,26 @@ class ContinuousWorker(LoggedTask):
             self._produced += self._send(task.take_outputs(), phases)
             self._is_dirty = True
         return done
+
+    def _time_ahead(self, passed: int) -> int:
+        """Return the time (ms) of a task whose clock is ahead of the machine's, which was set back.
+
+        Its clock never goes back, and schedules must not rest until the machine's has caught up: it goes half as fast.
+        """
+        assert self.task is not None
+        half, self._odd_ms = divmod(max(0, passed) + self._odd_ms, 2)
+        return self.task.wall_clock + half
+
+    def tick_at(self, clock_ms: int) -> int | None:
+        """Return when (ms, by the machine's clock) the next wall-clock punctuator is due; None if there is none.
+
+        `clock_ms` is the time of that clock now.
+        """
+        tick = self.next_tick()
+        if tick is None or self.task is None or clock_ms >= self.task.wall_clock:
+            return tick
+        self._clock_ms = min(self._clock_ms, clock_ms)
+        return self._clock_ms + max(0, 2 * (tick - self.task.wall_clock) - self._odd_ms)
 
     def queued(self, partition: TopicPartition) -> int:
         """Return how many records of an input wait to be processed."""
