@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import secrets
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -50,7 +51,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _OBSERVED = "penstock"
-_MOST_FENCED_BATCHES = 3
+_MOST_FENCES = 3
+"""How often a task may be taken over without a report in between."""
 _TAKEN_OVER = (FencedError.__name__, StaleStoreError.__name__)
 """Errors of an attempt whose task another attempt has taken over, in the log or in the local store."""
 
@@ -124,7 +126,7 @@ class ApplicationQuery:
         self._last_batch = -1
         self._has_stopped = False
         self._last_progress = ""
-        self._fenced_batches = 0
+        self._fenced: Counter[str] = Counter()
         self.slots = Slots(slots(prepared.tasks(), self.parallelism))
         self._layout = Layout(secrets.token_hex(8), self.parallelism, claims.WAIT_SECONDS)
         self.placement = SlotPlacement(session, Claims(log, application.id, self._layout), self.parallelism, late)
@@ -294,7 +296,7 @@ class ApplicationQuery:
                 self._beats.note_batch()
         if batches:
             self._set_slots()
-        return batches, self._judge(failures, bool(batches))
+        return batches, self._judge(failures, batches)
 
     def _batch(
         self, number: int | None, seconds: float, messages: Sequence[SlotMessage], failures: list[TaskFailure]
@@ -312,14 +314,14 @@ class ApplicationQuery:
         return Batch(number, seconds, reports, tuple(self.slots.hosts.values()))
 
     def _collect_beats(self, beats: Beats) -> tuple[list[Batch], PenstockError | None]:
-        """Take the hosts' heartbeats, and ask for a batch where one is missing."""
+        """Take the hosts' heartbeats; ask for a batch where one is missing, or a task was taken over."""
         messages, seconds = beats.poll(), beats.since_last
         failures: list[TaskFailure] = []
         batches = [self._batch(None, seconds, messages, failures)] if messages else []
         suspects = beats.suspects(range(self.parallelism))
-        if suspects is not None:
-            self.set_control(renewal=self._control.renewal + 1, suspects=suspects)
-        return batches, self._judge(failures, any(batch.reports for batch in batches))
+        if suspects is not None or failures:
+            self.set_control(renewal=self._control.renewal + 1, suspects=suspects or {})
+        return batches, self._judge(failures, batches)
 
     def _set_slots(self) -> None:
         """Let the source plan for the present owners; the tasks of a slot without one are opened again."""
@@ -338,22 +340,23 @@ class ApplicationQuery:
             found.insert(0, json.loads(events[index].json()))
         return found
 
-    def _judge(self, failures: list[TaskFailure], has_batches: bool) -> PenstockError | None:
+    def _judge(self, failures: list[TaskFailure], batches: list[Batch]) -> PenstockError | None:
         """Return the error that ends the run, if there is one.
 
-        The first fence is not an error: an attempt that Spark had given up was still at work. The next batch starts
-        from the log's commit.
+        The first fences of a task are no errors: an attempt that Spark had given up was still at work. The next batch
+        starts from the log's commit.
         """
         for failure in failures:
             if failure.kind not in _TAKEN_OVER:
                 return failure.error()
+        for report in (each for batch in batches for each in batch.reports):
+            self._fenced.pop(report.task_id, None)
+        for failure in failures:
+            self._fenced[failure.task_id] += 1
+            if self._fenced[failure.task_id] >= _MOST_FENCES:
+                return failure.error()
         if failures:
-            self._fenced_batches += 1
-            if self._fenced_batches >= _MOST_FENCED_BATCHES:
-                return failures[0].error()
             _log.warning("%s; the next batch takes it up again", failures[0].message)
-        elif has_batches:
-            self._fenced_batches = 0
         return None
 
 

@@ -8,7 +8,7 @@ import logging
 import sys
 from pathlib import Path
 
-from .runner import Result, TestDriver, by_family, check, check_description, load, table
+from .runner import Case, Result, TestDriver, by_family, check, check_description, load, shortened, table
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -26,8 +26,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--mode", choices=("batch", "continuous"), default="batch", help="how tasks run on Spark (batch)"
     )
+    parser.add_argument("--sample", type=int, metavar="N", help="only N cases of each family, spread over it")
+    parser.add_argument(
+        "--ops", type=int, metavar="N", help="only the first N inputs of each case; the test driver must pass all of it"
+    )
     parser.add_argument("--descriptions", action="store_true", help="compare describe() instead of running")
     given = parser.parse_args(arguments)
+    for option in ("sample", "ops"):
+        if (number := getattr(given, option)) is not None and number < 1:
+            parser.error(f"--{option} {number}: expected a number from 1 on")
     if not given.directory.is_dir():
         parser.error(f"{given.directory} is not a folder")
     logging.getLogger("penstock").setLevel(logging.ERROR)
@@ -42,11 +49,17 @@ def main(arguments: list[str] | None = None) -> int:
         results = [check_description(entry) for entry in chosen]
     else:
         chosen = [case for case in cases if wanted(case["family"], case["topology"])]
-        if given.driver != "ttd":
-            from .spark_driver import for_kafka, spark_drivers
+        if given.sample is not None:
+            chosen = sample(chosen, given.sample)
+        if given.driver == "kafka":
+            from .spark_driver import for_kafka
 
-            if given.driver == "kafka":
-                chosen = [for_kafka(case) for case in chosen]
+            chosen = [for_kafka(case) for case in chosen]
+        if given.ops is not None:
+            chosen = [shortened(case, given.ops) for case in chosen]
+        if given.driver != "ttd":
+            from .spark_driver import spark_drivers
+
             is_continuous = given.mode == "continuous"
             with spark_drivers(on_kafka=given.driver == "kafka", is_continuous=is_continuous) as make_driver:
                 results = [check(case, make_driver) for case in chosen]
@@ -55,8 +68,30 @@ def main(arguments: list[str] | None = None) -> int:
     if not results:
         print(f"no case in {given.directory} fits", file=sys.stderr)
         return 2
+    print(described(given))
     print_results(results)
     return 1 if any(result.difference for result in results) else 0
+
+
+def sample(cases: list[Case], count: int) -> list[Case]:
+    """Return at most `count` cases of each family, at equal distances."""
+    families: dict[str, list[Case]] = {}
+    for case in cases:
+        families.setdefault(case["family"], []).append(case)
+    return [
+        members[number * len(members) // min(count, len(members))]
+        for members in families.values()
+        for number in range(min(count, len(members)))
+    ]
+
+
+def described(given: argparse.Namespace) -> str:
+    """Return what was run."""
+    where = {"ttd": "in the test driver", "spark": "on Spark with the local log", "kafka": "on Spark with Kafka"}
+    mode = "" if given.driver == "ttd" else f", mode {given.mode}"
+    most = "" if given.sample is None else f", at most {given.sample} cases of a family"
+    first = "" if given.ops is None else f", the first {given.ops} inputs of each"
+    return f"{where[given.driver]}{mode}{most}{first}"
 
 
 def print_results(results: list[Result]) -> None:

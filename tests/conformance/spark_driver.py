@@ -20,7 +20,7 @@ from penstock.program.serdes import resolve_serde
 from penstock.record import OutputBatch, TopicPartition
 from penstock.store import StateStore
 
-from .runner import Case, application_of, headers_of, output_of
+from .runner import Case, application_of, changed, headers_of, output_of
 
 
 @contextmanager
@@ -35,11 +35,11 @@ def spark_drivers(
         yield lambda case: SparkCaseDriver(case, session, broker, is_continuous)
 
 
-def for_kafka(part: Any) -> Any:
-    """Return a case, or a part of one, with 1 in place of each timestamp of 0, which Kafka's client does not send."""
-    if isinstance(part, dict):
-        return {name: 1 if name == "ts" and each == 0 else for_kafka(each) for name, each in part.items()}
-    return [for_kafka(each) for each in part] if isinstance(part, list) else part
+def for_kafka(case: Case) -> Case:
+    """Return a case with 1 in place of each timestamp of 0, which Kafka's client does not send."""
+    if not any(op.get("ts") == 0 for op in case["inputs"]):
+        return case
+    return changed(case, [{**op, "ts": op["ts"] or 1} if "ts" in op else op for op in case["inputs"]], "1 for time 0")
 
 
 class SparkCaseDriver:

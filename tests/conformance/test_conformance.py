@@ -13,7 +13,7 @@ import pytest
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from .differences import KINDS, LISTED, explained
-from .runner import BUILDERS, Case, TestDriver, check, check_description, difference, load, play, table
+from .runner import BUILDERS, Case, TestDriver, check, check_description, difference, load, play, shortened, table
 
 VECTORS = Path(__file__).parent / "vectors"
 CASES, DESCRIPTIONS = load(VECTORS)
@@ -46,17 +46,6 @@ def test_every_topology_has_a_case() -> None:
     assert {case["topology"] for case in CASES} == set(BUILDERS)
 
 
-def shortened(case: Case, ops: int = OPS_ON_SPARK) -> Case:
-    """Return a case cut after a few ops, with what the test driver (which passes all of it) answers as what is
-    expected."""
-    cut: Case = {**case, "inputs": case["inputs"][:ops]}
-    driver = TestDriver(cut)
-    cut["expected"] = play(cut, driver)
-    driver.close()
-    cut["expected"]["outputs"] = [each for each in case["expected"]["outputs"] if each["op"] < ops]
-    return cut
-
-
 FIRST_OF_EACH = list({case["family"]: case for case in reversed(CASES)}.values())
 """Of each family, its first case; `python -m tests.conformance DIR --driver spark` runs all."""
 
@@ -65,7 +54,7 @@ FIRST_OF_EACH = list({case["family"]: case for case in reversed(CASES)}.values()
 def test_sample_on_spark(case: Case, spark: Any) -> None:
     from .spark_driver import SparkCaseDriver
 
-    cut = shortened(case)
+    cut = shortened(case, OPS_ON_SPARK)
     driver = SparkCaseDriver(cut, spark)
     try:
         assert difference(cut, play(cut, driver)) == ""

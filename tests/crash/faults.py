@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from .harness import Harness
 
 LEASE_SECONDS = 15
+HOST_LEASE_SECONDS = 60
+"""The lease of a task host in continuous mode."""
 END_SECONDS = 240.0
 """How long something that must end by itself may take, on a machine that has much else to do."""
 
@@ -314,6 +316,56 @@ def _halt(harness: Harness, strike: Strike) -> tuple[list[psutil.Process], str]:
     return found, f"at {call} in sub-topology {subtopology}"
 
 
+def rival(harness: Harness, strike: Strike) -> str | None:
+    """Halt the driver, Spark and its workers, but not the task hosts, and have a successor start on another host.
+
+    In continuous mode the first hosts go on for as long as their lease. Wake the driver once the successor works.
+    """
+    driver = harness.driver
+    old, working = driver.processes(), {each.pid for each in driver.hosts()}
+    driver.expect_end()
+    halted = [each for each in old if each.pid not in working]
+    send(halted, signal.SIGSTOP)
+    harness.start_elsewhere(strike)
+    harness.wait_for(lambda: bool(driver.hosts()), "the task hosts of the successor of a frozen driver", feeding=True)
+    harness.wait_for_outputs(2_000, "work of the successor of a frozen driver beside the first hosts")
+    answering = driver.starts
+    time.sleep(strike.freeze_seconds)
+    if driver.starts != answering or driver.is_down:
+        harness.fail(f"the successor ended beside the first hosts: {driver.said()[-1500:]}")
+    send(halted, signal.SIGCONT)
+    harness.must_end(old, "after waking up with a successor at work")
+    return f"{len(halted)} processes, and {len(working)} hosts went on"
+
+
+def outlive_lease(harness: Harness, strike: Strike) -> str | None:
+    """Halt the driver, Spark and its workers for longer than the lease of the task hosts, which must end."""
+    driver = harness.driver
+    hosts = driver.hosts()
+    pids = {each.pid for each in hosts}
+    halted = [each for each in driver.processes() if each.pid not in pids]
+    send(halted, signal.SIGSTOP)
+    try:
+        if left := wait_for_end(hosts, HOST_LEASE_SECONDS + 30):
+            harness.problems.append(f"{len(left)} task hosts outlived their lease")
+    finally:
+        send(halted, signal.SIGCONT)
+    return f"{len(hosts)} hosts ended"
+
+
+def freeze_past_lease(harness: Harness, strike: Strike) -> str | None:
+    """Halt all task hosts and workers for longer than the hosts' lease, so that nobody replaces them before they
+    wake."""
+    driver = harness.driver
+    halted = [*driver.hosts(), *driver.workers()]
+    send(halted, signal.SIGSTOP)
+    try:
+        time.sleep(HOST_LEASE_SECONDS + 5)
+    finally:
+        send(halted, signal.SIGCONT)
+    return f"{len(halted)} processes"
+
+
 # ---------------------------------------------------------------------- helpers
 
 
@@ -373,22 +425,29 @@ FAULTS: dict[str, Fault] = {
     "freeze broker": freeze_broker,
     "take over": take_over,
     "zombies": zombies,
+    "rival": rival,
+    "outlive lease": outlive_lease,
+    "freeze past lease": freeze_past_lease,
     "lose offsets": lose_offsets,
 }
 """All faults by name; each returns what it did, None when there was nothing to do it to."""
 NEEDS_WORKERS = ("kill worker", "kill workers", "kill daemon", "freeze worker", "freeze workers")
 NEEDS_HOSTS = (
     "kill host", "kill hosts", "freeze host", "freeze hosts", "stuck host", "second hosts", "cleaned places", "zombies",
+    "rival", "outlive lease", "freeze past lease",
 )  # fmt: skip
 
 
-def kinds(log: str) -> list[str]:
-    """Return the faults that apply to a log, unless others are named.
+def kinds(log: str, mode: str) -> list[str]:
+    """Return the faults that apply to a log and a mode, unless others are named.
 
     Lost offsets are left to those who ask for them: what is processed again because of them is judged less strictly. On
-    the local log, a host that is frozen for good may be the one writer: the others give up before it is killed.
+    the local log, a host that is frozen for good may be the one writer: the others give up before it is killed; and a
+    driver that is frozen keeps its lease.
     """
     left_out = {"lose offsets"}
     if log != "kafka":
-        left_out |= {"kill broker", "freeze broker", "take over", "stuck host"}
+        left_out |= {"kill broker", "freeze broker", "take over", "stuck host", "rival", "freeze past lease"}
+    if mode != "continuous":
+        left_out |= {"outlive lease", "freeze past lease"}
     return [kind for kind in FAULTS if kind not in left_out]

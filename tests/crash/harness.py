@@ -47,7 +47,7 @@ class Options:
 
     def kinds(self) -> list[str]:
         """Return the faults to choose from."""
-        return list(self.faults) or kinds(self.log)
+        return list(self.faults) or kinds(self.log, self.mode)
 
 
 @dataclass

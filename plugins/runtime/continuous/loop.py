@@ -34,18 +34,16 @@ _LONGEST_WAIT, _SHORT_WAIT, _STALLED_WAIT = 0.05, 0.001, 0.01
 _GLOBALS_SECONDS = 0.1
 _CLEAN_UP_SECONDS = 60.0
 _THREADS = 16
-_FENCED_SECONDS = 1.0
 
 _log = logging.getLogger("penstock.worker")
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A task that ended with an error. It stays closed, unless `is_opened_again`."""
+    """A task that ended with an error. It stays closed; after a FencedError until it is to run again."""
 
     task_id: str
     error: BaseException
-    is_opened_again: bool = False
 
 
 class TaskLoop:
@@ -73,6 +71,7 @@ class TaskLoop:
         self._tasks: dict[str, ContinuousWorker] = {}
         self._names: dict[TopicPartition, str] = {}
         self._open_at: dict[str, float] = {}
+        self._fenced: set[str] = set()
         self._preparing: dict[str, Future[None]] = {}
         self._writing: dict[str, Future[None]] = {}
         self._busy: dict[str, ContinuousWorker] = {}
@@ -91,12 +90,18 @@ class TaskLoop:
     # ------------------------------------------------------------------ which tasks
 
     def run(self, names: Iterable[str], known: Mapping[str, KnownCommit]) -> None:
-        """Run these tasks from now on, too. `known`: commits that the log must have."""
+        """Run these tasks from now on, too; those again that another process took over.
+
+        `known`: commits that the log must have.
+        """
         self._known.update(known)
         for name in names:
             if name not in self._tasks:
                 self._tasks[name] = self._make(name)
-                self._open_at[name] = 0.0
+            elif name not in self._fenced:
+                continue
+            self._fenced.discard(name)
+            self._open_at[name] = 0.0
 
     def _make(self, name: str) -> ContinuousWorker:
         partitions = self._partitions[name]
@@ -317,9 +322,9 @@ class TaskLoop:
         elif isinstance(error, RetryRequested):
             self._open_at[name] = now + error.delay_ms / 1000
         elif isinstance(error, FencedError):
-            # Another process may have taken it over for good: then opening it here would only disturb that.
-            self._open_at[name] = now + _FENCED_SECONDS
-            self._failures.append(Failed(name, error, is_opened_again=True))
+            # The driver may be frozen, and its successor's hosts run the task: opening it here would take it from them.
+            self._fenced.add(name)
+            self._failures.append(Failed(name, error))
         elif isinstance(error, Exception):
             self._failures.append(Failed(name, error))
         else:
