@@ -320,7 +320,9 @@ class ApplicationQuery:
         batches = [self._batch(None, seconds, messages, failures)] if messages else []
         suspects = beats.suspects(range(self.parallelism))
         if suspects is not None or failures:
-            self.set_control(renewal=self._control.renewal + 1, suspects=suspects or {})
+            # Suspicions of which the planner has not read yet stay.
+            suspects = self._control.suspects if suspects is None else suspects
+            self.set_control(renewal=self._control.renewal + 1, suspects=suspects)
         return batches, self._judge(failures, batches)
 
     def _set_slots(self) -> None:
