@@ -321,8 +321,8 @@ class ApplicationQuery:
         suspects = beats.suspects(range(self.parallelism))
         if suspects is not None or failures:
             # Suspicions of which the planner has not read yet stay.
-            suspects = self._control.suspects if suspects is None else suspects
-            self.set_control(renewal=self._control.renewal + 1, suspects=suspects)
+            kept = self._control.suspects if suspects is None else suspects
+            self.set_control(renewal=self._control.renewal + 1, suspects=kept)
         return batches, self._judge(failures, batches)
 
     def _set_slots(self) -> None:
