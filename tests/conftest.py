@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -53,6 +54,14 @@ def spark() -> Iterator[Any]:
     session = make_session("local[2]")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def runs_here(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the command `penstock run` of this process use its session: it would start a JVM for each application."""
+    from penstock.plugins import spark as runtime
+
+    monkeypatch.setattr(runtime, "run", partial(runtime.run, session=spark))
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,8 @@ page.
 
 In every page, blocks of ```python run in order in one namespace; one that begins with `# NAME.py` is written to that
 file, too. Blocks of ```console are typed: each line after `$ ` is a command, what follows is what it prints (`...`
-stands for anything). Everything of a page happens in one fresh directory.
+stands for anything). Everything of a page happens in one fresh directory. `penstock run` runs in this process and its
+Spark session, but in README.md, where it is what it is for a user.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import importlib
 import inspect
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,11 +24,13 @@ from types import ModuleType
 
 import click
 import pytest
+from click.testing import CliRunner
 
 import penstock
 import penstock.errors
 import penstock.plugins.dsl
 from penstock.hooks import KINDS, Hooks
+from penstock.plugins.cli.group import penstock as program
 from penstock.settings.settings import Settings
 
 ROOT = Path(__file__).parent.parent
@@ -45,10 +49,16 @@ FOLDERS = {
 }
 
 
+def runs_here(page: Path) -> bool:
+    return page.name != "README.md" and re.search(r"^\$ penstock run", page.read_text(), re.MULTILINE) is not None
+
+
 def marked(page: Path) -> object:
     """A page whose commands start Spark runs with the other tests that do."""
     starts_spark = re.search(r"^\$ (penstock run|python run_)", page.read_text(), re.MULTILINE)
     marks = [pytest.mark.spark] if starts_spark else []
+    if runs_here(page):
+        marks.append(pytest.mark.xdist_group("spark"))
     return pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
 
 
@@ -56,6 +66,10 @@ def marked(page: Path) -> object:
 def no_modules_left(tmp_path: Path) -> Iterator[None]:
     """Forget what a page imports from its own directory: another test of this process has modules of these names."""
     yield
+    forget_modules(tmp_path)
+
+
+def forget_modules(tmp_path: Path) -> None:
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
             del sys.modules[name]
@@ -63,7 +77,11 @@ def no_modules_left(tmp_path: Path) -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_modules_left")
 @pytest.mark.parametrize("page", [marked(page) for page in PAGES if BLOCK.search(page.read_text())])
-def test_every_example_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_example_of_a_page_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    if runs_here(page):
+        request.getfixturevalue("runs_here")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     module = ModuleType("__main__")  # processors and tests of a page look up their module
@@ -75,7 +93,7 @@ def test_every_example_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: p
         kind, block = match.groups()
         where = f"{page.relative_to(ROOT)}:{text[: match.start(2)].count(chr(10)) + 1}"
         if kind == "console":
-            type_commands(block, tmp_path, where)
+            type_commands(block, tmp_path, where, runs_here(page))
             continue
         name = re.match(r"# (\S+\.py)\n", block)
         if name:
@@ -84,7 +102,7 @@ def test_every_example_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: p
         exec(compile("\n" * line + block, str(page), "exec"), namespace)
 
 
-def type_commands(block: str, directory: Path, where: str) -> None:
+def type_commands(block: str, directory: Path, where: str, runs_here: bool) -> None:
     """Run the commands of a console block and compare what they print."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
@@ -92,6 +110,11 @@ def type_commands(block: str, directory: Path, where: str) -> None:
         while command.endswith("\\"):
             more, _, expected = expected.partition("\n")
             command = command[:-1] + more.removeprefix(">")
+        if runs_here and command.startswith("penstock run"):
+            forget_modules(directory)
+            result = CliRunner().invoke(program, shlex.split(command)[1:])
+            assert (result.exit_code, result.stdout) == (0, expected), f"{where}: {command}\n{result.output}"
+            continue
         done = subprocess.run(
             ["bash", "-c", command],
             check=False,
@@ -215,8 +238,6 @@ def commands(group: click.Group, path: str) -> list[tuple[str, click.Command]]:
 
 
 def test_every_command_and_option_is_documented() -> None:
-    from penstock.plugins.cli.group import penstock as program
-
     page = DOCS / "cli.md"
     for path, command in commands(program, "penstock"):
         text = section(page, f"`{path}`")

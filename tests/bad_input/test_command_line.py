@@ -32,14 +32,19 @@ Command = Callable[..., str]
 
 @pytest.fixture
 def shop(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
-    """`world`, with a module `shop` that runs it, and the terminal in its directory."""
+    """`world`, with the terminal in its directory."""
+    go_to(world, monkeypatch)
+    return world
+
+
+def go_to(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the terminal in the directory of a world, with a module `shop` that runs it."""
     (world.directory / "shop.py").write_text(SHOP)
     monkeypatch.chdir(world.directory)
     monkeypatch.setattr(sys, "path", [str(world.directory), *sys.path])
     monkeypatch.delitem(sys.modules, "shop", raising=False)
     for name in ("PENSTOCK_LOG", "PENSTOCK_DATA_DIR", "PENSTOCK_DEBUG"):
         monkeypatch.delenv(name, raising=False)
-    return world
 
 
 def run_here(*arguments: str, code: int, target: str = "shop:application") -> str:
@@ -210,13 +215,13 @@ def test_a_log_that_is_read_only(shop: World, undisturbed: Contents) -> None:
 # ---------------------------------------------------------------- on Spark
 
 
-@pytest.mark.spark
+@pytest.mark.usefixtures("runs_here")
 def test_what_fails_in_a_worker_is_one_message_and_nothing_is_lost(
-    make_world: MakeWorld, undisturbed: Contents
+    make_world: MakeWorld, undisturbed: Contents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a host without a copy of the state, a changelog with a file too few; then, with the file, a poison record."""
     world = make_world()
-    (world.directory / "shop.py").write_text(SHOP)
+    go_to(world, monkeypatch)
     world.produce("orders", *((key, value, time) for time, (key, value) in enumerate(ORDERS[:3])))
     world.run()
     world.forget_state()
@@ -226,7 +231,7 @@ def test_what_fails_in_a_worker_is_one_message_and_nothing_is_lost(
     aside = delta.rename(world.directory / delta.name)
 
     says(
-        error(run_in_a_process(world, "--master", "local[2]", "--quiet", code=1)),
+        error(run_here("--quiet", code=1)),
         f"Error: application 'shop', task 0_0: changelog at {world.changelog}/shop/0_0: no way to version ",
         "the file with the delta of 0000000000",
         "Bring the file back from a backup",

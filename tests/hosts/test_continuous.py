@@ -86,7 +86,7 @@ def test_tasks_work_between_renewals_and_heartbeats_tell_of_it(tmp_path: Path) -
         wait_until(lambda: reported() == 2, "their report", 30)
         opened = {result.task_id for beat in beats for result in beat.results if result.report.opened == "first"}  # type: ignore[union-attr]
         assert opened == {"0_0", "0_1"}
-        assert beats[-1].host is not None and beats[-1].stuck_seconds < 1
+        assert beats[-1].host is not None and beats[-1].stuck_seconds < 10
 
 
 def test_a_stop_commits_and_closes(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def keeps_nothing(doing: Callable[[], None], error: type[PenstockError], times: 
     assert len(kept) == times + 2
     with suppress(AssertionError):
         # A thread that has ended is listed for a moment longer.
-        wait_until(lambda: usage()[0] <= threads and usage()[1] <= descriptors, seconds=5)
+        wait_until(lambda: usage()[0] <= threads and usage()[1] <= descriptors)
     assert usage()[0] <= threads and usage()[1] <= descriptors
 
 

@@ -66,7 +66,7 @@ def test_a_killed_task_holds_nobody_back(broker: KafkaBroker, before: str, after
     committer = log.open_committer(application, "0_0", [partition])
     wait_until(lambda: log.end_offsets([partition])[partition] > held_back_at)
     # transaction.timeout.ms is a minute.
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 45
     assert committer.committed == Commit({partition: 0}, "one")
     sent = [(b"k", b"sent ahead")] if before == "at_least_once" else []
     assert contents(log, topic) == [(b"k", b"committed"), *sent]

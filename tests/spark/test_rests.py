@@ -88,8 +88,8 @@ def test_a_long_wait_for_a_stop_ends_with_a_signal(has_event: bool) -> None:
         timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM))
         timer.start()
         began = time.monotonic()
-        stop.wait(30)
-        assert time.monotonic() - began < 10
+        stop.wait(120)
+        assert time.monotonic() - began < 60
         assert stop.reason == "SIGTERM"
 
 
@@ -98,6 +98,6 @@ def test_a_long_wait_for_a_stop_ends_with_the_callers_event() -> None:
     with StopRequest.listening(event) as stop:
         threading.Timer(0.1, event.set).start()
         began = time.monotonic()
-        stop.wait(30)
-        assert time.monotonic() - began < 10
+        stop.wait(120)
+        assert time.monotonic() - began < 60
         assert stop.reason == "stop"
