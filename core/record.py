@@ -57,6 +57,11 @@ class Record(NamedTuple):
         return _new(Record, (self[0], self[1], self[2], tuple(headers)))
 
 
+def as_record(parts: tuple[Any, Any, int, Headers]) -> Record:
+    """Return a record that may be a plain tuple of its four parts as a Record."""
+    return parts if type(parts) is Record else _new(Record, parts)
+
+
 # A NamedTuple's own constructor is a Python function; this builds the same tuple in half the time.
 _new = tuple.__new__
 

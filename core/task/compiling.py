@@ -13,7 +13,7 @@ from ..errors import PenstockError, ProcessingError, TopologyError
 from ..metrics import NodeMetrics
 from ..processor import Processor, ValueTransformer
 from ..program.nodes import Node, ProcessorNode, SinkNode, SourceNode, Subtopology
-from ..record import Record
+from ..record import Record, as_record
 from .context import NodeContext, Shared, TransformerContext
 from .failures import RECORD_ERRORS, Failures
 from .input_queue import InputQueue
@@ -66,6 +66,7 @@ class Nodes:
             queue.child = below[0] if len(below) == 1 else source
             queue.run = runs[queue.child]
             queue.counts = self._edges[source][0] if len(below) == 1 else [0]
+            queue.makes_tuples = all(map(self._takes_tuples, below))
 
     def init(self, schedules: Schedules) -> None:
         """Call `init` of every processor, parents first."""
@@ -98,9 +99,18 @@ class Nodes:
         self._edges[node.name] = counts, tuple(name for name, _ in children)
         if isinstance(node, SourceNode):
             return forward
-        return self._compile_processor(node, forward)
+        send = forward if all(self._takes_tuples(name) for name, _ in children) else _sending_records(forward)
+        return self._compile_processor(node, forward, send)
 
-    def _compile_processor(self, node: ProcessorNode, forward: Callable[..., None]) -> Run:
+    def _takes_tuples(self, name: str) -> bool:
+        """Return whether records that reach a node may be plain tuples; its processor was made before."""
+        node = self._nodes[name]
+        if isinstance(node, SinkNode):
+            return isinstance(node.topic, str) and node.partitioner is None
+        processor = self._processors[name]
+        return isinstance(processor, ValueTransformer) or processor.takes_tuples
+
+    def _compile_processor(self, node: ProcessorNode, forward: Callable[..., None], send: Callable[..., None]) -> Run:
         processor = self._processors[node.name] = make_processor(node, self._shared.settings.processor_wrapper)
         metrics = self._metrics[node.name]
         if isinstance(processor, ValueTransformer):
@@ -111,7 +121,7 @@ class Nodes:
                 forward(_record(Record, (record[0], transform(record[0], record[1]), record[2], record[3])))
 
             return run
-        context = self._contexts[node.name] = NodeContext(self._shared, node, metrics, forward)
+        context = self._contexts[node.name] = NodeContext(self._shared, node, metrics, forward, send)
         self._shared.timers.add(node.name, self._shared.stores, processor.on_timer)
         process = processor.bind(context)
         if any(self._shared.stores[store].record_cache is not None for store in node.stores):
@@ -210,13 +220,22 @@ class Nodes:
         for name, processor in reversed(self._processors.items()):
             context = self._contexts.get(name)
             if isinstance(context, NodeContext):
-                context.forward = _forward_in_close
+                context.forward = context.send = _forward_in_close
             try:
                 processor.close()
             except RECORD_ERRORS as error:
                 _log.warning(
                     "task %s, node %r: close raised %s: %s", self._shared.task_id, name, type(error).__name__, error
                 )
+
+
+def _sending_records(forward: Callable[..., None]) -> Callable[..., None]:
+    """Return a `forward` that makes a Record of what may be a plain tuple."""
+
+    def send(record: Record, to: str | None = None) -> None:
+        forward(as_record(record), to)
+
+    return send
 
 
 def _forward_in_close(record: Record, to: str | None = None) -> None:

@@ -118,7 +118,10 @@ class TransformerContext:
 
 
 class NodeContext(TransformerContext):
-    """The context of a Processor. `forward` is the function that the task compiled for this node."""
+    """The context of a Processor. `forward` is the function that the task compiled for this node.
+
+    `send`, for the engine's own operators, does the same with a record that may be a plain tuple of its four parts.
+    """
 
     def __init__(
         self,
@@ -126,9 +129,11 @@ class NodeContext(TransformerContext):
         node: ProcessorNode,
         metrics: NodeMetrics,
         forward: Callable[..., None],
+        send: Callable[..., None],
     ) -> None:
         super().__init__(shared, node, metrics)
         self.forward = forward
+        self.send = send
 
     def timer(self, key: Any, at: int, clock: PunctuationType) -> None:
         """Have `on_timer` called for `key` when `clock` reaches `at`."""

@@ -188,7 +188,8 @@ def _as_exception(error: Exception | SystemExit) -> Exception:
 
 def _not_a_record(forwarded: object) -> ProcessingError | None:
     """Return the error for a forwarded object that is no Record. Only a failure makes the engine look."""
-    if isinstance(forwarded, Record):
+    # Operators forward plain tuples of a record's four parts.
+    if isinstance(forwarded, Record) or (type(forwarded) is tuple and len(forwarded) == len(Record._fields)):
         return None
     return ProcessingError(f"its parent forwarded {shown(forwarded)}, {EXPECTED_RECORD}")
 

@@ -36,13 +36,15 @@ class TaskInput(NamedTuple):
 class InputQueue:
     """Batches as the log returned them, and the decoded records of the first.
 
-    `run` is called with each record; `child` and `counts` are where the records over that edge are counted.
+    `run` is called with each record; `child` and `counts` are where the records over that edge are counted. With
+    `makes_tuples`, records may be plain tuples of their four parts.
     """
 
     __slots__ = (
         "source", "partition", "end", "fetched", "batch", "records", "index", "partition_time", "run", "child",
-        "counts", "decode_seconds", "_position", "_raw", "_start", "_kept", "_bad", "_key_serde", "_value_serde",
-        "_extractor", "_serdes", "_application_id", "_task_id", "_progress", "_failures", "_metrics", "_stopwatch",
+        "counts", "makes_tuples", "decode_seconds", "_position", "_raw", "_start", "_kept", "_bad", "_key_serde",
+        "_value_serde", "_extractor", "_serdes", "_application_id", "_task_id", "_progress", "_failures", "_metrics",
+        "_stopwatch",
     )  # fmt: skip
 
     def __init__(
@@ -82,6 +84,7 @@ class InputQueue:
         self.run: Callable[[Record], Any] = lambda record: None
         self.child = source.name
         self.counts = [0]
+        self.makes_tuples = False
         self.decode_seconds = 0.0
 
     # ------------------------------------------------------------------ how far
@@ -182,9 +185,8 @@ class InputQueue:
         self._check_column("key", decoded_keys, len(keys))
         self._check_column("value", decoded_values, len(keys))
         every_header: Iterable[Headers] = repeat(()) if headers is None else headers
-        records: list[Record] = list(
-            map(_record, repeat(Record), zip(decoded_keys, decoded_values, timestamps, every_header))
-        )
+        rows = zip(decoded_keys, decoded_values, timestamps, every_header)
+        records: list[Any] = list(rows if self.makes_tuples else map(_record, repeat(Record), rows))
         if self._extractor in (fail_on_invalid_timestamp, skip_on_invalid_timestamp) and (
             not records or min(timestamps) >= 0
         ):

@@ -41,6 +41,42 @@ def test_every_function_gets_the_value_and_with_key_the_key_first() -> None:
     assert answers(write, ("a", "drop"), ("b", "b"), ("c", "x")) == [("c=x", "c"), ("C=X", "C")]
 
 
+@pytest.mark.parametrize("with_other", [False, True])
+@pytest.mark.parametrize("reader", ["processor", "topic", "partitioner"])
+def test_functions_that_get_whole_records_get_them_by_name(reader: str, with_other: bool) -> None:
+    """Between operators records are plain tuples; a processor, a topic chooser and a partitioner get a Record."""
+    seen: list[Any] = []
+
+    class Look(Processor):
+        def process(self, record: Record) -> None:
+            seen.append(record)
+            self.context.forward(record)
+
+    def topic(record: Record, metadata: Any) -> str:
+        seen.append(record)
+        return "chosen"
+
+    def partition(name: str, record: Record, count: int) -> int:
+        seen.append(record)
+        return 0
+
+    builder = StreamsBuilder()
+    stream = builder.stream("in")
+    for each in (stream, stream.filter(lambda value: True), stream.map_values(str)):
+        if with_other:
+            each.foreach(lambda value: None)
+        if reader == "processor":
+            each.process(Look).to("out")
+        elif reader == "topic":
+            each.to(topic)
+        else:
+            each.to("out", partitioner=partition)
+    with TopologyTestDriver(Application("app", builder)) as driver:
+        driver.pipe("in", "k", "v", timestamp=7)
+    assert len(seen) == 3
+    assert all(type(each) is Record and each == ("k", "v", 7, ()) for each in seen)
+
+
 def test_what_is_not_a_pair_stops_the_task_at_its_record() -> None:
     with pytest.raises(Exception, match=r"'KSTREAM-MAP-0000000001'.*must return a \(key, value\) pair, found 'ab'"):
         answers(lambda stream: stream.map(lambda value: value), ("k", "ab"))

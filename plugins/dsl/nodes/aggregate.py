@@ -11,7 +11,7 @@ from penstock.store import ValueAndTimestamp
 from penstock.store_kinds.versioned import NOT_PUT, VersionedKeyValueStore
 
 from .folds import Counting, Fold
-from .operator import Run, new
+from .operator import Run, new, sender
 from .updates import NULL_KEY, NULL_VALUE, UpdatingOperator
 
 
@@ -52,7 +52,7 @@ class Aggregate(UpdatingOperator):
             aggregate = take(key, value, old)
             put(key, stored(aggregate, timestamp, headers))
             change = new(Change, (aggregate, old if sends_old else None))
-            forward(new(Record, (key, change, timestamp, headers)))
+            forward((key, change, timestamp, headers))
 
         return run
 
@@ -76,13 +76,13 @@ class Aggregate(UpdatingOperator):
                     timestamp = before
             count = old + 1
             put(key, new(ValueAndTimestamp, (count, timestamp)))
-            forward(new(Record, (key, new(Change, (count, old if sends_old else None)), timestamp, headers)))
+            forward((key, new(Change, (count, old if sends_old else None)), timestamp, headers))
 
         return run
 
     def _bind_versioned(self, context: ProcessorContext) -> Run:
         """Return the function for a versioned store: what its history no longer takes is not forwarded."""
-        store, forward, sends_old = context.get_store(self._store_name), context.forward, self._sends_old
+        store, forward, sends_old = context.get_store(self._store_name), sender(context), self._sends_old
         initial, take, drop = self._fold.initial, self._fold.compile_take(), context.metrics.drop
 
         def run(record: Record) -> None:
@@ -96,6 +96,6 @@ class Aggregate(UpdatingOperator):
                 timestamp = max(timestamp, entry.timestamp)
             aggregate = take(key, value, old)
             if store.put(key, aggregate, timestamp) != NOT_PUT:
-                forward(Record(key, Change(aggregate, old if sends_old else None), timestamp, headers))
+                forward((key, new(Change, (aggregate, old if sends_old else None)), timestamp, headers))
 
         return run

@@ -8,7 +8,7 @@ from typing import Any
 from penstock.context import ProcessorContext
 from penstock.record import Record
 
-from .operator import Operator, Run
+from .operator import Operator, Run, sender
 
 
 class Branch(Operator):
@@ -25,7 +25,7 @@ class Branch(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, branches, default = context.forward, self._branches, self._default
+        forward, branches, default = sender(context), self._branches, self._default
 
         def run(record: Record) -> None:
             for predicate, child in branches:

@@ -8,7 +8,7 @@ from typing import Any
 from penstock.context import ProcessorContext
 from penstock.record import Record
 
-from .operator import Operator, Run
+from .operator import Operator, Run, sender
 
 
 class Filter(Operator):
@@ -21,7 +21,7 @@ class Filter(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, predicate = context.forward, self._predicate
+        forward, predicate = sender(context), self._predicate
         if self._inverted:
             original = predicate
             predicate = (lambda key, value: not original(key, value)) if self._with_key else lambda v: not original(v)

@@ -10,7 +10,7 @@ from penstock.record import Record
 from penstock.store import ValueAndTimestamp
 
 from .foreign_key_messages import Instruction, Response, compile_prefix
-from .operator import Operator, Run, new
+from .operator import Operator, Run, new, sender
 from .table_store import NotLatest
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class ForeignKeyReceive(Operator):
         topic = f"{context.application_id}-{self._topic}"
         prefix = compile_prefix(self._foreign_key_serde.bind(f"{topic}-fk", is_key=True))
         key_bytes = self._key_serde.bind(f"{topic}-pk", is_key=True).serialize
-        put, forward, drop = context.get_store(self._subscriptions).put, context.forward, context.metrics.drop
+        put, forward, drop = context.get_store(self._subscriptions).put, sender(context), context.metrics.drop
 
         def run(record: Record) -> None:
             foreign_key, subscription, timestamp, _ = record
@@ -68,7 +68,7 @@ class ForeignKeyAnswer(Operator):
         """Return the function that gets each record."""
         topic = f"{context.application_id}-{self._topic}"
         key_bytes = self._foreign_key_serde.bind(f"{topic}-fk", is_key=True).serialize
-        forward, get = context.forward, self._right.open(context)
+        forward, get = sender(context), self._right.open(context)
 
         def run(record: Record) -> None:
             foreign_key, (value_hash, instruction, key, partition, ticket), timestamp, headers = record
@@ -84,7 +84,7 @@ class ForeignKeyAnswer(Operator):
                 value = None if instruction == _UNSUBSCRIBE_AND_ANSWER else found[0]
             of = key_bytes(foreign_key) if value is None and foreign_key is not None else None
             response = new(Response, (value_hash, value, partition, of, ticket))
-            forward(new(Record, (key, response, timestamp, headers)))
+            forward((key, response, timestamp, headers))
 
         return run
 
@@ -105,7 +105,7 @@ class ForeignKeyUpdates(Operator):
         topic = f"{context.application_id}-{self._topic}"
         serde = self._foreign_key_serde.bind(f"{topic}-fk", is_key=True)
         prefix, key_bytes = compile_prefix(serde), serde.serialize
-        scan, forward = context.get_store(self._subscriptions).prefix_scan, context.forward
+        scan, forward = context.get_store(self._subscriptions).prefix_scan, sender(context)
         drop, ignores_older = context.metrics.drop, self._ignores_older
 
         def run(record: Record) -> None:
@@ -120,6 +120,6 @@ class ForeignKeyUpdates(Operator):
             with scan(prefix(foreign_key)) as entries:
                 for _, ((value_hash, _, key, partition, _), _) in entries:
                     response = new(Response, (value_hash, change[0], partition, of, 0))
-                    forward(new(Record, (key, response, timestamp, headers)))
+                    forward((key, response, timestamp, headers))
 
         return run

@@ -10,7 +10,7 @@ from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.record import Record
 
 from .foreign_key_messages import compile_hash
-from .operator import Operator, Run, new
+from .operator import Operator, Run, sender
 
 if TYPE_CHECKING:
     from ..tables.values import ValueGetter
@@ -50,7 +50,7 @@ class ForeignKeyResolve(Operator):
         """Return the function that gets each record."""
         topic = f"{context.application_id}-{self._topic}"
         digest = compile_hash(self._value_serde.bind(f"{topic}-vh", is_key=False))
-        forward, drop, get, joiner = context.forward, context.metrics.drop, self._left.open(context), self._joiner
+        forward, drop, get, joiner = sender(context), context.metrics.drop, self._left.open(context), self._joiner
         key_bytes = self._foreign_key_serde.bind(f"{topic}-fk", is_key=True).serialize
         is_left, foreign_key = self._is_left, self._foreign_key
         deletions = None if self._deletions is None else context.get_store(self._deletions)
@@ -72,6 +72,6 @@ class ForeignKeyResolve(Operator):
                     return
                 left = None
             result = None if left is None or (right is None and not is_left) else joiner(key, left, right)
-            forward(new(Record, (key, result, timestamp, headers)))
+            forward((key, result, timestamp, headers))
 
         return run

@@ -10,7 +10,7 @@ from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.record import Record
 
 from .foreign_key_messages import Instruction, Subscription, compile_hash
-from .operator import Operator, Run, new
+from .operator import Operator, Run, new, sender
 from .table_store import NotLatest
 
 _UNSUBSCRIBE, _UNSUBSCRIBE_AND_ANSWER = int(Instruction.UNSUBSCRIBE), int(Instruction.UNSUBSCRIBE_AND_ANSWER)
@@ -117,10 +117,10 @@ class ForeignKeySend(Operator):
 
 
 def _compile_send(context: ProcessorContext) -> Send:
-    forward, partition = context.forward, int(context.task_id.rpartition("_")[2])
+    forward, partition = sender(context), int(context.task_id.rpartition("_")[2])
 
     def send(record: Record, foreign_key: Any, value_hash: bytes | None, instruction: int, ticket: int) -> None:
         subscription = new(Subscription, (value_hash, instruction, record[0], partition, ticket))
-        forward(new(Record, (foreign_key, subscription, record[2], record[3])))
+        forward((foreign_key, subscription, record[2], record[3]))
 
     return send

@@ -10,7 +10,7 @@ from penstock.errors import ProcessingError
 from penstock.record import Record
 
 from ..functions import keyed
-from .operator import Operator, Run, new
+from .operator import Operator, Run, sender
 
 
 class Map(Operator):
@@ -21,12 +21,12 @@ class Map(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, function = context.forward, self._function
+        forward, function = sender(context), self._function
 
         def run(record: Record) -> None:
             made = function(record[0], record[1])
             key, value = made if type(made) is tuple and len(made) == 2 else pair(made)
-            forward(new(Record, (key, value, record[2], record[3])))
+            forward((key, value, record[2], record[3]))
 
         return run
 
@@ -39,11 +39,11 @@ class FlatMap(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, function = context.forward, self._function
+        forward, function = sender(context), self._function
 
         def run(record: Record) -> None:
             for each in function(record[0], record[1]):
-                forward(new(Record, (*pair(each), record[2], record[3])))
+                forward((*pair(each), record[2], record[3]))
 
         return run
 
@@ -56,10 +56,10 @@ class SelectKey(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, function = context.forward, self._function
+        forward, function = sender(context), self._function
 
         def run(record: Record) -> None:
-            forward(new(Record, (function(record[0], record[1]), record[1], record[2], record[3])))
+            forward((function(record[0], record[1]), record[1], record[2], record[3]))
 
         return run
 

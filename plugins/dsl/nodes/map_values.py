@@ -8,7 +8,7 @@ from typing import Any
 from penstock.context import ProcessorContext
 from penstock.record import Record
 
-from .operator import Operator, Run, new
+from .operator import Operator, Run, sender
 
 
 class MapValues(Operator):
@@ -20,15 +20,15 @@ class MapValues(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, function = context.forward, self._function
+        forward, function = sender(context), self._function
         if self._with_key:
 
             def run(record: Record) -> None:
-                forward(new(Record, (record[0], function(record[0], record[1]), record[2], record[3])))
+                forward((record[0], function(record[0], record[1]), record[2], record[3]))
         else:
 
             def run(record: Record) -> None:
-                forward(new(Record, (record[0], function(record[1]), record[2], record[3])))
+                forward((record[0], function(record[1]), record[2], record[3]))
 
         return run
 
@@ -42,11 +42,11 @@ class FlatMapValues(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, function, with_key = context.forward, self._function, self._with_key
+        forward, function, with_key = sender(context), self._function, self._with_key
 
         def run(record: Record) -> None:
             key, value, timestamp, headers = record
             for each in function(key, value) if with_key else function(value):
-                forward(new(Record, (key, each, timestamp, headers)))
+                forward((key, each, timestamp, headers))
 
         return run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.context import ProcessorContext
 
-from .operator import Operator, Run
+from .operator import Operator, Run, sender
 
 
 class PassThrough(Operator):
@@ -12,4 +12,4 @@ class PassThrough(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        return context.forward
+        return sender(context)

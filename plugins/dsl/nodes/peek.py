@@ -9,7 +9,7 @@ from penstock.context import ProcessorContext
 from penstock.record import Record
 
 from ..functions import keyed
-from .operator import Operator, Run
+from .operator import Operator, Run, sender
 
 
 class Peek(Operator):
@@ -21,7 +21,7 @@ class Peek(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, function = context.forward, self._function
+        forward, function = sender(context), self._function
         if self._is_last:
             return lambda record: function(record[0], record[1])
 

@@ -86,7 +86,7 @@ class SessionAggregate(WindowedOperator):
                 if entry is not None:  # else it has grown into another one
                     value, of_window = (entry[0], entry[2]) if keeps_headers else (entry, headers)
                     session = new(Windowed, (key, start, end))
-                    emit(new(Record, (session, new(Change, (value, None)), end, of_window)))
+                    emit((session, new(Change, (value, None)), end, of_window))
 
         return take, close
 
@@ -98,7 +98,7 @@ class SessionAggregate(WindowedOperator):
             if keeps_headers:
                 after, before = (None if each is None else each[0] for each in (after, before))
             change = new(Change, (after, before if sends_old else None))
-            emit(new(Record, (session, change, session[2], headers)))
+            emit((session, change, session[2], headers))
 
         return flushed
 

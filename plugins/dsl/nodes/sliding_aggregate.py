@@ -96,7 +96,7 @@ class SlidingAggregate(WindowedOperator):
                 if entry is not None:
                     of_window = entry[2] if keeps_headers else headers
                     window = new(Windowed, (key, start, start + difference))
-                    emit(new(Record, (window, new(Change, (entry[0], None)), entry[1], of_window)))
+                    emit((window, new(Change, (entry[0], None)), entry[1], of_window))
 
         return take, close
 

@@ -8,7 +8,7 @@ from typing import Any
 from penstock.context import ProcessorContext
 from penstock.record import Record
 
-from .operator import Operator, Run, new
+from .operator import Operator, Run, sender
 
 
 class StreamGlobalTableJoin(Operator):
@@ -35,7 +35,7 @@ class StreamGlobalTableJoin(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, drop, get = context.forward, context.metrics.drop, context.get_store(self._store).get
+        forward, drop, get = sender(context), context.metrics.drop, context.get_store(self._store).get
         joiner, select, with_key, keeps = self._joiner, self._select_key, self._with_key, self._keeps_unmatched
 
         def run(record: Record) -> None:
@@ -51,6 +51,6 @@ class StreamGlobalTableJoin(Operator):
             if found is not None or keeps:
                 other = None if found is None else found[0]
                 result = joiner(key, value, other) if with_key else joiner(value, other)
-                forward(new(Record, (key, result, timestamp, headers)))
+                forward((key, result, timestamp, headers))
 
         return run

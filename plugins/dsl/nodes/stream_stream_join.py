@@ -8,7 +8,7 @@ from typing import Any
 from penstock.context import ProcessorContext
 from penstock.record import Record
 
-from .operator import Operator, Run, new
+from .operator import Operator, Run, sender
 
 Joiner = Callable[[Any, Any, Any], Any]
 
@@ -39,7 +39,7 @@ class StreamStreamJoin(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, fetch, drop = context.forward, context.get_store(self._others).fetch, context.metrics.drop
+        forward, fetch, drop = sender(context), context.get_store(self._others).fetch, context.metrics.drop
         before, after = self._before_ms, self._after_ms
         join = joining(self._joiner, with_key=self._with_key, is_left=self._is_left)
 
@@ -50,7 +50,7 @@ class StreamStreamJoin(Operator):
                 return
             earliest, latest = timestamp - before, timestamp + after
             for time, other in fetch(key, earliest if earliest > 0 else 0, latest if latest > 0 else 0):
-                forward(new(Record, (key, join(key, value, other), time if time > timestamp else timestamp, headers)))
+                forward((key, join(key, value, other), time if time > timestamp else timestamp, headers))
 
         return run
 

@@ -8,7 +8,7 @@ from typing import Any
 from penstock.context import ProcessorContext
 from penstock.record import Record
 
-from .operator import Operator, Run, new
+from .operator import Operator, Run, sender
 from .stream_stream_join import joining
 
 _STREAM_TIME, _MIN_TIME, _FIRST, _NEXT_EMIT = "stream_time", "min_time", "first", "next_emit"
@@ -57,7 +57,7 @@ class StreamStreamOuterJoin(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, fetch, drop = context.forward, context.get_store(self._others).fetch, context.metrics.drop
+        forward, fetch, drop = sender(context), context.get_store(self._others).fetch, context.metrics.drop
         waiting = context.get_store(self._waiting)
         add, delete = waiting.add, waiting.delete
         before, after, grace = self._before_ms, self._after_ms, self._grace_ms
@@ -75,7 +75,7 @@ class StreamStreamOuterJoin(Operator):
                 times[_STREAM_TIME] = stream_time = timestamp
             if key is None or value is None:
                 if keeps and value is not None:
-                    forward(new(Record, (key, join(key, value, None), timestamp, headers)))
+                    forward((key, join(key, value, None), timestamp, headers))
                 else:
                     drop("null_key" if key is None else "null_value")
                 return
@@ -89,10 +89,10 @@ class StreamStreamOuterJoin(Operator):
             for time, other in fetch(key, earliest if earliest > 0 else 0, latest):
                 is_unmatched = False
                 delete((time, not is_left, key))
-                forward(new(Record, (key, join(key, value, other), time if time > timestamp else timestamp, headers)))
+                forward((key, join(key, value, other), time if time > timestamp else timestamp, headers))
             if is_unmatched:
                 if latest < stream_time:
-                    forward(new(Record, (key, join(key, value, None), timestamp, headers)))
+                    forward((key, join(key, value, None), timestamp, headers))
                 else:
                     times[_MIN_TIME] = min(times.get(_MIN_TIME, _NEVER), timestamp)
                     times[_FIRST] = min(times.get(_FIRST, _NEVER), timestamp)
@@ -102,7 +102,7 @@ class StreamStreamOuterJoin(Operator):
 
     def _bind_emit_closed(self, context: ProcessorContext, times: dict[str, int]) -> Callable[[Any, int], None]:
         """Return the function that forwards what waits in windows that have closed."""
-        forward, waiting, grace = context.forward, context.get_store(self._waiting), self._grace_ms
+        forward, waiting, grace = sender(context), context.get_store(self._waiting), self._grace_ms
         joiner, with_key = self._joiner, self._with_key
         # A left record waits for right ones that are later by `after` of the join's window, and the reverse.
         left_ms, right_ms = self._after_ms, self._before_ms
@@ -134,7 +134,7 @@ class StreamStreamOuterJoin(Operator):
                     if keeps_headers:
                         value, headers = value
                     result = join_left(key, value, None) if is_left else join_right(key, value, None)
-                    forward(new(Record, (key, result, min_time, headers)))
+                    forward((key, result, min_time, headers))
                     if last is not None and last != entry:
                         waiting.delete(last)
                     last = entry

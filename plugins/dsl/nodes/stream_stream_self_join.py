@@ -8,7 +8,7 @@ from typing import Any
 from penstock.context import ProcessorContext
 from penstock.record import Record
 
-from .operator import Operator, Run, new
+from .operator import Operator, Run, sender
 from .stream_stream_join import joining
 
 
@@ -39,7 +39,7 @@ class StreamStreamSelfJoin(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, fetch, drop = context.forward, context.get_store(self._store).fetch, context.metrics.drop
+        forward, fetch, drop = sender(context), context.get_store(self._store).fetch, context.metrics.drop
         before, after, retention = self._before_ms, self._after_ms, self._retention_ms
         join = joining(self._joiner, with_key=self._with_key, is_left=True)
         is_in_window = before >= 0 and after >= 0
@@ -52,14 +52,14 @@ class StreamStreamSelfJoin(Operator):
                 return
             stream_time = times["stream_time"] = max(times.get("stream_time", -1), timestamp)
             for time, other in fetch(key, max(timestamp - before, 0), max(timestamp + after, 0)):
-                forward(new(Record, (key, join(key, value, other), max(time, timestamp), headers)))
+                forward((key, join(key, value, other), max(time, timestamp), headers))
             joins_itself = is_in_window and timestamp > stream_time - retention
             for time, other in fetch(key, max(timestamp - after, 0), max(timestamp + before, 0)):
                 if joins_itself and time > timestamp:
                     joins_itself = False
-                    forward(new(Record, (key, join(key, value, value), timestamp, headers)))
-                forward(new(Record, (key, join(key, other, value), max(time, timestamp), headers)))
+                    forward((key, join(key, value, value), timestamp, headers))
+                forward((key, join(key, other, value), max(time, timestamp), headers))
             if joins_itself:
-                forward(new(Record, (key, join(key, value, value), timestamp, headers)))
+                forward((key, join(key, value, value), timestamp, headers))
 
         return run

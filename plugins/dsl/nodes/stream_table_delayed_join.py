@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.context import ProcessorContext
 from penstock.record import Record
 
-from .operator import Run, new
+from .operator import Run
 from .stream_table_join import StreamTableJoin
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class StreamTableDelayedJoin(StreamTableJoin):
                     if time > up_to:
                         next_time = time
                         break
-                    join(new(Record, (key, value, time, headers)))
+                    join((key, value, time, headers))
                     if not due or due[-1] != entry:
                         due.append(entry)
             for entry in due:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.context import ProcessorContext
 from penstock.record import Record
 
-from .operator import Operator, Run, new
+from .operator import Operator, Run, sender
 
 if TYPE_CHECKING:
     from ..tables.values import ValueGetter
@@ -41,7 +41,7 @@ class StreamTableJoin(Operator):
         """Return the function that gets each record."""
         if self._table.is_versioned or self._with_key:
             return self._bind_general(context)
-        forward, drop, get = context.forward, context.metrics.drop, self._table.open(context)
+        forward, drop, get = sender(context), context.metrics.drop, self._table.open(context)
         joiner, keeps = self._joiner, self._keeps_unmatched
 
         def run(record: Record) -> None:
@@ -54,9 +54,9 @@ class StreamTableJoin(Operator):
             else:
                 found = get(key)
             if found is not None:
-                forward(new(Record, (key, joiner(value, found[0]), timestamp, headers)))
+                forward((key, joiner(value, found[0]), timestamp, headers))
             elif keeps:
-                forward(new(Record, (key, joiner(value, None), timestamp, headers)))
+                forward((key, joiner(value, None), timestamp, headers))
 
         return run
 
@@ -73,7 +73,7 @@ class StreamTableJoin(Operator):
 
     def bind_join(self, context: ProcessorContext) -> Run:
         """Return the function that joins a record which has a value."""
-        forward, joiner, keeps, with_key = context.forward, self._joiner, self._keeps_unmatched, self._with_key
+        forward, joiner, keeps, with_key = sender(context), self._joiner, self._keeps_unmatched, self._with_key
         lookup = lookup_of(self._table, context)
 
         def join(record: Record) -> None:
@@ -82,7 +82,7 @@ class StreamTableJoin(Operator):
             if found is not None or keeps:
                 other = None if found is None else found[0]
                 result = joiner(key, value, other) if with_key else joiner(value, other)
-                forward(new(Record, (key, result, timestamp, headers)))
+                forward((key, result, timestamp, headers))
 
         return join
 

@@ -14,7 +14,7 @@ from penstock.record_cache import Change
 from penstock.serde import Serde
 
 from ..tables.buffered import Buffered
-from .operator import Operator, Run, new
+from .operator import Operator, Run, new, sender
 from .own_time import IdleClock, OwnTime
 from .updates import LATE
 
@@ -132,7 +132,7 @@ class Suppress(Operator):
         """Return the function that removes the first update, and forwards it."""
         store = context.get_store(self._store_name)
         forward, places, drops_tombstones, key_of = (
-            context.forward,
+            sender(context),
             self._places,
             self._drops_tombstones,
             self._keys.deserialize,
@@ -145,7 +145,7 @@ class Suppress(Operator):
             self._bytes -= self._sizes.pop(raw)
             if entry.new is not None or not drops_tombstones:
                 change = new(Change, (entry.new, entry.old))
-                forward(new(Record, (key_of(raw), change, entry.timestamp, entry.headers)))
+                forward((key_of(raw), change, entry.timestamp, entry.headers))
 
         return let_go
 

@@ -8,7 +8,7 @@ from typing import Any
 from penstock.context import ProcessorContext
 from penstock.record import Record
 
-from .operator import Run, new
+from .operator import Run, new, sender
 from .table_store import TableOperator
 
 Keep = Callable[[Any, Any], Any]
@@ -45,7 +45,7 @@ class TableFilter(TableOperator):
                 update(key, value, None if before is None else before[0], timestamp, headers)
 
             return run_with_store
-        forward = context.forward
+        forward = sender(context)
 
         def run(record: Record) -> None:
             key, change, timestamp, headers = record
@@ -56,6 +56,6 @@ class TableFilter(TableOperator):
                 old = None
             if value is None and old is None and skips:
                 return
-            forward(new(Record, (key, new(type(change), (value, old)), timestamp, headers)))
+            forward((key, new(type(change), (value, old)), timestamp, headers))
 
         return run

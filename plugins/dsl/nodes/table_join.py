@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.context import ProcessorContext
 from penstock.record import Record
 
-from .operator import Operator, Run, new
+from .operator import Operator, Run, new, sender
 from .table_store import NotLatest, TableOperator
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class TableJoin(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, drop, get, joiner = context.forward, context.metrics.drop, self._other.open_sent(context), self._joiner
+        forward, drop, get, joiner = sender(context), context.metrics.drop, self._other.open_sent(context), self._joiner
         needs_this, needs_other, sends_old = self._needs_this, self._needs_other, self._sends_old
         ignores_older = self._ignores_older
 
@@ -67,7 +67,7 @@ class TableJoin(Operator):
             alone = other is not None and not needs_this
             joined = joiner(key, value, other) if value is not None or alone else None
             joined_old = joiner(key, old, other) if sends_old and (old is not None or alone) else None
-            forward(new(Record, (key, new(type(change), (joined, joined_old)), timestamp, headers)))
+            forward((key, new(type(change), (joined, joined_old)), timestamp, headers))
 
         return run
 
@@ -77,7 +77,7 @@ class TableMerge(TableOperator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, sends_old = context.forward, self._sends_old
+        forward, sends_old = sender(context), self._sends_old
         if self._store is not None:
             update = self.compile_update(context)
 
@@ -91,6 +91,6 @@ class TableMerge(TableOperator):
 
         def run(record: Record) -> None:
             key, change, timestamp, headers = record
-            forward(new(Record, (key, new(type(change), (change[0], None)), timestamp, headers)))
+            forward((key, new(type(change), (change[0], None)), timestamp, headers))
 
         return run

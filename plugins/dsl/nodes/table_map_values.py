@@ -8,7 +8,7 @@ from typing import Any
 from penstock.context import ProcessorContext
 from penstock.record import Record
 
-from .operator import Run, new
+from .operator import Run, new, sender
 from .table_store import TableOperator
 
 
@@ -34,12 +34,12 @@ class TableMapValues(TableOperator):
                 update(key, value, None if before is None else before[0], timestamp, headers)
 
             return run_with_store
-        forward = context.forward
+        forward = sender(context)
 
         def run(record: Record) -> None:
             key, change, timestamp, headers = record
             value = None if change[0] is None else function(key, change[0])
             old = function(key, change[1]) if sends_old and change[1] is not None else None
-            forward(new(Record, (key, new(type(change), (value, old)), timestamp, headers)))
+            forward((key, new(type(change), (value, old)), timestamp, headers))
 
         return run

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.context import ProcessorContext
-from penstock.record import Record
+from penstock.record import Record, as_record
 from penstock.store_kinds.windowed import Windowed
 
 from ..columns import columns_of, time_text
@@ -29,7 +29,7 @@ class TablePrinter(Operator):
         """Return the function that gets each record."""
 
         def run(record: Record) -> None:
-            print(self._rows(record), flush=True)
+            print(self._rows(as_record(record)), flush=True)
 
         return run
 

@@ -9,7 +9,7 @@ from penstock.context import ProcessorContext
 from penstock.record import Record
 from penstock.record_cache import Change
 
-from .operator import Operator, Run, new
+from .operator import Operator, Run, new, sender
 from .table_store import NotLatest
 
 
@@ -32,7 +32,7 @@ class TableSelect(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, ignores_older = context.forward, self._ignores_older
+        forward, ignores_older = sender(context), self._ignores_older
         select_key, select_value = self._select_key, self._select_value
 
         def selected(key: Any, value: Any) -> tuple[Any, Any]:
@@ -52,11 +52,11 @@ class TableSelect(Operator):
             old_group, old = selected(key, change[1])
             # 1 and True are equal, and are not the same key.
             if group is not None and type(group) is type(old_group) and group == old_group:
-                forward(new(Record, (group, new(Change, (value, old)), timestamp, headers)))
+                forward((group, new(Change, (value, old)), timestamp, headers))
                 return
             if old_group is not None:
-                forward(new(Record, (old_group, new(Change, (None, old)), timestamp, headers)))
+                forward((old_group, new(Change, (None, old)), timestamp, headers))
             if group is not None:
-                forward(new(Record, (group, new(Change, (value, None)), timestamp, headers)))
+                forward((group, new(Change, (value, None)), timestamp, headers))
 
         return run

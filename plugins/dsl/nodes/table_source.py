@@ -6,7 +6,7 @@ from penstock.context import ProcessorContext
 from penstock.record import Record
 from penstock.record_cache import Change
 
-from .operator import Run, new
+from .operator import Run, new, sender
 from .table_store import TableOperator
 
 
@@ -20,14 +20,14 @@ class TableUpdates(TableOperator):
         """Return the function that gets each record."""
         drop = context.metrics.drop
         if self._store is None:
-            forward = context.forward
+            forward = sender(context)
 
             def run_without_store(record: Record) -> None:
                 key, value, timestamp, headers = record
                 if key is None:
                     drop("null_key")
                     return
-                forward(new(Record, (key, new(Change, (value, None)), timestamp, headers)))
+                forward((key, new(Change, (value, None)), timestamp, headers))
 
             return run_without_store
         update, get, sends_old = self.compile_update(context), self.compile_get(context), self._sends_old

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.context import ProcessorContext
-from penstock.record import Headers, Record
+from penstock.record import Headers
 from penstock.record_cache import Change
 from penstock.store import ValueAndTimestamp
 from penstock.store_kinds.headers import ValueTimestampHeaders
 from penstock.store_kinds.key_value import HeadersKeyValueStore
 from penstock.store_kinds.versioned import NOT_PUT, VALID_TO_UNDEFINED, VersionedKeyValueStore
 
-from .operator import Operator, new
+from .operator import Operator, new, sender
 from .updates import flush_listener
 
 
@@ -44,7 +44,7 @@ class TableOperator(Operator):
         """With a cached store, have the updates forwarded when the cache is flushed."""
         super().init(context)
         if self._store is not None and context.get_store(self._store).record_cache is not None:
-            context.set_flush_listener(self._store, flush_listener(context.forward, sends_old=self._sends_old))
+            context.set_flush_listener(self._store, flush_listener(sender(context), sends_old=self._sends_old))
 
     def compile_get(self, context: ProcessorContext) -> Callable[[Any], Any]:
         """Return the `get` of the table's store, whose entries begin with value and timestamp."""
@@ -60,10 +60,10 @@ class TableOperator(Operator):
 
 
 def _forwarding(context: ProcessorContext) -> Update:
-    forward = context.forward
+    forward = sender(context)
 
     def update(key: Any, value: Any, old: Any, timestamp: int, headers: Headers) -> None:
-        forward(new(Record, (key, new(Change, (value, old)), timestamp, headers)))
+        forward((key, new(Change, (value, old)), timestamp, headers))
 
     return update
 
@@ -71,32 +71,32 @@ def _forwarding(context: ProcessorContext) -> Update:
 def _putting(context: ProcessorContext, store: Any) -> Update:
     if isinstance(store, VersionedKeyValueStore):
         return _putting_versions(context, store)
-    put, forward = store.put, context.forward if store.record_cache is None else _waiting
+    put, forward = store.put, sender(context) if store.record_cache is None else _waiting
     if isinstance(store, HeadersKeyValueStore):
 
         def update(key: Any, value: Any, old: Any, timestamp: int, headers: Headers) -> None:
             put(key, None if value is None else new(ValueTimestampHeaders, (value, timestamp, headers)))
-            forward(new(Record, (key, new(Change, (value, old)), timestamp, headers)))
+            forward((key, new(Change, (value, old)), timestamp, headers))
     else:
 
         def update(key: Any, value: Any, old: Any, timestamp: int, headers: Headers) -> None:
             put(key, None if value is None else new(ValueAndTimestamp, (value, timestamp)))
-            forward(new(Record, (key, new(Change, (value, old)), timestamp, headers)))
+            forward((key, new(Change, (value, old)), timestamp, headers))
 
     return update
 
 
 def _putting_versions(context: ProcessorContext, store: Any) -> Update:
-    put, forward = store.put, context.forward
+    put, forward = store.put, sender(context)
 
     def update(key: Any, value: Any, old: Any, timestamp: int, headers: Headers) -> None:
         valid_to = put(key, value, timestamp)
         if valid_to != NOT_PUT:  # The store counts what it drops.
             kind = Change if valid_to == VALID_TO_UNDEFINED else NotLatest
-            forward(new(Record, (key, new(kind, (value, old)), timestamp, headers)))
+            forward((key, new(kind, (value, old)), timestamp, headers))
 
     return update
 
 
-def _waiting(record: Record, to: str | None = None) -> None:
+def _waiting(record: object, to: str | None = None) -> None:
     """Forward nothing: the flush listener does."""

@@ -10,7 +10,7 @@ from penstock.errors import ProcessingError
 from penstock.processor import ValueTransformer
 from penstock.record import Record
 
-from .operator import Run, new
+from .operator import Run, new, sender
 from .table_store import TableOperator
 
 
@@ -49,13 +49,13 @@ class TableTransformValues(TableOperator):
                 update(key, value, None if before is None else before[0], timestamp, headers)
 
             return run_with_store
-        forward = context.forward
+        forward = sender(context)
 
         def run(record: Record) -> None:
             key, change, timestamp, headers = record
             value = transform(key, change[0])
             old = transform(key, change[1]) if sends_old else None
-            forward(new(Record, (key, new(type(change), (value, old)), timestamp, headers)))
+            forward((key, new(type(change), (value, old)), timestamp, headers))
 
         return run
 
@@ -74,6 +74,6 @@ class _NoForward:
         self._context = context
 
     def __getattr__(self, name: str) -> Any:
-        if name == "forward":
+        if name in ("forward", "send"):
             raise ProcessingError("transform_values: a ValueTransformer returns its value, and cannot forward")
         return getattr(self._context, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.context import ProcessorContext
 from penstock.record import Record
 
-from .operator import Operator, Run, new
+from .operator import Operator, Run, sender
 
 
 class ToStream(Operator):
@@ -13,9 +13,9 @@ class ToStream(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward = context.forward
+        forward = sender(context)
 
         def run(record: Record) -> None:
-            forward(new(Record, (record[0], record[1][0], record[2], record[3])))
+            forward((record[0], record[1][0], record[2], record[3]))
 
         return run

@@ -11,7 +11,7 @@ from penstock.record_cache import Change, FlushListener
 from penstock.store import StateStore, ValueAndTimestamp
 from penstock.store_kinds.headers import ValueTimestampHeaders
 
-from .operator import Operator, Run, new
+from .operator import Operator, Run, new, sender
 
 Stored = Callable[[Any, int, Headers], Any]
 """Returns what a store keeps for an aggregate: with its timestamp, or with timestamp and headers."""
@@ -49,7 +49,7 @@ class UpdatingOperator(Operator):
 
     def _emitter(self, context: ProcessorContext) -> Run:
         """Return the function that sends a record to the children of the table."""
-        return context.forward
+        return sender(context)
 
     def _forward(self, context: ProcessorContext, store: StateStore) -> Run:
         """Return the function that sends an update at once, or does nothing if it leaves when the cache is flushed."""
@@ -63,7 +63,7 @@ def flush_listener(forward: Run, *, sends_old: bool) -> FlushListener:
         key, (after, before), timestamp, headers = record
         old = before[0] if sends_old and before is not None else None
         change = new(Change, (None if after is None else after[0], old))
-        forward(new(Record, (key, change, timestamp, headers)))
+        forward((key, change, timestamp, headers))
 
     return flushed
 
@@ -78,5 +78,5 @@ def with_headers(value: Any, timestamp: int, headers: Headers) -> Any:
     return None if value is None else new(ValueTimestampHeaders, (value, timestamp, headers))
 
 
-def _later(record: Record) -> None:
+def _later(record: object) -> None:
     """Do nothing: the flush listener forwards it."""

@@ -61,7 +61,7 @@ class WindowAggregate(WindowedOperator):
                     open_windows.add_once(end, start)
                 elif sends_updates:
                     change = new(Change, (aggregate, old if sends_old else None))
-                    emit(new(Record, (new(Windowed, (key, start, end)), change, at, headers)))
+                    emit((new(Windowed, (key, start, end)), change, at, headers))
             return taken
 
         def close(headers: Headers) -> None:
@@ -72,7 +72,7 @@ class WindowAggregate(WindowedOperator):
             for (key, start, _), entry in _rows(store, sorted(ends)):
                 of_window = entry[2] if keeps_headers else headers
                 change = new(Change, (entry[0], None))
-                emit(new(Record, (new(Windowed, (key, start, ends[start])), change, entry[1], of_window)))
+                emit((new(Windowed, (key, start, ends[start])), change, entry[1], of_window))
 
         return take, close
 

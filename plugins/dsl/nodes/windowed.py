@@ -13,7 +13,7 @@ from penstock.store import StateStore
 from penstock.store_kinds.windowed import Windowed
 
 from .folds import Fold
-from .operator import Operator, Run, new
+from .operator import Operator, Run, new, sender
 from .own_time import IdleClock, OwnTime
 from .updates import NULL_KEY, NULL_VALUE, UpdatingOperator
 
@@ -64,13 +64,13 @@ class WindowedOperator(UpdatingOperator):
 
     def _emitter(self, context: ProcessorContext) -> Run:
         """Return the function that sends a record to the children of the table."""
-        forward, updates_to = context.forward, self._updates_to
+        forward, updates_to = sender(context), self._updates_to
         return forward if updates_to is None else lambda record: forward(record, updates_to)
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
         time = self._time = OwnTime(context)
-        forward, late_to = context.forward, self._late_to
+        forward, late_to = sender(context), self._late_to
         take, close = self._bind_windows(context, time)
         self._close = close
         drop, on_close = context.metrics.drop, self._on_close
@@ -124,7 +124,7 @@ class WindowedOperator(UpdatingOperator):
 
         def update(key: Any, start: int, end: int, aggregate: Any, old: Any, timestamp: int, headers: Headers) -> None:
             change = new(Change, (aggregate, old if sends_old else None))
-            emit(new(Record, (new(Windowed, (key, start, end)), change, timestamp, headers)))
+            emit((new(Windowed, (key, start, end)), change, timestamp, headers))
 
         return update
 
