@@ -353,7 +353,7 @@ def outlive_lease(harness: Harness, strike: Strike) -> str | None:
     return f"{len(hosts)} hosts ended"
 
 
-def freeze_past_lease(harness: Harness, strike: Strike) -> str | None:
+def hosts_past_lease(harness: Harness, strike: Strike) -> str | None:
     """Halt all task hosts and workers for longer than the hosts' lease, so that nobody replaces them before they
     wake."""
     driver = harness.driver
@@ -427,14 +427,14 @@ FAULTS: dict[str, Fault] = {
     "zombies": zombies,
     "rival": rival,
     "outlive lease": outlive_lease,
-    "freeze past lease": freeze_past_lease,
+    "hosts past lease": hosts_past_lease,
     "lose offsets": lose_offsets,
 }
 """All faults by name; each returns what it did, None when there was nothing to do it to."""
 NEEDS_WORKERS = ("kill worker", "kill workers", "kill daemon", "freeze worker", "freeze workers")
 NEEDS_HOSTS = (
     "kill host", "kill hosts", "freeze host", "freeze hosts", "stuck host", "second hosts", "cleaned places", "zombies",
-    "rival", "outlive lease", "freeze past lease",
+    "rival", "outlive lease", "hosts past lease",
 )  # fmt: skip
 
 
@@ -447,7 +447,7 @@ def kinds(log: str, mode: str) -> list[str]:
     """
     left_out = {"lose offsets"}
     if log != "kafka":
-        left_out |= {"kill broker", "freeze broker", "take over", "stuck host", "rival", "freeze past lease"}
+        left_out |= {"kill broker", "freeze broker", "take over", "stuck host", "rival", "hosts past lease"}
     if mode != "continuous":
-        left_out |= {"outlive lease", "freeze past lease"}
+        left_out |= {"outlive lease", "hosts past lease"}
     return [kind for kind in FAULTS if kind not in left_out]
