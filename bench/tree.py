@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import psutil
 
-MARK = "PENSTOCK_BENCH_MARK"
+MARK = "BENCH_MARK"
 """The environment variable. Processes inherit it, also those that leave their parent's session or outlive it."""
 
 

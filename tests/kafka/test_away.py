@@ -106,7 +106,8 @@ def test_a_request_without_an_answer_goes_with_its_client(running: KafkaBroker) 
     finally:
         running.resume()
     assert asked
-    assert set(os.listdir("/proc/self/task")) <= before, "its threads are gone, and its request with them"
+    # Its threads are gone, and its request with them.
+    wait_until(lambda: set(os.listdir("/proc/self/task")) <= before)
     clients.patience.timeout_s = 60.0
     assert not clients.admin.one("asking", ask).members
 

@@ -113,7 +113,6 @@ class TaskLoop:
             self._log,
             resources=self._resources,
             task_count=len(self._partitions),
-            phase=list(self._partitions).index(name) / len(self._partitions),
         )
 
     @property
