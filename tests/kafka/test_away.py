@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,16 @@ def test_too_many_open_files() -> None:
         says(each, "LogError: ", f"Kafka at {NOBODY}", "the limit of this process is", "ulimit -n")
 
 
+def client_threads() -> set[str]:
+    """Return librdkafka's threads in this process, by number."""
+    found = set()
+    for number in os.listdir("/proc/self/task"):
+        with suppress(OSError):  # it has just ended
+            if Path(f"/proc/self/task/{number}/comm").read_text().startswith("rdk:"):
+                found.add(number)
+    return found
+
+
 def test_a_request_without_an_answer_goes_with_its_client(running: KafkaBroker) -> None:
     clients = Clients(running.bootstrap, {"task.timeout.ms": "1500"})
     asked: list[int] = []
@@ -97,7 +107,7 @@ def test_a_request_without_an_answer_goes_with_its_client(running: KafkaBroker) 
         asked.append(id(client))
         return client.describe_consumer_groups(["nobody"], request_timeout=seconds)
 
-    before = set(os.listdir("/proc/self/task"))  # some of them may end: those of earlier tests' clients
+    before = client_threads()  # some of them may end: those of earlier tests' clients
     clients.admin.list_topics("asking")
     running.freeze()
     try:
@@ -107,7 +117,7 @@ def test_a_request_without_an_answer_goes_with_its_client(running: KafkaBroker) 
         running.resume()
     assert asked
     # Its threads are gone, and its request with them.
-    wait_until(lambda: set(os.listdir("/proc/self/task")) <= before)
+    wait_until(lambda: client_threads() <= before)
     clients.patience.timeout_s = 60.0
     assert not clients.admin.one("asking", ask).members
 
