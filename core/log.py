@@ -284,6 +284,8 @@ class LogFactory(Protocol):
         """Open; `location` is what follows the name in the application's `log` setting, e.g. a directory or brokers.
 
         `settings` are the application's `clients` and, by Kafka's names, `processing.guarantee`, `task.timeout.ms` and
-        `replication.factor`. A log ignores those that are not its own, and shows no value, which may be a secret.
+        `replication.factor`; `sends.at.once` is "true" in continuous mode, where what can be read before a commit
+        should not wait for more records. A log ignores those that are not its own, and shows no value, which may be a
+        secret.
         """
         ...

@@ -29,8 +29,8 @@ def user_cache() -> Path:
 def open_log(settings: Settings, *, sends_at_once: bool = False) -> Log:
     """Return the log that `settings.log` names.
 
-    `sends_at_once`: its producers do not wait for more records, unless `clients` says how long they do. Raises
-    PluginError when it is not installed, LogError when it cannot be opened.
+    `sends_at_once`: what can be read before a commit does not wait for more records, unless `clients` says how long it
+    does. Raises PluginError when the log is not installed, LogError when it cannot be opened.
     """
     name, _, location = settings.log.partition(":")
     factory: LogFactory = registry().load("log", name)
@@ -48,10 +48,10 @@ def open_log(settings: Settings, *, sends_at_once: bool = False) -> Log:
 
 def log_settings(settings: Settings, *, sends_at_once: bool = False) -> dict[str, str]:
     """Return the options of a log besides its location: all of `clients`, and our settings by their names in Kafka."""
-    own = {"producer.linger.ms": "0"} if sends_at_once and "linger.ms" not in settings.clients else {}
+    own = {"sends.at.once": "true"} if sends_at_once else {}
     return {
-        **own,
         **settings.clients,
+        **own,
         "processing.guarantee": settings.processing_guarantee,
         "task.timeout.ms": str(duration_ms(settings.task_timeout)),
         "replication.factor": str(settings.replication_factor),

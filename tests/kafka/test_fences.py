@@ -4,10 +4,13 @@ meanwhile."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AclBinding,
     AclOperation,
@@ -123,7 +126,7 @@ def guarded() -> Iterator[KafkaBroker]:
 def test_a_reset_sees_the_first_commit_that_has_just_returned(
     broker: KafkaBroker, give_up: Callable[..., None]
 ) -> None:
-    """It may not be readable for a moment. A reset that did not see it would not shut out its task."""
+    """A reset that did not see it would not shut out its task: a list of positions lacks those of open transactions."""
     topic = fresh_name("t")
     make_topic(broker.bootstrap, topic)
     partition = TopicPartition(topic, 0)
@@ -138,6 +141,25 @@ def test_a_reset_sees_the_first_commit_that_has_just_returned(
         frozen.close()
         assert log.committed(application, [partition]) == {partition: None}
     log.close()
+
+
+def test_a_first_commit_is_listed_when_it_returns(broker: KafkaBroker) -> None:
+    """Eight tasks at once: on a quiet broker most are listed at once anyway."""
+    topic = fresh_name("t")
+    make_topic(broker.bootstrap, topic)
+    partition = TopicPartition(topic, 0)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, **QUIET})
+    with closing(KafkaLog(broker.bootstrap)) as log, ThreadPoolExecutor(8) as threads:
+
+        def offset_after_first_commit(application: str) -> list[int]:
+            with closing(log.open_committer(application, "0_0", [partition])) as committer:
+                committer.commit(Commit({partition: 1}, "one"), [])
+                asked = [ConsumerGroupTopicPartitions(application)]
+                [found] = admin.list_consumer_group_offsets(asked, require_stable=True).values()
+                return [each.offset for each in found.result().topic_partitions]
+
+        listed = list(threads.map(offset_after_first_commit, [fresh_name("app") for _ in range(48)]))
+    assert listed == [[1]] * 48
 
 
 def test_a_new_cluster_and_what_it_must_allow(guarded: KafkaBroker) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from penstock.log import Commit
+from penstock.plugins.logs.kafka import clients as clients_module
 from penstock.plugins.logs.kafka import topics as topics_module
+from penstock.plugins.logs.kafka.clients import Clients
 from penstock.plugins.logs.kafka.committers import AtLeastOnce
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.testing.kafka_broker import KafkaBroker
@@ -30,6 +32,27 @@ class Counted:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.consumer, name)
+
+
+@pytest.mark.parametrize(
+    ("settings", "plain", "transactional"),
+    [
+        ({}, 5, 5),
+        ({"sends.at.once": "true"}, 0, 200),
+        ({"sends.at.once": "true", "producer.linger.ms": "7"}, "7", "7"),
+        ({"sends.at.once": "true", "linger.ms": "7"}, "7", "7"),
+    ],
+)
+def test_records_under_a_transaction_wait_for_others_where_the_others_do_not(
+    settings: dict[str, str], plain: object, transactional: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(properties: dict[str, Any], **options: Any) -> Any:
+        return properties["linger.ms"]
+
+    monkeypatch.setattr(clients_module, "Producer", made)
+    clients = Clients("nowhere:9", settings)
+    assert clients.producer() == plain
+    assert clients.producer({"transactional.id": "app-0_0"}) == transactional
 
 
 def test_positions_of_all_tasks_in_one_request(broker: KafkaBroker) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -180,6 +181,27 @@ def test_commits_come_by_the_interval_when_asked_for_and_at_the_end(tmp_path: Pa
         assert sum(each.commits for each in reports) == 2
         assert [each.opened for each in reports if each.opened] == ["first", "first"]
         assert not loop.take_reports()
+
+
+@given(st.integers(1, 3_600_000), st.integers(1, 9))
+def test_tasks_commit_one_after_the_other_each_about_an_interval_after_its_last(interval_ms: int, count: int) -> None:
+    log, seconds = MemoryLog(), interval_ms / 1000
+    log.create_topic("in", count)
+    log.create_topic("out", 1)
+    topology = Topology().add_source("in", "in").add_processor("fail", Failing, "in").add_sink("out", "out", "fail")
+    of = Application("app", topology, log="memory:", changelog="memory:", commit_interval=f"{interval_ms}ms")
+    tasks: dict[str, tuple[TopicPartition, ...]] = {f"0_{each}": (TopicPartition("in", each),) for each in range(count)}
+    with looping(of, log, tasks) as loop:
+        for number, name in enumerate(tasks):
+            task, before = loop._tasks[name], perf_counter()
+            task.prepare(0)
+            task.open(0)
+            task.begin_commit()
+            task._is_dirty = True
+            due, after = task.commit_due(), perf_counter()
+            assert before + 0.49 * seconds <= due <= after + 1.51 * seconds
+            place = (due / seconds - number / count + 0.5) % 1.0
+            assert place == pytest.approx(0.5, abs=1e-3)
 
 
 def test_a_task_that_was_taken_over_says_so_and_runs_again_when_told(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from .failures import Patience, as_config_error, is_out_of_files
 
 _log = logging.getLogger("penstock.kafka")
 
-_OWN = ("processing.guarantee", "task.timeout.ms", "replication.factor")
+_OWN = ("processing.guarantee", "task.timeout.ms", "replication.factor", "sends.at.once")
 _MANAGED = {
     "group.id": "the application's id",
     "transactional.id": "one for each task, <application id>-<task id>",
@@ -54,11 +54,13 @@ _CONSUMER = {
     "queued.min.messages": 100_000,
 }
 _BATCH_BYTES = 1_000_000
+_LINGER_MS, _TRANSACTION_LINGER_MS = 5, 200
+"""How long a producer waits for more records, and one with transactions where the others do not wait: nobody reads its
+records before the commit, which sends what waits. A request for each record would keep the broker busy."""
 _PRODUCER = {
     "enable.idempotence": True,
     "partitioner": "murmur2_random",
     "sticky.partitioning.linger.ms": 0,
-    "linger.ms": 5,
     # A transaction that begins before the markers of the last one are written is refused, and tried again after this.
     "retry.backoff.ms": 5,
     "batch.num.messages": 10_000,
@@ -82,6 +84,7 @@ class Clients:
         self.location = location
         self.where = f"Kafka at {location}"
         self.guarantee = settings.get("processing.guarantee", "exactly_once")
+        self._sends_at_once = settings.get("sends.at.once") == "true"
         self.replication = int(settings.get("replication.factor", "-1"))
         self.patience = Patience(self.where, float(settings.get("task.timeout.ms", "300000")) / 1000)
         self.admin = Admin(lambda: self._make(AdminClient, "admin", {}), self.patience)
@@ -111,8 +114,10 @@ class Clients:
 
     def producer(self, properties: Mapping[str, Any] | None = None) -> Producer:
         """Return an idempotent producer, or a transactional one when `transactional.id` is given."""
-        chosen = {**_PRODUCER, **(properties or {})}
+        chosen = {**_PRODUCER, "linger.ms": _LINGER_MS, **(properties or {})}
         chosen["batch.size"] = self._most_batch_bytes
+        if self._sends_at_once:
+            chosen["linger.ms"] = _TRANSACTION_LINGER_MS if "transactional.id" in chosen else 0
         if "transactional.id" not in chosen:
             chosen["message.timeout.ms"] = max(1000, int(self.patience.timeout_s * 1000))
         made: Producer = self._make(Producer, "producer", chosen)

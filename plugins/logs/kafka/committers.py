@@ -119,6 +119,8 @@ class KafkaCommitter(TaskCommitter):
                 transactions.commit(offsets, self._consumer)
             except KafkaException as exception:
                 raise self._failed(transactions, f"committing {self._what}", exception) from exception
+            if self._committed is None:
+                self._wait_until_listed()
         except (FencedError, ProductionError):
             self._undo()
             raise
@@ -234,6 +236,17 @@ class KafkaCommitter(TaskCommitter):
         )
         commit, self._committed_at = self._commit_in(found)
         return commit
+
+    def _wait_until_listed(self) -> None:
+        """Wait until a task's first commit is readable, some milliseconds after the transaction's end.
+
+        Until then, a list of the group's positions lacks it, even one that waits for open transactions: such a list
+        waits for those of listed positions only. A reset fences the tasks that it finds in that list.
+        """
+        try:
+            self._read()
+        except KafkaException as exception:
+            raise self._failed(self._opened(), f"reading the first commit of {self._what}", exception) from exception
 
     def _commit_in(self, found: Sequence[KafkaPartition]) -> tuple[Commit | None, int]:
         """Return the commit in the task's positions, and when it was made. Raises KafkaException and LogError."""

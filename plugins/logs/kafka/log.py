@@ -39,7 +39,7 @@ class KafkaLog(Log):
 
     `location` is HOST:PORT, or several of them with commas. `settings` are client settings by Kafka's names, with or
     without `consumer.`, `producer.` or `admin.` in front, and `processing.guarantee`, `task.timeout.ms`,
-    `replication.factor`. Connects when first used. Raises ConfigError for settings that cannot work.
+    `replication.factor`, `sends.at.once`. Connects when first used. Raises ConfigError for settings that cannot work.
     """
 
     keeps_records = False
@@ -285,7 +285,8 @@ class KafkaLog(Log):
         """Fence every task that has commits; return the group's positions, which no task changes from then on.
 
         The first read does not wait for open transactions, because fencing ends those of the tasks that it finds. Later
-        reads wait: a commit that has just returned, or a task's first commit, may not be readable before.
+        reads wait: a commit that has just returned may not be readable before. A task's first commit is listed when it
+        returns.
         """
         fenced: set[str] = set()
         stable = False

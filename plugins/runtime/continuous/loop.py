@@ -113,6 +113,7 @@ class TaskLoop:
             self._log,
             resources=self._resources,
             task_count=len(self._partitions),
+            phase=list(self._partitions).index(name) / len(self._partitions),
         )
 
     @property

@@ -35,7 +35,7 @@ class ContinuousWorker(LoggedTask):
 
     After `open` the driver feeds it records and calls `work`. `begin_commit` returns what is to be written; the task
     then rests until `end_commit`. After an error that any of these raises the driver calls `abandon_after`, and opens
-    the task again, from the last commit.
+    the task again, from the last commit. `phase`: where in the commit interval the task commits, from 0.0 to 1.0.
     """
 
     def __init__(
@@ -47,11 +47,13 @@ class ContinuousWorker(LoggedTask):
         *,
         resources: ProcessResources,
         task_count: int = 1,
+        phase: float = 0.0,
     ) -> None:
         super().__init__(application, task_id, partitions, log, resources=resources, task_count=task_count)
         given = self._settings.commit_interval
         guarantee = self._settings.processing_guarantee
         self._interval = COMMIT_INTERVALS[guarantee] if given is None else duration_ms(given) / 1000
+        self._phase = phase * self._interval
         self._phases = Phases()
         self._produced = 0
         self._records_before, self._decoded_before = 0, 0.0
@@ -59,7 +61,7 @@ class ContinuousWorker(LoggedTask):
         self._reports: list[TaskReport] = []
         self._has_news = False
         self._is_dirty = self._has_moved = False
-        self._committed_at = -inf
+        self._committed_at = self._due = -inf
         self._pending: PendingCommit | None = None
         self._clock_ms = self._odd_ms = 0
         self._upkeep: Upkeep | None = None
@@ -167,11 +169,15 @@ class ContinuousWorker(LoggedTask):
             return self._committed_at + _MOVED_SECONDS if self._has_moved else inf
         if task.commit_requested or task.output_bytes() + self._uncommitted_bytes() > self._settings.commit_bytes:
             return 0.0
-        return min(self._committed_at + self._interval, self._sent_at + committer.commit_within)
+        return min(self._due, self._sent_at + committer.commit_within)
 
     def begin_commit(self) -> PendingCommit | None:
         """Return what is to be written, None if nothing has changed. The task rests until `end_commit`."""
-        self._committed_at, self._is_dirty, self._has_moved = perf_counter(), False, False
+        now = self._committed_at = perf_counter()
+        self._due, self._is_dirty, self._has_moved = now + self._interval, False, False
+        if self._interval:
+            # Tasks commit one after the other, each at its place in the interval: at once, all would wait for all.
+            self._due -= (now - self._phase + self._interval / 2) % self._interval - self._interval / 2
         self._pending = self._take_commit(self._phases)
         if self._pending is not None:
             self._produced += self._pending.produced
