@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from penstock.log import Log
+from penstock.record import TopicPartition
+
 
 def wait_until(condition: Callable[[], Any], what: str = "it is so", seconds: float = 60.0) -> Any:
     """Return what `condition` answers once it is true; fail after `seconds`, which only a broken program takes."""
@@ -14,3 +17,10 @@ def wait_until(condition: Callable[[], Any], what: str = "it is so", seconds: fl
         assert time.monotonic() < deadline, f"waited {seconds:g} s until {what}"
         time.sleep(0.02)
     return found
+
+
+def readable_end(log: Log, partition: TopicPartition) -> int:
+    """Return a partition's end, once all before it can be read: a transaction's records can be a moment after it."""
+    end = log.end_offsets([partition], stable=False)[partition]
+    wait_until(lambda: log.end_offsets([partition])[partition] >= end, f"all of {partition} can be read")
+    return end

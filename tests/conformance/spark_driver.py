@@ -20,7 +20,7 @@ from penstock.program.serdes import resolve_serde
 from penstock.record import OutputBatch, TopicPartition
 from penstock.store import StateStore
 
-from ..waiting import wait_until
+from ..waiting import readable_end
 from .runner import Case, application_of, changed, headers_of, output_of
 
 
@@ -109,7 +109,7 @@ class SparkCaseDriver:
         for topic in self._sinks:
             key_serde = self._sink_key_serdes.get(topic, self._key_serde)
             partition = TopicPartition(topic, 0)
-            end = self._written(partition)
+            end = readable_end(self._log, partition)
             while self._read[topic] < end:
                 for batch in self._log.fetch(partition, self._read[topic], end, 1 << 20):
                     self._read[topic] = batch.next_offset
@@ -121,12 +121,6 @@ class SparkCaseDriver:
                             batch.headers[number] if batch.headers is not None else (),
                         )
                         yield output_of(topic, record)
-
-    def _written(self, partition: TopicPartition) -> int:
-        """Return the partition's end, once what its transactions wrote can be read: that takes a moment."""
-        end = self._log.end_offsets([partition], stable=False)[partition]
-        wait_until(lambda: self._log.end_offsets([partition])[partition] >= end)
-        return end
 
     def store(self, name: str) -> StateStore:
         resources = ProcessResources()

@@ -16,6 +16,8 @@ from penstock.plugins.testing import TopologyTestDriver
 from penstock.program.nodes import SinkNode, SourceNode
 from penstock.program.serdes import resolve_serde
 
+from ..waiting import readable_end
+
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 Row = tuple[Any, Any, int]
@@ -105,7 +107,7 @@ def read(application: Application, log: Log, topic: str) -> Iterator[Record]:
     value_serde = resolve_serde(sink.value_serde, settings.value_serde, topic)
     for number in range(log.topics()[topic].partitions):
         partition = TopicPartition(topic, number)
-        start, end = 0, log.end_offsets([partition])[partition]
+        start, end = 0, readable_end(log, partition)
         while start < end:
             batches = log.fetch(partition, start, end, 1 << 24)
             if not batches:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from penstock.plugins.runtime.worker import TaskWorker
 from penstock.record import OutputBatch
 
 from ..processes import opened_workers
-from ..waiting import wait_until
+from ..waiting import readable_end
 from .names import fresh_name
 
 PATIENCE_SECONDS = 30.0
@@ -169,14 +168,9 @@ def contents(log: KafkaLog, topic: str) -> list[tuple[bytes, bytes]]:
     found = []
     for number in range(log.topics()[topic].partitions):
         partition = TopicPartition(topic, number)
-        wait_until(partial(_is_stable, log, partition))
-        end, at = log.end_offsets([partition])[partition], log.start_offsets([partition])[partition]
+        end, at = readable_end(log, partition), log.start_offsets([partition])[partition]
         while at < end:
             batches = log.fetch(partition, at, end, 1 << 24)
             found += [each for batch in batches for each in zip(batch.keys, batch.values, strict=True)]
             at = batches[-1].next_offset if batches else end
     return found  # type: ignore[return-value]
-
-
-def _is_stable(log: KafkaLog, partition: TopicPartition) -> bool:
-    return log.end_offsets([partition]) == log.end_offsets([partition], stable=False)

@@ -10,6 +10,8 @@ from penstock import Application, OutputBatch, Settings, TopicPartition, Topolog
 from penstock.log import Log
 from penstock.plugins.runtime.locations import open_log
 
+from ..waiting import readable_end
+
 
 class Surroundings:
     def __init__(self, directory: Path, log: str = "local:log") -> None:
@@ -53,7 +55,7 @@ class Surroundings:
         """Return all records of a topic by partition."""
         found: dict[int, list[tuple[str | None, str | None, int]]] = {}
         for partition in self.partitions(topic):
-            start, end = self.log.start_offsets([partition])[partition], self.log.end_offsets([partition])[partition]
+            start, end = self.log.start_offsets([partition])[partition], readable_end(self.log, partition)
             rows = found[partition.partition] = []
             while start < end:
                 for batch in self.log.fetch(partition, start, end, 1 << 24):
