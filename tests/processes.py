@@ -10,12 +10,22 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+import psutil
+
 from penstock import Application, Log
 from penstock.plugins.runtime.application.preparation import prepare
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
 
 ROOT = Path(__file__).parents[1]
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Return whether a process is there, running or halted. One that has ended may stay on as a zombie."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 @contextmanager

@@ -85,6 +85,7 @@ class ContinuousEngine(SlotEngine):
             return self._message()
         if plan.stopping:
             self._do(self._stop, _STOP_SECONDS)
+            self._end_heartbeats()  # what the last one could not send goes with this message
             return replace(self._message(), stopped=True)
         if plan.step >= 0:
             self._do(lambda: self._step(plan, request.known), _STEP_SECONDS)
@@ -103,9 +104,14 @@ class ContinuousEngine(SlotEngine):
             self._ending = True
             self._commands.put((lambda: None, Future()))
             self._thread.join(1.0)
-            if self._heartbeats is not None:
-                self._heartbeats.close()
+            self._end_heartbeats()
             super().close()
+
+    def _end_heartbeats(self) -> None:
+        """Send no more of them; one under way is either in the log or given back when this returns."""
+        heartbeats, self._heartbeats = self._heartbeats, None
+        if heartbeats is not None:
+            heartbeats.close()
 
     def _do(self, command: Callable[[], Any], seconds: float) -> None:
         """Let the tasks' thread run a command, and wait for it."""

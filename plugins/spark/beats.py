@@ -54,8 +54,9 @@ class Beats:
         self._reader = HeartbeatReader(self._log, self._application_id, self._layout.run)
 
     def note_batch(self) -> None:
-        """Note that a batch has ended: the hosts were there."""
+        """Note that a batch has ended: the hosts were there, and what they said before it is read at the next poll."""
         now = self._clock()
+        self._next_poll = -inf
         if self._watched_since is None:
             self._watched_since = now
         self._seen = dict.fromkeys(self._seen, now)

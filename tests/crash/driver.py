@@ -18,6 +18,7 @@ import psutil
 
 from penstock.settings.settings import Settings
 
+from ..processes import is_alive
 from . import plugin
 from .oracle import Stores
 
@@ -228,14 +229,6 @@ def send(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
             each.send_signal(number)
         except psutil.Error:
             pass
-
-
-def is_alive(process: psutil.Process) -> bool:
-    """Return whether a process is there, running or halted."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
 
 
 def wait_for_end(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from ..processes import is_alive
 from . import plugin
-from .driver import TARGET, is_alive, send, wait_for_end
+from .driver import TARGET, send, wait_for_end
 from .offsets import lose_offsets
 from .programs import GRACE_SECONDS, TRANSACTION_SECONDS
 

@@ -18,8 +18,9 @@ from penstock.errors import PenstockError
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
+from ..processes import is_alive
 from . import plugin
-from .driver import Driver, is_alive, send, wait_for_end
+from .driver import Driver, send, wait_for_end
 from .dsl_oracle import DslOracle
 from .faults import END_SECONDS, FAULTS, NEEDS_HOSTS, NEEDS_WORKERS, Strike, kinds, plan
 from .oracle import Oracle, Verdict

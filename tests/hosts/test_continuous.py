@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock import LogError, Topology
+from penstock import LogError, OutputBatch, Topology
 from penstock.plugins.hosts import continuous
 from penstock.plugins.hosts.continuous import ContinuousCargo, ContinuousEngine
 from penstock.plugins.hosts.engine import HostInfo
@@ -19,7 +20,7 @@ from penstock.plugins.hosts.plan import SlotPlan
 from penstock.plugins.hosts.reports import SlotMessage
 from penstock.plugins.hosts.slot_engine import Batch
 from penstock.plugins.hosts.status import Meter
-from penstock.plugins.runtime.application.heartbeat_topic import make_heartbeat_topic
+from penstock.plugins.runtime.application.heartbeat_topic import heartbeat_topic, make_heartbeat_topic
 from penstock.plugins.runtime.application.preparation import prepare
 from tests.spark import apps
 from tests.spark.surroundings import Surroundings
@@ -100,6 +101,31 @@ def test_a_stop_commits_and_closes(tmp_path: Path) -> None:
         assert last.host is not None and last.host.open_tasks == 0
         each.put("c")
         assert each.renew(stopping=True).stopped
+
+
+def test_the_last_message_reports_what_a_heartbeat_under_way_could_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with world(tmp_path, apps.count(), commit_interval="0ms") as each:
+        each.renew()
+        log, append = each.engine._log, each.engine._log.append
+        under_way, may_fail = threading.Event(), threading.Event()
+
+        def fails(batch: OutputBatch) -> Any:
+            """Heartbeats with a report wait, and then cannot be sent."""
+            if batch.topic != heartbeat_topic("app") or not SlotMessage.from_json(batch.values[0].decode()).results:  # type: ignore[union-attr]
+                return append(batch)
+            under_way.set()
+            may_fail.wait(30)
+            raise LogError("the log is away")
+
+        monkeypatch.setattr(log, "append", fails)
+        each.put("a", "b")
+        wait_until(under_way.is_set, "a heartbeat under way that reports something", 30)
+        threading.Timer(0.3, may_fail.set).start()
+        last = each.renew(stopping=True)
+        told = [last, *each.reader.poll()]
+        assert sum(result.report.records_in for message in told for result in message.results if result.report) == 2
 
 
 def test_between_two_steps_nothing_is_processed(tmp_path: Path) -> None:

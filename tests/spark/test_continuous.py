@@ -13,6 +13,7 @@ from penstock import ProcessingError
 from penstock.plugins.runtime.application.heartbeat_topic import heartbeat_topic
 from penstock.plugins.spark import beats
 
+from ..processes import is_alive
 from ..waiting import wait_until
 from . import apps
 from .surroundings import Surroundings
@@ -62,7 +63,7 @@ def test_hosts_work_between_batches_and_a_killed_one_is_replaced(tmp_path: Path,
         for key, found in surroundings.values_by_key("out").items():
             assert found == [str(number) for number in range(1, len(found) + 1)], key
         assert counted(surroundings) == 500
-        assert not psutil.pid_exists(victim.pid) and not hosts(application.id)
+        assert not is_alive(victim) and not hosts(application.id)
         # A run in batches takes the state from there.
         put(surroundings, KEYS)
         with running(application, spark, "0s") as run:
@@ -92,7 +93,7 @@ def test_a_host_whose_tasks_are_stuck_is_replaced(
             run.wait(lambda: counted(surroundings) >= 150, "the tasks of other slots")
             run.wait(lambda: counted(surroundings) == 201, "the successor of the stuck host")
             summary = run.stop()
-        assert summary.workers_lost >= 1 and summary.lag == 0 and not psutil.pid_exists(victim.pid)
+        assert summary.workers_lost >= 1 and summary.lag == 0 and not is_alive(victim)
         for key, found in surroundings.values_by_key("out").items():
             assert found == [str(number) for number in range(1, len(found) + 1)], key
         [said] = [each.getMessage() for each in caplog.records if "no turn" in each.getMessage()]

@@ -19,7 +19,7 @@ from penstock import Application, ProcessingError, Topology
 from penstock.plugins.runtime.temporary import remove_abandoned
 from penstock.plugins.spark import RunProgress, RunSummary, query, run
 
-from ..crash.driver import is_alive
+from ..processes import is_alive
 from ..waiting import wait_until
 from . import apps
 from .surroundings import Surroundings

@@ -142,3 +142,12 @@ def test_a_host_whose_tasks_make_no_turn_is_a_suspect() -> None:
     assert watch.after(1) == {"1": f"{STUCK} 0"}
     watch.beats.note_batch()
     assert watch.after(1) is None  # that heartbeat may be of a host that was replaced
+
+
+def test_what_hosts_said_before_the_end_of_a_batch_is_read_at_the_next_poll() -> None:
+    watch = Watch()
+    assert not watch.beats.poll()
+    watch.send(0)
+    assert not watch.beats.poll()  # it is not time yet
+    watch.beats.note_batch()
+    assert [message.slot for message in watch.beats.poll()] == [0]
