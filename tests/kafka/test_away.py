@@ -9,13 +9,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from penstock.errors import LogError
-from penstock.plugins.logs.kafka import transactions
+from penstock.plugins.logs.kafka import failures, transactions
 from penstock.plugins.logs.kafka.clients import Clients
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.runtime.application.preparation import prepare
@@ -247,3 +249,29 @@ def test_away(running: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         wait_until(hasty.is_done)
         for each in (hasty, patient):
             assert sorted(each.shop.sold(each.log)) == sorted(each.shop.expected)
+
+
+def test_what_a_connection_said_is_no_reason_for_long(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Brokers that are back may still not do what is asked for; then that is the reason."""
+    now = 100.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(failures, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    patience = failures.Patience("Kafka at x", 130)
+
+    def call(seconds: float) -> None:
+        if now < 105:
+            patience.note_connection_error(KafkaError(KafkaError._TRANSPORT, "Connection refused"))
+        else:
+            sleep(seconds)
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "No answer"))
+
+    with pytest.raises(LogError, match="did not answer for 130 s .* while asking: No answer"):
+        patience.call("asking", call)
+    said = [each.getMessage().rpartition(": ")[2] for each in caplog.records if "waiting for" in each.getMessage()]
+    assert said == ["Connection refused", "No answer"]

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AclBinding,
     AclOperation,
@@ -23,6 +24,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.errors import FencedError, LogError
 from penstock.log import Commit
+from penstock.plugins.logs.kafka.clients import Clients
+from penstock.plugins.logs.kafka.groups import Groups
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import OutputBatch, TopicPartition
@@ -210,3 +213,54 @@ def test_a_new_cluster_and_what_it_must_allow(guarded: KafkaBroker) -> None:
             log.open_committer(name, "0_0", [TopicPartition(name, 0)])
         says(caught.value, where, *expected)
         log.close()
+
+
+def test_positions_of_a_transaction_that_does_not_end(broker: KafkaBroker) -> None:
+    """As where brokers have lost the end of one: they answer, so the error is not that they did not."""
+    application, topic = fresh_name("app"), fresh_name("t")
+    make_topic(broker.bootstrap, topic)
+    other = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": fresh_name("other"), **QUIET})
+    group = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": application, **QUIET})
+    other.init_transactions(30)
+    other.begin_transaction()
+    other.send_offsets_to_transaction([KafkaPartition(topic, 0, 7)], group.consumer_group_metadata(), 30)
+    with closing(KafkaLog(broker.bootstrap, {"task.timeout.ms": "2000"})) as log:
+        with pytest.raises(LogError) as caught:
+            log.open_committer(application, "0_0", [TopicPartition(topic, 0)])
+        says(
+            caught.value,
+            f"{broker.bootstrap} answers",
+            f"a transaction with positions of task 0_0 of application '{application}' did not end for 2 s",
+            "kafka-transactions.sh find-hanging",
+        )
+        other.abort_transaction(30)
+        log.open_committer(application, "0_0", [TopicPartition(topic, 0)]).close()
+    group.close()
+
+
+def test_positions_are_read_again_until_their_transaction_has_ended(broker: KafkaBroker) -> None:
+    """A broker answers at once, with an error for each of them."""
+    application, topic = fresh_name("app"), fresh_name("t")
+    make_topic(broker.bootstrap, topic)
+    other = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": fresh_name("other"), **QUIET})
+    group = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": application, **QUIET})
+    other.init_transactions(30)
+    clients, hasty = Clients(broker.bootstrap, {}), Clients(broker.bootstrap, {"task.timeout.ms": "1000"})
+
+    def commit(offset: int) -> None:
+        other.begin_transaction()
+        other.send_offsets_to_transaction([KafkaPartition(topic, 0, offset)], group.consumer_group_metadata(), 30)
+
+    def offsets(clients: Clients, stable: bool) -> list[int]:
+        return [each.offset for each in Groups(clients).positions(application, stable=stable)]
+
+    commit(7)
+    other.commit_transaction(30)
+    assert offsets(clients, stable=True) == [7]
+    commit(8)
+    assert offsets(clients, stable=False) == [7]
+    with pytest.raises(LogError, match="a transaction has not ended .*find-hanging"):
+        offsets(hasty, stable=True)
+    other.commit_transaction(30)
+    assert offsets(clients, stable=True) == [8]
+    group.close()

@@ -229,11 +229,20 @@ class KafkaCommitter(TaskCommitter):
     def _read(self) -> Commit | None:
         if not self._partitions:
             return None
-        found = self._clients.patience.call(
-            f"reading the positions of {self._what}",
-            lambda seconds: self._consumer.committed(plain(self._partitions), timeout=seconds),
-            self._consumer,
-        )
+        try:
+            found = self._clients.patience.call(
+                f"reading the positions of {self._what}",
+                lambda seconds: self._consumer.committed(plain(self._partitions), timeout=seconds),
+                self._consumer,
+            )
+        except LogError as late:
+            raise self._clients.patience.out_of_time(
+                late,
+                self._consumer,
+                f"a transaction with positions of {self._what} did not end",
+                "If no other program commits positions of this group, the brokers have lost its end: find it with "
+                "`kafka-transactions.sh find-hanging`, and end it with `kafka-transactions.sh abort`",
+            ) from None
         commit, self._committed_at = self._commit_in(found)
         return commit
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from penstock.errors import ConfigError, LogError
 from penstock.system_errors import error_number, open_files_advice
@@ -73,6 +73,8 @@ _NO_TOPIC = frozenset(
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
 _LONGEST_TRY = 10.0
+_RECENT_SECONDS = 35.0
+"""How long the error of a connection counts: librdkafka reports one that repeats every 30 s."""
 _SAYS_AFTER, _SAYS_LATER, _SAYS_EVERY = 1.0, 10.0, 60.0
 """Seconds until the first log line about waiting, after a failed connection and otherwise; seconds between two
 lines."""
@@ -166,12 +168,16 @@ class Patience:
         self.where = where
         self.timeout_s = timeout_s
         self._connection_error: KafkaError | None = None
+        self._connection_failed_at = 0.0
         self._has_answered = False
 
     def note_connection_error(self, error: KafkaError) -> None:
         """Keep the error of a connection, for messages."""
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
-            self._connection_error = error
+            self._connection_error, self._connection_failed_at = error, time.monotonic()
+
+    def _recent_connection_error(self) -> KafkaError | None:
+        return self._connection_error if time.monotonic() - self._connection_failed_at < _RECENT_SECONDS else None
 
     def call(self, doing: str, call: Callable[[float], T], client: Client | None = None, first: float = 1.0) -> T:
         """Return `call(seconds)`, tried again after retriable errors. Raises LogError when `timeout_s` is over.
@@ -192,15 +198,14 @@ class Patience:
                     raise
                 if client is not None:
                     client.poll(0)
-                reason = self._connection_error or error
+                connection_error = self._recent_connection_error()
+                reason = connection_error or error
                 if is_out_of_files(reason.str()) or (is_refused(reason) and not self._has_answered):
                     raise self.failed(doing, reason) from exception
                 if deadline - time.monotonic() <= wait:
                     raise self.timed_out(f"while {doing}", error) from exception
                 now = time.monotonic()
-                if now - said_at >= _SAYS_EVERY and now - began >= (
-                    _SAYS_AFTER if self._connection_error else _SAYS_LATER
-                ):
+                if now - said_at >= _SAYS_EVERY and now - began >= (_SAYS_AFTER if connection_error else _SAYS_LATER):
                     said_at = now
                     _log.warning(
                         "waiting for %s, for %.0f s at most (task_timeout), while %s: %s",
@@ -216,13 +221,24 @@ class Patience:
 
     def timed_out(self, doing: str, error: KafkaError | None = None) -> LogError:
         """Return the LogError for a cluster that did not answer for too long."""
-        reason = self._connection_error or error
+        reason = self._recent_connection_error() or error
         return LogError(
             f"{self.where} did not answer for {self.timeout_s:g} s (task_timeout) {doing}"
             + (f": {describe(reason)}{_hint(reason)}" if reason is not None else "")
             + ". Is it running, and are the address and security.protocol right? Nothing since the last commit counts, "
             "and nothing is lost: start again when it is back"
         )
+
+    def out_of_time(self, error: LogError, client: Consumer | Producer, not_done: str, advice: str) -> LogError:
+        """Return the error of a call that waits for transactions, after it has failed with `error`.
+
+        If brokers answer the client, it says what was `not_done`, and `advice`.
+        """
+        try:
+            client.list_topics(timeout=1.0)
+        except KafkaException:
+            return error
+        return LogError(f"{self.where} answers, and {not_done} for {self.timeout_s:g} s (task_timeout). {advice}")
 
     def failed(self, doing: str, cause: KafkaError | KafkaException) -> LogError:
         """Return the LogError for an error that is not retriable."""
@@ -236,6 +252,8 @@ def _hint(error: KafkaError) -> str:
         return ": correct sasl.username and sasl.password (or sasl.mechanism) among the client settings"
     if error.code() == KafkaError._SSL or "SSL" in error.str():
         return ": check security.protocol and the ssl.* client settings"
+    if error.code() == KafkaError.UNSTABLE_OFFSET_COMMIT:
+        return ": a transaction has not ended (`kafka-transactions.sh find-hanging` finds one that never will)"
     if is_out_of_files(error.str()):
         return f": {open_files_advice()}"
     return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
@@ -37,6 +38,7 @@ class Groups:
             lambda client, seconds: client.list_consumer_group_offsets(
                 asked, require_stable=stable, request_timeout=seconds
             ),
+            _without_errors,
         )
         return [] if found is None else [each for each in found.topic_partitions if each.offset >= 0]
 
@@ -62,10 +64,10 @@ class Groups:
             lambda client, seconds: client.describe_consumer_groups([group], request_timeout=seconds),
         )
 
-    def _one(self, group: str, doing: str, ask: Ask) -> Any:
-        """Return the answer to a request about one group; None if there is no such group."""
+    def _one(self, group: str, doing: str, ask: Ask, check: Callable[[Any], Any] = lambda answer: answer) -> Any:
+        """Return the answer to a request about one group, if it passes `check`; None if there is no such group."""
         try:
-            return self._admin.one(doing, ask)
+            return self._admin.call(doing, ask, lambda futures: check(next(iter(futures.values())).result()))
         except KafkaException as exception:
             error = error_of(exception)
             if error is not None and error.code() == KafkaError.GROUP_ID_NOT_FOUND:
@@ -79,3 +81,11 @@ class Groups:
             f"{self._where}: the consumer group {group!r} has members, so other programs use the application's id "
             "as their group: stop them, or give the application another id"
         )
+
+
+def _without_errors(answer: Any) -> Any:
+    """Return a group's positions. Raises KafkaException if one has an error instead: its transaction is open."""
+    for each in answer.topic_partitions:
+        if each.error is not None:
+            raise KafkaException(each.error)
+    return answer

@@ -54,23 +54,21 @@ class Transactions(Outbox):
             self._clients.patience.call(
                 f"taking the fence of {self._what}", lambda seconds: self._producer.init_transactions(seconds), self
             )
+        except LogError as late:
+            raise self._clients.patience.out_of_time(
+                late,
+                self._producer,
+                f"did not begin transactions of {self._what}",
+                "They need the topic __transaction_state, which is created when the cluster has "
+                "`transaction.state.log.replication.factor` brokers, and a leader of every partition with an open "
+                "transaction: see the brokers' logs",
+            ) from None
         except KafkaException as exception:
             error = error_of(exception)
             needed = None if error is None else self._needed(error)
             if error is None or needed is None:
                 raise
             raise LogError(f"{self._clients.where}: opening {self._what}: {describe(error)}: {needed}") from exception
-        except LogError as error:
-            try:
-                self._producer.list_topics(timeout=1.0)
-            except KafkaException:
-                raise error from None
-            raise LogError(
-                f"{self._clients.where} answers, and did not begin transactions of {self._what} for "
-                f"{self._clients.patience.timeout_s:g} s (task_timeout). They need the topic __transaction_state, "
-                "which is created when the cluster has `transaction.state.log.replication.factor` brokers, and a "
-                "leader of every partition with an open transaction: see the brokers' logs"
-            ) from error
 
     def begin(self) -> None:
         """Begin a transaction, unless one is open."""

@@ -24,7 +24,6 @@ _FOR_TESTS = {
     "group.min.session.timeout.ms": "500",
     "group.consumer.min.session.timeout.ms": "500",
     "group.consumer.min.heartbeat.interval.ms": "100",
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
     # A killed broker can register again only after its last session has ended.
     "broker.heartbeat.interval.ms": "500",
     "broker.session.timeout.ms": "3000",
