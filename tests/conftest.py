@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Iterator
 from functools import partial
@@ -44,6 +45,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             not any(item.get_closest_marker(name) for name in _SHARED),
         )
     )
+
+
+def _log_levels() -> dict[str, tuple[int, bool, bool]]:
+    """Return what decides whether a line of penstock's, or of the tests', is logged."""
+    loggers = {"root": logging.getLogger()} | {
+        name: logger
+        for name, logger in logging.Logger.manager.loggerDict.items()
+        if isinstance(logger, logging.Logger) and name.partition(".")[0] in ("penstock", "tests")
+    }
+    return {name: (logger.level, logger.propagate, logger.disabled) for name, logger in loggers.items()}
+
+
+@pytest.fixture(autouse=True)
+def log_levels_are_left_alone() -> Iterator[None]:
+    """Fail the test that leaves a logger with another level: a later test would miss lines, or find too many."""
+    before = _log_levels()
+    yield
+    new = (logging.NOTSET, True, False)
+    changed = {name: level for name, level in _log_levels().items() if level != before.get(name, new)}
+    for name in changed:
+        logger = logging.getLogger(None if name == "root" else name)
+        level, logger.propagate, logger.disabled = before.get(name, new)
+        logger.setLevel(level)
+    assert not changed, f"loggers have another (level, propagate, disabled) than before the test: {changed}"
 
 
 @pytest.fixture(scope="session")

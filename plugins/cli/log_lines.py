@@ -27,15 +27,16 @@ class LogLines(logging.Handler):
 @contextmanager
 def log_lines(level: str) -> Iterator[None]:
     """Show what applications log from `level` on, and of the libraries below them only warnings."""
-    root = logging.getLogger()
-    before, handler = root.level, LogLines()
+    root, handler = logging.getLogger(), LogLines()
     handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    levels = {root: level.upper()} | {logging.getLogger(library): "WARNING" for library in ("py4j", "pyspark")}
+    before = {logger: logger.level for logger in levels}
     root.addHandler(handler)
-    root.setLevel(level.upper())
-    for library in ("py4j", "pyspark"):
-        logging.getLogger(library).setLevel(logging.WARNING)
+    for logger, wanted in levels.items():
+        logger.setLevel(wanted)
     try:
         yield
     finally:
         root.removeHandler(handler)
-        root.setLevel(before)
+        for logger, level_before in before.items():
+            logger.setLevel(level_before)

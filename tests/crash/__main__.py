@@ -4,6 +4,7 @@ left behind."""
 from __future__ import annotations
 
 import argparse
+import logging
 import signal
 import sys
 
@@ -46,6 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
         given.log, given.rounds, given.seed, given.guarantee, given.changelog, given.minutes, tuple(given.fault),
         given.program, given.mode,
     )  # fmt: skip
+    # That the broker is away is no news.
+    logging.getLogger("penstock.kafka").setLevel(logging.CRITICAL)
     # A harness that is asked to end takes the application with it.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
     tally = run(options, lambda line: print(line, flush=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import tempfile
 import time
@@ -79,8 +78,6 @@ class Harness:
     """One log, one application, many strikes."""
 
     def __init__(self, directory: Path, options: Options, say: Callable[[str], None]) -> None:
-        # That the broker is away is no news.
-        logging.getLogger("penstock.kafka").setLevel(logging.CRITICAL)
         self.directory = directory
         self.options = options
         self.say = say
