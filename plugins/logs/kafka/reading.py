@@ -16,7 +16,7 @@ from penstock.record import RecordBatch, TopicPartition
 from .clients import Clients
 from .failures import is_retriable
 
-_MESSAGES = 1_000
+_MESSAGES = 400
 """How many messages are taken from a consumer at once: few enough that they are still in the processor's cache when
 they are taken apart."""
 _BLOCK_SECONDS = 0.1
