@@ -194,20 +194,22 @@ class LmdbBackend(StoreBackend):
             raise self._open().explain(error) from error
 
     def _apply(self, transaction: Any, store: str, database: Any, changes: Sequence[Change]) -> None:
-        puts = [(HEAD + key, value) for key, value in changes if value is not None and len(key) < SHORT]
         cursor = transaction.cursor(database)
+        gone = [key for key, value in changes if value is None]
+        # Deletions first: what is put can take their pages. Where keys follow each other, the cursor is there already.
+        for key in gone:
+            if len(key) >= SHORT:
+                lmdb_keys.delete(transaction, database, key)
+            elif cursor.key() == HEAD + key or cursor.set_key(HEAD + key):
+                cursor.delete()
+        puts = [(HEAD + key, value) for key, value in changes if value is not None and len(key) < SHORT]
         if puts:
             # Keys above all others, as in a restore, are appended: faster, and the pages get full.
             append = not cursor.last() or cursor.key() < puts[0][0]
             consumed, added = cursor.putmulti(puts, append=append)
             if added != consumed:
                 raise StoreError(f"store {store!r}: the changes to write are not sorted by key, each key once")
-        if len(puts) < len(changes):
+        if len(gone) + len(puts) < len(changes):
             for key, value in changes:
-                if value is None:
-                    if len(key) < SHORT:
-                        transaction.delete(HEAD + key, db=database)
-                    else:
-                        lmdb_keys.delete(transaction, database, key)
-                elif len(key) >= SHORT:
+                if value is not None and len(key) >= SHORT:
                     lmdb_keys.put(transaction, database, key, value)

@@ -15,6 +15,11 @@ _SHORTEST, _LONGEST = 5.0, 60.0
 _FEW = 0.02
 """The share of the limit below which a batch's time counts as its fixed cost."""
 _MOST_GROWTH = 8.0
+_OPENING_SECONDS = 5.0
+"""About how long hosts take to start and tasks to open, which says nothing about records."""
+_REST = 0.25
+"""The share of the limit up to which the rest of a backlog is read with the batch before it: it would not be worth the
+fixed cost of a batch."""
 
 
 class BatchSize:
@@ -29,13 +34,18 @@ class BatchSize:
         self._seconds = seconds
         self._fixed = _FIXED_SECONDS
         self._records = 0
+        self._opens = False
         self._began: float | None = None
         self._took: float | None = None
         self.limit = _FIRST_RECORDS
 
-    def begin(self, records: int) -> None:
-        """Note that a batch begins that reads so many records."""
-        self._records, self._began, self._took = records, self._seconds(), None
+    def portion(self, backlog: int) -> int:
+        """Return how many records of a backlog the next batch reads."""
+        return backlog if backlog <= self.limit * (1 + _REST) else self.limit
+
+    def begin(self, records: int, *, opens: bool = False) -> None:
+        """Note that a batch begins that reads so many records. `opens`: it opens tasks before."""
+        self._records, self._opens, self._began, self._took = records, opens, self._seconds(), None
 
     def end(self) -> bool:
         """Note that the batch has ended; return whether this is the first call since it began."""
@@ -54,9 +64,11 @@ class BatchSize:
         if took is None:
             return
         if self._records < _FEW * self.limit:
-            if not self._interval:
+            if not self._interval and not self._opens:
                 self._fixed += (took - self._fixed) / 5
             return
+        if self._opens:
+            took = max(took - _OPENING_SECONDS, took / _MOST_GROWTH)
         wanted = self._wanted_seconds()
         if self._records >= self.limit or took > wanted:
             factor = min(_MOST_GROWTH, max(1 / _MOST_GROWTH, wanted / max(took, 0.001)))

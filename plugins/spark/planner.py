@@ -271,17 +271,17 @@ class BatchPlanner:
             self._idle_batches = 0
             self._size.learn()
         self._rests.end()
-        self._has_run = True
+        opens, self._has_run = bool(unopened) or not self._has_run, True
         self._behind_before, self._owners = behind, control.owners
         self._lags.begin_batch()
         if unopened:
             self._openings.note(control.unopened)
         seq = start["seq"] + 1
         if max_records is None and control.step is None:
-            max_records = self._size.limit
+            max_records = self._size.portion(sum(self._lags.ends[each] - at for each, at in behind.items()))
         limited = _limit(behind, self._lags.ends, max_records, seq)
         self._planned = self._ends(limited, unopened)
-        self._size.begin(sum(limited.values()) - sum(behind.values()))
+        self._size.begin(sum(limited.values()) - sum(behind.values()), opens=opens)
         offset: Offset = {
             "seq": seq,
             "clock_ms": self._now_ms(control),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import islice, repeat
+from operator import itemgetter
 from typing import Any
 
 from penstock.store import Change, StoreBackend
@@ -134,11 +135,16 @@ class CommitBuffer:
         if self._freed_here:
             # Also what was put since the last commit: the changelog has it, this host need not.
             changes = [change for change in changes if change[0] not in self._freed_here]
-        return _with_deleted([*self._swept, *self._freed, *self._freed_here], changes)
+        return _with_deleted([*self._unchanged_freed(), *self._freed_here], changes)
 
     def topic_changes(self, changes: Sequence[Change]) -> Sequence[Change]:
         """Return what a changelog topic has to get: `changes`, which are those of this commit, and what is freed."""
-        return _with_deleted([*self._swept, *self._freed], changes)
+        return _with_deleted(self._unchanged_freed(), changes)
+
+    def _unchanged_freed(self) -> list[bytes]:
+        """Return what was freed or swept and not put again since."""
+        changes = self._changes
+        return [key for key in [*self._swept, *self._freed] if key not in changes]
 
     def clear(self) -> None:
         """Forget the pending changes: the backend has them, or the commit failed."""
@@ -188,9 +194,8 @@ class CommitBuffer:
 
 
 def _with_deleted(keys: Collection[bytes], changes: Sequence[Change]) -> Sequence[Change]:
-    """Return `changes` and the deletion of `keys`, sorted; where a key is in both, the change counts."""
+    """Return `changes` and the deletion of `keys`, which are not among them, sorted."""
     if not keys:
         return changes
-    deleted: dict[bytes, bytes | None] = dict.fromkeys(keys)
-    deleted.update(changes)
-    return sorted(deleted.items())
+    # Mostly two sorted parts, which Python's sort takes as such.
+    return sorted([*zip(dict.fromkeys(keys), repeat(None)), *changes], key=itemgetter(0))

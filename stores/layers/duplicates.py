@@ -88,29 +88,33 @@ class _RetainsDuplicates(BucketWindowStore):
     # ------------------------------------------------------------------ the commit
 
     def _flush_open(self) -> None:
-        pending = self._pending
+        pending, kept_after = self._pending, self.retention.kept_after
         if not pending:
             return
+        kept = [each for each in pending if each[1] > kept_after]
         try:
-            rows = self._encoded(self.keys.serializer(), self.values.encode)
+            rows = self._encoded(kept, self.keys.serializer(), self.values.encode)
         except Exception:
             # Some serdes' serializers refuse what `to_bytes` takes; and it names the key of what is wrong.
-            rows = self._encoded(self.keys.to_bytes, None)
+            rows = self._encoded(kept, self.keys.to_bytes, None)
         self._below.put_all(rows)
-        self._written += len(pending)
+        self._written += len(kept)
         self._added += len(pending)
         pending.clear()
         if self._added > plain.CACHED_ENTRIES // 4:
             self._drop_rows()
 
     def _encoded(
-        self, key_bytes: Callable[[Any], bytes], encode: Callable[[Any], bytes] | None
+        self,
+        entries: list[tuple[Any, int, int, Any]],
+        key_bytes: Callable[[Any], bytes],
+        encode: Callable[[Any], bytes] | None,
     ) -> dict[bytes, bytes | None]:
-        """Return what is pending as rows."""
+        """Return entries of `_pending` as rows."""
         rows: dict[bytes, bytes | None] = {}
         heads: dict[int, bytes] = {}
         bucket_ms, to_bytes = self._buckets.bucket_ms, self.values.to_bytes
-        for key, time, number, value in self._pending:
+        for key, time, number, value in entries:
             bucket = time // bucket_ms
             head = heads.get(bucket)
             if head is None:

@@ -51,7 +51,8 @@ class OpenWindow(PlainStore):
     `is_new`: the store below has no rows of it, so nothing need be read.
     """
 
-    def __init__(self, below: BytesStore, keys: WindowKeys, values: ValueForm, *, is_new: bool) -> None:
+    def __init__(self, start: int, below: BytesStore, keys: WindowKeys, values: ValueForm, *, is_new: bool) -> None:
+        self.start = start
         self._begin(below, keys, values)
         self.is_complete = is_new
         self._user = keys.user

@@ -85,13 +85,15 @@ class RecentKeys:
         self._count(len(times) + 1)
         return rows if known_from <= first else None
 
-    def encoded(self) -> dict[bytes, bytes | None]:
-        """Return the rows that have changed, as bytes."""
+    def encoded(self, kept_after: int) -> dict[bytes, bytes | None]:
+        """Return the rows that have changed and have not expired, as bytes."""
         row_key, to_bytes = self._buckets.row_key, self._values.to_bytes
         changes: dict[bytes, bytes | None] = {}
         for key, rows in self._changed:
             raw = self._keys.to_bytes(key)
             for time, value in rows.changed.items():
+                if time <= kept_after:
+                    continue
                 if type(value) is Encoded:
                     changes[row_key(raw, time, b"")] = value.data
                 else:

@@ -161,18 +161,23 @@ class BucketWindowStore(WindowStore[Any, Any]):
         return sum(window.unflushed() for window in self._changed)
 
     def _flush_open(self) -> None:
-        """Serialize what is kept as objects."""
+        """Serialize what is kept as objects, as far as it has not expired."""
         changes: dict[bytes, bytes | None] = {}
+        kept_after = self.retention.kept_after
         for window in self._changed:
-            changes.update(window.encoded())
-        changes.update(self._recent.encoded())
+            if window.start > kept_after:
+                changes.update(window.encoded())
+        changes.update(self._recent.encoded(kept_after))
         if changes:
             self._below.put_all(changes)
             self._written += len(changes)
         for window in self._changed:
-            window.settle()
+            if window.start > kept_after:
+                window.settle()
+            else:
+                self._open.pop(window.start, None)
         self._changed.clear()
-        self._recent.settle(self.retention.kept_after, self._open.values())
+        self._recent.settle(kept_after, self._open.values())
 
     def discard(self) -> None:
         """Drop what is kept as objects."""
@@ -245,7 +250,7 @@ class BucketWindowStore(WindowStore[Any, Any]):
         window = self._open.get(start)
         if window is None:
             keys = WindowKeys(self.keys, self._buckets.around(start))
-            window = OpenWindow(self._below, keys, self.values, is_new=start > self.retention.newest)
+            window = OpenWindow(start, self._below, keys, self.values, is_new=start > self.retention.newest)
             self._open[start] = window
         return window
 

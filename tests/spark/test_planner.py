@@ -319,10 +319,10 @@ def test_a_backlog_is_read_in_batches_whose_size_follows_from_their_time(stage: 
     stage.planner._size.limit = 1_000
     offset = stage.started()
     assert offset["ends"]["in"] == {"0": 1_000}
-    stage.seconds += 6.0
+    stage.seconds += 5.0 + 6.0
     stage.commit("0_0", IN, 1_000)
     offset = stage.planner.next(offset, None)
-    assert offset["ends"]["in"] == {"0": 1_000 + 5_000}, "it may take 30 seconds"
+    assert offset["ends"]["in"] == {"0": 1_000 + 5_000}, "it may take 30 seconds, and its task opened for five"
     assert stage.planner.next(offset, None)["ends"]["in"] == {"0": 6_000}, "a batch that moved nothing teaches nothing"
     assert stage.planner.next(offset, 7)["ends"]["in"] == {"0": 1_007}, "a limit that is set wins"
     stage.order(step=1, clock_ms=5)

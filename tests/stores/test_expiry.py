@@ -50,6 +50,9 @@ class Kept:
         spec: Any = {
             "window": window_store("s", retention=f"{RETENTION}ms", window_size="10ms", key_serde="str"),
             "session": session_store("s", retention=f"{RETENTION}ms", key_serde="str"),
+            "duplicates": window_store(
+                "s", retention=f"{RETENTION}ms", window_size="10ms", key_serde="str", retain_duplicates=True
+            ),
         }[kind]
         self.kind = kind
         self.context = CountingContext()
@@ -60,7 +63,7 @@ class Kept:
         self.logged: list[tuple[bytes, bytes | None]] = []
 
     def put(self, key: str, at: int) -> None:
-        if self.kind == "window":
+        if self.kind != "session":
             self.store.put(key, 1, at)
         else:
             self.store.put(Windowed(key, at, at), 1)
@@ -78,10 +81,10 @@ class Kept:
         return self.backend.approximate_count("s")
 
     def content(self) -> list[Any]:
-        return list(self.store.all() if self.kind == "window" else self.store.fetch_range(None, None))
+        return list(self.store.fetch_range(None, None) if self.kind == "session" else self.store.all())
 
 
-@pytest.fixture(params=["window", "session"])
+@pytest.fixture(params=["window", "session", "duplicates"])
 def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Kept:
     monkeypatch.setattr(retention, "_SWEPT_ENTRIES", PORTION)
     return Kept(request.param)
@@ -139,6 +142,22 @@ def test_a_large_commit_frees_more_than_it_writes(kept: Kept) -> None:
     live = len(kept.content())
     assert 3 * 200 <= live <= 4 * 200
     assert kept.rows() <= 3 * live
+
+
+@pytest.mark.parametrize("reads_ranges", [False, True])
+def test_what_has_expired_when_it_is_committed_is_never_written(kept: Kept, reads_ranges: bool) -> None:
+    """A task that catches up commits hours of stream time at once."""
+    for step in range(40):
+        for number in range(10):
+            if reads_ranges and kept.kind != "session":
+                list(kept.store.fetch(f"k{number}", step * RETENTION // 4, step * RETENTION // 4 + 10))
+            kept.put(f"k{number}", step * RETENTION // 4 + number)
+    content = kept.content()
+    kept.commit()
+    assert len(kept.logged) == len(content) + 1 == kept.rows()  # and the store's own row
+    assert kept.content() == content
+    kept.put("late", 0)
+    assert kept.context.drops == 1
 
 
 def test_freeing_is_not_in_the_changelog_and_hides_nothing_that_was_not_hidden(kept: Kept) -> None:
