@@ -90,7 +90,7 @@ class Settings:
     fetch_bytes: int = 4 * 1024 * 1024
     """About how many bytes a task reads at once."""
     max_records_per_batch: int | None = None
-    """The most records a batch plans to read over all partitions (None: as many as take some seconds)."""
+    """The most records a batch plans to read over all partitions (None: only its time is limited)."""
     punctuation_interval: Duration = "1s"
     """How often the wall clock ticks when there is no data; only applications with wall-clock punctuators notice."""
     parallelism: int | None = None

@@ -69,10 +69,18 @@ class InputQueue:
         self._extractor = source.timestamp_extractor or settings.timestamp_extractor
         self._application_id, self._task_id = application_id, task_id
         self._progress, self._failures, self._metrics, self._stopwatch = progress, failures, metrics, stopwatch
-        self.end = self.fetched = self._position
-        """`fetched` is the offset after the last record that was fed, `end` the one up to which the log is known to
-        have records."""
+        self.end = self._position  # the offset up to which the log is known to have records
         self.partition_time = -1
+        self.begin_at(self._position)
+        self.run: Callable[[Record], Any] = lambda record: None
+        self.child = source.name
+        self.counts = [0]
+        self.makes_tuples = False
+        self.decode_seconds = 0.0
+
+    def begin_at(self, position: int) -> None:
+        """Forget what was fed: `position` is the offset of the next record to feed."""
+        self.fetched = self._position = position  # `fetched`: the offset after the last record that was fed
         self.batch: RecordBatch | None = None
         self.records: list[Record] = []
         self.index = 0  # in `records`, of the next one to process
@@ -81,11 +89,6 @@ class InputQueue:
         self._start = 0
         self._kept: list[int] | None = None  # for each record its index in the columns, when some were skipped
         self._bad: tuple[int, Exception] | None = None  # (index in the columns, error) of the record after records[-1]
-        self.run: Callable[[Record], Any] = lambda record: None
-        self.child = source.name
-        self.counts = [0]
-        self.makes_tuples = False
-        self.decode_seconds = 0.0
 
     # ------------------------------------------------------------------ how far
 

@@ -71,6 +71,12 @@ class Inputs:
             )
         queue.feed(batch)
 
+    def rewind(self) -> None:
+        """Forget what was fed and is not processed: while the task rests, it would only take memory."""
+        for queue in self._queues:
+            if not queue.is_empty():
+                queue.begin_at(queue.position)
+
     def positions(self) -> dict[TopicPartition, int]:
         """Return for each input the offset of the first record that is not processed."""
         return {queue.partition: queue.position for queue in self._queues}

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from math import inf
 
 from penstock.log import TaskCommitter
 from penstock.plugins.runtime.application.open_files import check_open_files_of_process
@@ -22,6 +23,8 @@ from .reports import SlotMessage, TaskResult
 from .slot_engine import Batch, SlotCargo, SlotEngine
 
 _OPENING_THREADS = 16
+_LEAST_SECONDS = 0.1
+"""How long a task may read at least, however many there are: its commit takes some hundredths of a second."""
 _GLOBALS = ""
 """The key of the global stores beside the ids of tasks."""
 
@@ -91,11 +94,14 @@ class ApplicationEngine(SlotEngine):
         failed = self._prepare(names, plan.clock_ms, known)
         current = self._are_current(names)
         results = []
-        for name in names:
+        until = None if plan.seconds is None else time.monotonic() + plan.seconds
+        for left, name in zip(range(len(names), 0, -1), names, strict=True):
             if name in failed:
                 results.append(self._failure(name, failed[name]))
             else:
-                results.append(self._run(name, plan, known.get(name), current.get(name)))
+                # What a task does not need of its share is for those after it.
+                seconds = inf if until is None else max(_LEAST_SECONDS, (until - time.monotonic()) / left)
+                results.append(self._run(name, plan, known.get(name), current.get(name), seconds))
         return results
 
     def _due(self, plan: SlotPlan) -> Iterable[str]:
@@ -155,14 +161,16 @@ class ApplicationEngine(SlotEngine):
                 committers[name] = task.committer
         return dict(zip(committers, self._log.are_current(list(committers.values())), strict=True))
 
-    def _run(self, name: str, plan: SlotPlan, known: KnownCommit | None, is_current: bool | None) -> TaskResult:
+    def _run(
+        self, name: str, plan: SlotPlan, known: KnownCommit | None, is_current: bool | None, seconds: float
+    ) -> TaskResult:
         if self._waits(name):
             return TaskResult(name)
         self._logs.task = name
         task = self._tasks[name]
         ends = {**plan.ends.get(name, {}), **plan.global_ends}
         try:
-            report = task.try_batch(ends, plan.clock_ms, known, plan.topic_ids, is_current=is_current)
+            report = task.try_batch(ends, plan.clock_ms, known, plan.topic_ids, is_current=is_current, seconds=seconds)
         except RetryRequested as retry:
             self._wait(name, retry)
             return TaskResult(name)

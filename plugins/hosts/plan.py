@@ -26,7 +26,8 @@ class SlotPlan:
 
     In continuous mode a batch is a renewal, and `ends` only names the tasks. `step`: a test's step, -1 without steps;
     then `ends` has offsets there, too. `stopping`: commit and close all tasks. `suspect`: why the host seems to be
-    dead (`SILENT`, or `STUCK` and the number of its process, "stuck 123"); "" if it does not.
+    dead (`SILENT`, or `STUCK` and the number of its process, "stuck 123"); "" if it does not. `seconds`: for how long
+    the tasks read together; what is left then is for the next batch. None: up to the ends.
     """
 
     slot: int
@@ -38,6 +39,7 @@ class SlotPlan:
     step: int = -1
     stopping: bool = False
     suspect: str = ""
+    seconds: float | None = None
 
     def to_json(self) -> str:
         """Return this as text."""
@@ -52,6 +54,7 @@ class SlotPlan:
                 "step": self.step,
                 "stopping": self.stopping,
                 "suspect": self.suspect,
+                "seconds": self.seconds,
             },
             separators=(",", ":"),
         )
@@ -70,6 +73,7 @@ class SlotPlan:
             data["step"],
             data["stopping"],
             data["suspect"],
+            data["seconds"],
         )
 
 

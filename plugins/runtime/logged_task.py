@@ -11,7 +11,7 @@ from math import inf
 from time import perf_counter
 
 from penstock.clock import duration_ms
-from penstock.errors import FencedError, RecordRefusedError
+from penstock.errors import ChangelogError, FencedError, RecordRefusedError
 from penstock.log import Commit, Log, TaskCommitter
 from penstock.program.layouts import Layouts
 from penstock.program.nodes import TaskId
@@ -241,6 +241,24 @@ class LoggedTask:
         return sum(positions[each] - self._proven.get(each, 0) for each in self._inputs.internal) > _MOST_UNPROVEN
 
     # ------------------------------------------------------------------ errors, and closing
+
+    def cause_of(self, error: BaseException) -> BaseException:
+        """Return FencedError for an error of the changelog if another process has taken the task over, else `error`.
+
+        That process deletes files of the changelog that it does not need itself.
+        """
+        if isinstance(error, ChangelogError) and self._committer is not None:
+            try:
+                is_current = self._committer.is_current()
+            except Exception:
+                _log.debug("task %s: whether it is still this process's is unknown", self.id, exc_info=True)
+            else:
+                if not is_current:
+                    return FencedError(
+                        f"task {self.id} of application {self._application.id!r} was taken over by another process: "
+                        f"nothing was changed; open it again. This process found: {error}"
+                    )
+        return error
 
     def abandon_after(self, error: BaseException) -> bool:
         """Abandon the task after an error; return whether opening it again at once deals with the error."""

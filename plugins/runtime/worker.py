@@ -7,6 +7,7 @@ state in one step), and a `TaskReport`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from time import perf_counter
 
 from penstock.clock import duration_ms
@@ -54,17 +55,23 @@ class TaskWorker(LoggedTask):
         topic_ids: Mapping[str, str] | None = None,
         *,
         is_current: bool | None = None,
+        seconds: float = inf,
     ) -> TaskReport:
         """Do what `run_batch` does, but raise RetryRequested instead of waiting before a retry.
 
         `is_current` is what the task's committer says of itself now, if the caller has asked it (`Log.are_current`).
+        `seconds`: for how long the task fetches records, though once at least; it processes what it has fetched, as far
+        as it need not wait for more of another input, and leaves the rest to the next batch.
         """
         while True:
             try:
-                return self._run_batch(ends, wall_clock_ms, known, topic_ids, is_current)
-            except BaseException as error:
+                return self._run_batch(ends, wall_clock_ms, known, topic_ids, is_current, seconds)
+            except BaseException as raised:
+                error = self.cause_of(raised)
                 if not self.abandon_after(error):
-                    raise
+                    if error is raised:
+                        raise
+                    raise error from raised
 
     def _run_batch(
         self,
@@ -73,6 +80,7 @@ class TaskWorker(LoggedTask):
         known: KnownCommit | None,
         topic_ids: Mapping[str, str] | None,
         is_current: bool | None,
+        seconds: float,
     ) -> TaskReport:
         phases = Phases()
         began = perf_counter()
@@ -85,21 +93,23 @@ class TaskWorker(LoggedTask):
         self._commits = 0
         records_before, decoded_before = task.records_in, task.decode_seconds()
         produced = 0
-        last_commit = since
+        last_commit, until = since, since + seconds
         interval = duration_ms(self._settings.commit_interval or COMMIT_INTERVAL) / 1000
         if opened:
             self._inputs.check_ends(task, commit)
         task.plan(ends, wall_clock_ms)
+        is_over = False
         while True:
             since = perf_counter()
-            for want in task.wants():
+            for want in () if is_over else task.wants():
                 for batch in self._inputs.fetch(task, want, commit.version):
                     task.feed(batch)
             since = phases.add("read", since)
             done = task.process(_CHUNK)
             since = phases.add("process", since)
-            if done < _CHUNK and not task.commit_requested and not task.wants():
+            if done < _CHUNK and not task.commit_requested and (is_over or not task.wants()):
                 break
+            is_over = since >= until
             waiting = task.output_bytes()
             if committer.streams_outputs and waiting > _SENT_BYTES:
                 produced += self._send(task.take_outputs(), phases)
@@ -113,6 +123,8 @@ class TaskWorker(LoggedTask):
                 produced += self._make_commit(phases)
                 commit, last_commit = self._commit, perf_counter()
                 assert commit is not None
+        if is_over:
+            task.inputs.rewind()
         next_tick = task.next_wall_clock_punctuation()
         if self._has_sent and next_tick is not None and next_tick <= task.wall_clock:
             # Commit first: the punctuator may outlast the transaction.

@@ -19,7 +19,6 @@ from penstock.plugins.runtime.application.preparation import Prepared
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
 
-from .batch_size import BatchSize
 from .control import Control, ControlFile
 from .lags import Lags
 from .openings import Openings
@@ -40,6 +39,9 @@ _MOST_DOUBLINGS = 10
 """After so many doublings a wait has its longest time; a larger power of two may not fit into a float."""
 RENEWAL_SECONDS = 50.0
 """Seconds after which a batch runs without work: task hosts end when no batch has come for three times as long."""
+BATCH_SECONDS = 30.0
+"""How long the tasks of a slot read in a batch, or twice Spark's trigger interval where that is longer: else a backlog
+would be read with pauses. After a batch progress is reported, and a stop or a move is possible."""
 _LOOK_AT_ALL_SECONDS = 30.0
 """Seconds after which all committed positions are asked for again."""
 _MOST_LOOKS = 100
@@ -142,7 +144,8 @@ class BatchPlanner:
         self._look_at_all_at = 0.0
         self._behind_before: Mapping[TopicPartition, int] = {}
         self._idle_batches = 0
-        self._size = BatchSize(plan.interval_ms / 1000, seconds)
+        self._batch_seconds = max(BATCH_SECONDS, 2 * plan.interval_ms / 1000)
+        self._is_running = False
         self._rests = Rests(self._control, wait, seconds)
         self._owners: Mapping[str, str] = {}
         self._openings = Openings(plan.tasks, seconds)
@@ -161,10 +164,11 @@ class BatchPlanner:
         """Return the offset of the next batch, or `start` when there is nothing to do.
 
         A batch runs at the start, when the control file asks for a step, for tasks that are not open, or for a slot
-        that moves, when a wall-clock tick is due, and while some position is below its end. Without `max_records` its
-        size follows from how long the batches before it took.
+        that moves, when a wall-clock tick is due, and while some position is below its end. `max_records` limits what
+        it reads, and so does the time that a plan gives its tasks.
         """
-        if self._size.end():
+        if self._is_running:
+            self._is_running = False
             self._quiet_until = self._seconds() + RENEWAL_SECONDS
         for _ in range(_MOST_LOOKS):
             control = self._control.read()
@@ -196,6 +200,7 @@ class BatchPlanner:
             if task is not None:
                 tasks[self._slots[task]].setdefault(task, {})[partition] = up_to
         owners, ids, global_ends = end.get("owners", {}), end.get("topics", {}), _flat(end.get("globals", {}))
+        step = end.get("step", -1)
         return [
             (
                 key,
@@ -206,7 +211,8 @@ class BatchPlanner:
                     tasks[number],
                     global_ends,
                     ids,
-                    end.get("step", -1),
+                    step,
+                    seconds=self._batch_seconds if step < 0 else None,
                 ).to_json(),
             )
             for number, key in enumerate(self._keys)
@@ -269,19 +275,15 @@ class BatchPlanner:
             self._look_at_all_at = 0.0
         else:
             self._idle_batches = 0
-            self._size.learn()
         self._rests.end()
-        opens, self._has_run = bool(unopened) or not self._has_run, True
+        self._has_run = self._is_running = True
         self._behind_before, self._owners = behind, control.owners
         self._lags.begin_batch()
         if unopened:
             self._openings.note(control.unopened)
         seq = start["seq"] + 1
-        if max_records is None and control.step is None:
-            max_records = self._size.portion(sum(self._lags.ends[each] - at for each, at in behind.items()))
         limited = _limit(behind, self._lags.ends, max_records, seq)
         self._planned = self._ends(limited, unopened)
-        self._size.begin(sum(limited.values()) - sum(behind.values()), opens=opens)
         offset: Offset = {
             "seq": seq,
             "clock_ms": self._now_ms(control),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import threading
@@ -26,6 +27,8 @@ from penstock.plugins.hosts.slot_engine import Batch
 from penstock.plugins.hosts.status import Meter
 from penstock.plugins.runtime.application import open_files as open_files_module
 from penstock.plugins.runtime.application.preparation import prepare
+from penstock.plugins.runtime.report import TaskReport
+from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.testing.contracts.child import answer, forked
 from penstock.record import TopicPartition
 from tests.small_disk import small_disk
@@ -55,13 +58,15 @@ class World:
         self.stack.callback(made.close)
         return made
 
-    def batch(self, engine: ApplicationEngine, *tasks: str, globals_of: str = "") -> dict[str, TaskResult]:
+    def batch(
+        self, engine: ApplicationEngine, *tasks: str, globals_of: str = "", **changes: Any
+    ) -> dict[str, TaskResult]:
         """Run a batch with these tasks (or none) up to the ends of their topics, and return the results by task."""
         log = self.surroundings.log
         ends = {task: log.end_offsets(self.tasks[task]) for task in tasks}
         global_ends = log.end_offsets([TopicPartition(globals_of, 0)]) if globals_of else {}
         ids = {globals_of: log.topic(globals_of).id} if globals_of else {}
-        message = engine.handle(Batch(SlotPlan(0, "", self.clock_ms, ends, global_ends, ids), {}, "e"))
+        message = engine.handle(Batch(SlotPlan(0, "", self.clock_ms, ends, global_ends, ids, **changes), {}, "e"))
         assert isinstance(message, SlotMessage)
         again = SlotMessage.from_json(message.to_json())
         assert (again.slot, again.executor, again.failure) == (0, "e", None)
@@ -107,6 +112,28 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 def put(world: World, partition: int, *values: str, key: str = "k") -> None:
     world.surroundings.put("in", [(f"{key}{partition}", value, 1) for value in values], partition)
+
+
+def test_the_tasks_of_a_slot_share_its_time(
+    make_world: MakeWorld, seconds: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares: list[float] = []
+    run = TaskWorker.try_batch
+
+    def noted(self: TaskWorker, *arguments: Any, **options: Any) -> TaskReport:
+        shares.append(options["seconds"])
+        seconds(4.0)
+        return run(self, *arguments, **options)
+
+    monkeypatch.setattr(TaskWorker, "try_batch", noted)
+    world = make_world(apps.count(), partitions=3)
+    engine = world.engine()
+    world.batch(engine, "0_0", "0_1", "0_2", seconds=30.0)
+    assert shares == [10.0, 13.0, 22.0], "what one does not need is for the others"
+    world.batch(engine, "0_0", "0_1", "0_2", seconds=3.0)
+    assert shares[3:] == [1.0, 0.1, 0.1], "each reads something"
+    world.batch(engine, "0_0", seconds=None)
+    assert shares[6:] == [math.inf]
 
 
 def opened(results: Mapping[str, TaskResult]) -> dict[str, str]:

@@ -26,6 +26,7 @@ from penstock.changelog import version_counter
 from penstock.handlers import DeadLetter
 from penstock.log import Commit, Log
 from penstock.plugins.changelogs.memory import MemoryChangelog
+from penstock.plugins.logs import memory_partition
 from penstock.plugins.runtime.locations import open_log, resolve
 from penstock.plugins.runtime.opening import KnownCommit
 from penstock.plugins.runtime.process_resources import ProcessResources
@@ -143,6 +144,32 @@ def test_how_input_is_cut_into_batches_and_who_runs_them_is_no_difference(
         worker.close()
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(RECORDS, RECORDS, st.integers(1, 60))
+@example([("x", "v", 9), ("y", "v", 9)], [("x", "v", 1), ("x", "v", 2), ("x", "v", 3)], 1)
+def test_batches_that_end_by_time_answer_as_one_does(
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    first: list[tuple[str, str, int]],
+    second: list[tuple[str, str, int]],
+    fetch_bytes: int,
+) -> None:
+    monkeypatch.setattr(memory_partition, "_FETCH_STEP", 1)
+    expected = undisturbed(directory, [(first, second, 0), ([], [], IDLE)])
+    log = new_log()
+    worker = new_worker(application(fresh(directory), max_task_idle=IDLE_TIME, fetch_bytes=fetch_bytes), log)
+    produce(log, "a", first)
+    produce(log, "b", second)
+    ends = dict(log.end_offsets(INPUTS))
+    for wall in (0, IDLE):
+        while worker.try_batch(ends, wall, seconds=0.0).records_in:
+            task = worker.task
+            assert task is not None
+            assert task.inputs.are_empty() or not task.wants(), "what waits for records to be fetched is not kept"
+    assert (produced(log), stores(worker)) == expected
+    worker.close()
+
+
 @pytest.fixture
 def on_disk(tmp_path: Path) -> Iterator[tuple[Application, Log]]:
     """The parts that a user has, one of them faulty."""
@@ -205,6 +232,29 @@ def test_a_worker_that_was_overtaken_opens_the_task_again(directory: Path) -> No
     answers = [(value, time) for key, value, time in produced(log) if value and value.startswith("v")]
     assert answers == [("v 1", 1), ("v 1", 2), ("v 2", 3), ("v 3", 4), ("v 4", 5)]
     assert stores(second)["counts"] == {"x": 4}  # the first record was flushed, and forgotten
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize(("is_overtaken", "expected"), [(True, FencedError), (False, ChangelogError)])
+def test_a_successor_may_have_deleted_what_a_worker_appends_to(
+    directory: Path, is_overtaken: bool, expected: type[Exception]
+) -> None:
+    """Its successor has no need of those files. If there is none, somebody else has deleted them."""
+    log, place = new_log(), fresh(directory)
+    app = application(place, changelog=f"directory:{place / 'changelog'}")
+    first, second = new_worker(app, log), new_worker(app, log)
+    for number in range(2):
+        produce(log, "a", [("x", "v", number)])
+        first.run_batch(dict(log.end_offsets(INPUTS)), 0)
+    if is_overtaken:
+        second.run_batch(dict(log.end_offsets(INPUTS)), 0)
+    for each in (place / "changelog").rglob("*.delta"):
+        each.unlink()
+    produce(log, "a", [("x", "v", 2)])
+    with pytest.raises(expected, match="cannot append delta"):
+        first.try_batch(dict(log.end_offsets(INPUTS)), 0, is_current=True)
+    assert not first.is_open
     first.close()
     second.close()
 

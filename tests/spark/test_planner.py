@@ -243,7 +243,13 @@ def test_every_slot_gets_a_row_even_without_work(stage: Stage) -> None:
     table = {TopicPartition("table", 0): 2, TopicPartition("table", 1): 4}
     assert plans(planner, end) == [
         SlotPlan(
-            number, "host-1" if number == 3 else "", 5, {"0_0": {IN: 9}} if number == 0 else {}, table, {"table": "id"}
+            number,
+            "host-1" if number == 3 else "",
+            5,
+            {"0_0": {IN: 9}} if number == 0 else {},
+            table,
+            {"table": "id"},
+            seconds=30.0,
         )
         for number in range(5)
     ]
@@ -314,35 +320,38 @@ def test_under_a_limit_tasks_without_a_share_wait(stage: Stage) -> None:
     assert sorted(map(sorted, ends)) == [["app-r"], ["in"]]
 
 
-def test_a_backlog_is_read_in_batches_whose_size_follows_from_their_time(stage: Stage) -> None:
+def test_a_plan_says_how_long_tasks_may_read_and_a_limit_how_many_records(stage: Stage) -> None:
     stage.put("in", 20_000)
-    stage.planner._size.limit = 1_000
     offset = stage.started()
-    assert offset["ends"]["in"] == {"0": 1_000}
-    stage.seconds += 5.0 + 6.0
+    assert offset["ends"]["in"] == {"0": 20_000}
+    assert {each.seconds for each in plans(stage.planner, offset)} == {30.0}
     stage.commit("0_0", IN, 1_000)
-    offset = stage.planner.next(offset, None)
-    assert offset["ends"]["in"] == {"0": 1_000 + 5_000}, "it may take 30 seconds, and its task opened for five"
-    assert stage.planner.next(offset, None)["ends"]["in"] == {"0": 6_000}, "a batch that moved nothing teaches nothing"
-    assert stage.planner.next(offset, 7)["ends"]["in"] == {"0": 1_007}, "a limit that is set wins"
+    assert stage.planner.next(offset, None)["ends"]["in"] == {"0": 20_000}, "what is left is for the next batch"
+    assert stage.planner.next(offset, 7)["ends"]["in"] == {"0": 1_007}
     stage.order(step=1, clock_ms=5)
-    assert stage.planner.next(offset, None)["ends"]["in"] == {"0": 20_000}, "a test's step reads everything"
+    offset = stage.planner.next(offset, None)
+    assert offset["ends"]["in"] == {"0": 20_000}
+    assert {each.seconds for each in plans(stage.planner, offset)} == {None}, "a test's step reads everything"
+
+
+def test_a_backlog_is_read_without_pauses_between_the_batches_of_a_long_interval(stage: Stage) -> None:
+    planner = stage.new_planner(interval_ms=60_000)
+    assert {each.seconds for each in plans(planner, planner.next(planner.first(), None))} == {120.0}
 
 
 def test_draining_in_batches_of_limited_size_ends_with_everything_read(stage: Stage) -> None:
     stage.put("in", 2_000)
-    stage.planner._size.limit = 100
     stage.planner.drain_only()
-    offset, batches = stage.started(), 0
+    offset, position, batches = stage.started(), 0, 0
     while True:
-        stage.commit("0_0", IN, offset["ends"]["in"]["0"])
-        stage.seconds += 100.0
+        position = min(position + 300, 2_000)  # tasks had no time for more
+        stage.commit("0_0", IN, position)
         following = stage.planner.next(offset, None)
         if following is offset:
             break
         offset, batches = following, batches + 1
-    assert offset["ends"]["in"] == {"0": 2_000}
-    assert batches > 1
+    assert position == 2_000
+    assert batches == 6
 
 
 class Counting(MemoryLog):

@@ -314,6 +314,7 @@ class TaskLoop:
         partitions = self._partitions[name]
         if (written := self._writing.pop(name, None)) is not None:
             written.exception()  # the committer cannot be closed in the middle; what came of it is read from the log
+        error = task.cause_of(error)
         self._busy.pop(name, None)
         self._pauses.forget(partitions)
         self._follower.remove(partitions)
