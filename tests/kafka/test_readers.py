@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 
 from penstock.errors import OffsetOutOfRangeError
+from penstock.plugins.logs.kafka import following, readers, reading
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.logs.kafka.readers import CONSUMER_FILES, MOST_READERS
+from penstock.plugins.logs.kafka.reading import introduce
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import OutputBatch, TopicPartition
 
@@ -138,6 +141,32 @@ def test_records_are_read_ahead_while_there_are_more(log: KafkaLog) -> None:
     for partition in partitions:
         assert values(log, partition, 15, 20) == records[15:]
     assert consumers(log)[0] == 0
+
+
+def test_a_consumer_is_told_of_a_topic_that_it_has_not_had(log: KafkaLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would find the topic within a second, in which a task could have read a hundred thousand records."""
+    told: list[set[str]] = []
+
+    def noted(consumer: Consumer, topics: Iterable[str]) -> None:
+        told.append(set(topics))
+        introduce(consumer, topics)
+
+    for module in (reading, following):
+        monkeypatch.setattr(module, "introduce", noted)
+    monkeypatch.setattr(readers, "_QUIET_SECONDS", 0.0)  # so that each fetch takes the one consumer
+    first, second = fresh_name("in"), fresh_name("in")
+    partitions = [TopicPartition(topic, number) for topic in (first, second) for number in range(2)]
+    for topic in (first, second):
+        log.create_topic(topic, 2)
+    for partition in partitions:
+        append(log, partition, b"x")
+        assert values(log, partition, 0, 1) == [b"x"]
+    assert consumers(log) == (0, 1)
+    assert told == [set(), {second}, set()], "a new consumer looks for its first topic by itself"
+    with closing(log.follow()) as follower:
+        for partition in partitions:
+            follower.add({partition: 0})
+    assert told[3:] == [set(), {second}, set()]
 
 
 def test_an_offset_out_of_range_disturbs_no_other_partition(log: KafkaLog) -> None:

@@ -16,7 +16,7 @@ from penstock.record import RecordBatch, TopicPartition
 from .clients import Clients
 from .failures import error_of, is_retriable, is_unknown_topic
 from .readers import READER_GROUP
-from .reading import columns, out_of_range, size_of
+from .reading import columns, introduce, out_of_range, size_of
 from .topics import Topics
 
 _CONSUMER = {
@@ -157,6 +157,8 @@ class KafkaFollower(Follower):
         wanted = {each: position for each, position in positions.items() if each not in self._failed}
         assert self._consumer is not None
         if wanted:
+            if self._had:
+                introduce(self._consumer, {each.topic for each in wanted} - {each.topic for each in self._had})
             self._had.update(wanted)
             try:
                 self._consumer.incremental_assign([KafkaPartition(*each, at) for each, at in wanted.items()])

@@ -27,12 +27,13 @@ READER_GROUP = "penstock"
 
 @dataclass
 class _Free:
-    """A consumer without a partition, the one that it had last, where that was left, and when."""
+    """A consumer without a partition, the one that it had last, where that was left, when, and which topics it had."""
 
     consumer: Consumer
     partition: TopicPartition
     next: int
     since: float
+    topics: frozenset[str]
 
 
 class Readers:
@@ -60,8 +61,10 @@ class Readers:
             reader.close()
             reader = None
         if reader is None:
-            consumer = self._consumer(partition, offset) or self._clients.consumer(READER_GROUP)
-            reader = PartitionReader(self._clients, consumer, partition, offset)
+            consumer, topics = self._consumer(partition, offset)
+            reader = PartitionReader(
+                self._clients, consumer or self._clients.consumer(READER_GROUP), partition, offset, topics
+            )
         try:
             yield reader
         except BaseException:
@@ -90,8 +93,8 @@ class Readers:
 
     # ------------------------------------------------------------------ inside
 
-    def _consumer(self, partition: TopicPartition, offset: int) -> Consumer | None:
-        """Return a consumer to use for `partition` from `offset` on; None: make one."""
+    def _consumer(self, partition: TopicPartition, offset: int) -> tuple[Consumer | None, frozenset[str]]:
+        """Return a consumer to use for `partition` from `offset` on, and the topics that it had; None: make one."""
         with self._lock:
             is_full = len(self._ahead) + len(self._free) >= MOST_READERS
             for each in self._free:
@@ -100,11 +103,12 @@ class Readers:
                     break
                 if each.partition != partition or each.next <= offset:
                     self._free.remove(each)
-                    return each.consumer
+                    return each.consumer, each.topics
             if not is_full or not self._ahead:
-                return None
+                return None, frozenset()
             _, reader = self._ahead.popitem(last=False)
-        return _left(reader)
+        consumer = _left(reader)
+        return consumer, frozenset() if consumer is None else reader.topics
 
     def _take_back(self, reader: PartitionReader) -> None:
         try:
@@ -120,7 +124,7 @@ class Readers:
                     gone.append(self._ahead.pop(reader.partition))
                 self._ahead[reader.partition] = reader
             elif consumer is not None:
-                self._free.append(_Free(consumer, reader.partition, reader.next, time.monotonic()))
+                self._free.append(_Free(consumer, reader.partition, reader.next, time.monotonic(), reader.topics))
             while len(self._ahead) + len(self._free) > MOST_READERS:
                 gone.append(self._free.pop(0).consumer if self._free else self._ahead.popitem(last=False)[1])
         for each in gone:

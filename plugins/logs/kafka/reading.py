@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, cast
 
@@ -16,10 +17,13 @@ from penstock.record import RecordBatch, TopicPartition
 from .clients import Clients
 from .failures import is_retriable
 
+_log = logging.getLogger("penstock.kafka")
+
 _MESSAGES = 400
 """How many messages are taken from a consumer at once: few enough that they are still in the processor's cache when
 they are taken apart."""
 _BLOCK_SECONDS = 0.1
+_INTRODUCTION_SECONDS = 0.5
 _SAMPLED = 32
 _MILLISECONDS = itemgetter(1)  # of a message's timestamp, behind its kind
 
@@ -31,8 +35,17 @@ class PartitionReader:
     from before would then say nothing that is wrong (see `Readers`).
     """
 
-    def __init__(self, clients: Clients, consumer: Consumer, partition: TopicPartition, offset: int) -> None:
+    def __init__(
+        self,
+        clients: Clients,
+        consumer: Consumer,
+        partition: TopicPartition,
+        offset: int,
+        topics: frozenset[str] = frozenset(),
+    ) -> None:
         self.partition = partition
+        self.topics = topics | {partition.topic}
+        """Those that the consumer has or had; `topics` are those that it had before."""
         self.next = offset
         """Where the last fetch ended, and the next one begins."""
         self._clients = clients
@@ -41,6 +54,8 @@ class PartitionReader:
         self._ended = -1  # the last end of the partition that the consumer reported
         self._is_cut_short = False  # whether the last fetch stopped at its number of bytes
         try:
+            if topics:
+                introduce(consumer, self.topics - topics)
             consumer.incremental_assign([KafkaPartition(partition.topic, partition.partition, offset)])
         except BaseException:
             consumer.close()
@@ -134,6 +149,18 @@ class PartitionReader:
         """Return the offset that the consumer has reached: it passes control records and gaps without a message."""
         found = self._consumer.position([KafkaPartition(*self.partition)])[0]
         return max(int(found.offset), self._ended)
+
+
+def introduce(consumer: Consumer, topics: Iterable[str]) -> None:
+    """Let a consumer that has had other topics look for these, before it is assigned partitions of them.
+
+    By itself it would do so only once a second (librdkafka looks at its unknown topics that often).
+    """
+    for topic in topics:
+        try:
+            consumer.list_topics(topic, timeout=_INTRODUCTION_SECONDS)
+        except KafkaException as error:
+            _log.debug("looking for topic %s: %s; reading it will tell", topic, error)
 
 
 def columns(partition: TopicPartition, messages: Sequence[Message]) -> RecordBatch:
