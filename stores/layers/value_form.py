@@ -126,20 +126,6 @@ class TimestampedForm(ValueForm):
     def compile_test(self) -> Callable[[Any], bool]:
         """Return a function that says of any value, checked or not, whether it may wait for the commit as an object."""
         free_types, fits = self.free_types, self.fits
-        if type(self._serde) is IntSerde:
-
-            def can_int_wait(value: Any) -> bool:
-                if type(value) is not ValueAndTimestamp:
-                    return False
-                content, timestamp = value
-                return (
-                    type(content) is int
-                    and INT64_MIN <= content <= INT64_MAX
-                    and type(timestamp) is int
-                    and 0 <= timestamp <= INT64_MAX
-                )
-
-            return can_int_wait
 
         def can_wait(value: Any) -> bool:
             if type(value) is not ValueAndTimestamp:

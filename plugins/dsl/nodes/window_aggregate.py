@@ -8,15 +8,14 @@ from typing import Any
 from penstock.context import ProcessorContext
 from penstock.record import Headers, Record
 from penstock.record_cache import Change
-from penstock.store import ValueAndTimestamp
 from penstock.store_kinds.windowed import Windowed
 
-from ..windows import TimeWindows, TumblingWindows
+from ..windows import TimeWindows
 from .folds import Fold
 from .open_windows import NEVER, OpenWindows
-from .operator import Run, new
+from .operator import new
 from .own_time import OwnTime
-from .updates import LATE, NULL_KEY
+from .updates import LATE
 from .windowed import Close, Take, WindowedOperator
 
 
@@ -30,52 +29,6 @@ class WindowAggregate(WindowedOperator):
     def __init__(self, fold: Fold, store: str, *, windows: TimeWindows, **options: Any) -> None:
         super().__init__(fold, store, **options)
         self._windows = windows
-
-    def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record; the usual case has one of its own."""
-        store, windows = context.get_store(self._store_name), self._windows
-        if (
-            isinstance(windows, TumblingWindows)
-            and store.record_cache is None
-            and not (self._on_close or self._keeps_headers or self._late_to or self._idle_ms is not None)
-        ):
-            return self._bind_tumbling(context, store, windows)
-        return super().bind(context)
-
-    def _bind_tumbling(self, context: ProcessorContext, store: Any, windows: TumblingWindows) -> Run:
-        """Do what `take` below does, for one window a record, whose updates are sent."""
-        time = self._time = OwnTime(context)
-        length, grace, sends_old, emit = windows.length_ms, windows.grace_ms, self._sends_old, self._emitter(context)
-        fetch, put, drop = store.fetch, store.put, context.metrics.drop
-        initial, take_value = self._fold.initial, self._fold.compile_take()
-
-        def run(record: Record) -> None:
-            key, value, timestamp, headers = record
-            if key is None:
-                drop(NULL_KEY)
-                return
-            now = time.now
-            if timestamp > now:
-                time.move(timestamp)
-                now = timestamp
-            start = timestamp - timestamp % length
-            end = start + length
-            if end <= now - grace:
-                drop(LATE)
-                return
-            entry = fetch(key, start)
-            if entry is None:
-                old, at = initial(), timestamp
-            else:
-                old, at = entry
-                if timestamp > at:
-                    at = timestamp
-            aggregate = take_value(key, value, old)
-            put(key, None if aggregate is None else new(ValueAndTimestamp, (aggregate, at)), start)
-            change = new(Change, (aggregate, old if sends_old else None))
-            emit((new(Windowed, (key, start, end)), change, at, headers))
-
-        return run
 
     def _bind_windows(self, context: ProcessorContext, time: OwnTime) -> tuple[Take, Close]:
         store = context.get_store(self._store_name)
