@@ -66,5 +66,9 @@ class OpenWindow(PlainStore):
                 return None
         return self._read(*self.keys.locate(key))
 
+    def expire(self) -> None:
+        """Forget what was put and is not written yet; deletions stay, because the store below may have the entries."""
+        self.pending = {key: None for key, value in self.pending.items() if value is None}
+
     def _compile(self) -> None:
         """Leave it: there may be many windows, and what is kept as an object is looked up without these methods."""

@@ -86,13 +86,13 @@ class RecentKeys:
         return rows if known_from <= first else None
 
     def encoded(self, kept_after: int) -> dict[bytes, bytes | None]:
-        """Return the rows that have changed and have not expired, as bytes."""
+        """Return the rows that have changed as bytes; of those that have expired, only deletions."""
         row_key, to_bytes = self._buckets.row_key, self._values.to_bytes
         changes: dict[bytes, bytes | None] = {}
         for key, rows in self._changed:
             raw = self._keys.to_bytes(key)
             for time, value in rows.changed.items():
-                if time <= kept_after:
+                if time <= kept_after and value is not None:
                     continue
                 if type(value) is Encoded:
                     changes[row_key(raw, time, b"")] = value.data

@@ -161,12 +161,13 @@ class BucketWindowStore(WindowStore[Any, Any]):
         return sum(window.unflushed() for window in self._changed)
 
     def _flush_open(self) -> None:
-        """Serialize what is kept as objects, as far as it has not expired."""
+        """Serialize what is kept as objects; of what has expired, only deletions of entries that may be written."""
         changes: dict[bytes, bytes | None] = {}
         kept_after = self.retention.kept_after
         for window in self._changed:
-            if window.start > kept_after:
-                changes.update(window.encoded())
+            if window.start <= kept_after:
+                window.expire()
+            changes.update(window.encoded())
         changes.update(self._recent.encoded(kept_after))
         if changes:
             self._below.put_all(changes)

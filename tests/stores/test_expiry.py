@@ -160,6 +160,19 @@ def test_what_has_expired_when_it_is_committed_is_never_written(kept: Kept, read
     assert kept.context.drops == 1
 
 
+@pytest.mark.parametrize("reads_ranges", [False, True])
+def test_a_deletion_is_written_even_if_the_entry_has_expired_by_the_commit(reads_ranges: bool) -> None:
+    """The store below may have the entry, and would count it until it is freed."""
+    kept = Kept("window")
+    kept.put("k", 0)
+    kept.commit()
+    if reads_ranges:
+        assert list(kept.store.fetch("k", 0, 10)) == [(0, 1)]
+    kept.store.put("k", None, 0)
+    kept.put("now", 2 * RETENTION)
+    assert kept.store.approximate_count() == 1
+
+
 def test_freeing_is_not_in_the_changelog_and_hides_nothing_that_was_not_hidden(kept: Kept) -> None:
     fill(kept, 120, 10)
     content = kept.content()
