@@ -291,7 +291,7 @@ def _watch(
     deadline, look_at = now + PATIENCE, now
     while True:
         if now >= look_at:
-            # A look walks through all processes, which would take a tenth of a core if it came with each question.
+            # A look walks through all processes of the machine: with each question it would cost what is measured.
             usage.look()
             look_at = now + _LOOK_SECONDS
         written = sum(log.end_offsets(partitions, stable=False).values())

@@ -24,7 +24,7 @@ from .slot_engine import Batch, SlotCargo, SlotEngine
 
 _OPENING_THREADS = 16
 _LEAST_SECONDS = 0.1
-"""How long a task may read at least, however many there are: its commit takes some hundredths of a second."""
+"""How long a task may read at least, however many share a slot: a batch of nothing but commits gets nowhere."""
 _GLOBALS = ""
 """The key of the global stores beside the ids of tasks."""
 
@@ -94,13 +94,13 @@ class ApplicationEngine(SlotEngine):
         failed = self._prepare(names, plan.clock_ms, known)
         current = self._are_current(names)
         results = []
-        until = None if plan.seconds is None else time.monotonic() + plan.seconds
+        until = time.monotonic() + (inf if plan.seconds is None else plan.seconds)
         for left, name in zip(range(len(names), 0, -1), names, strict=True):
             if name in failed:
                 results.append(self._failure(name, failed[name]))
             else:
                 # What a task does not need of its share is for those after it.
-                seconds = inf if until is None else max(_LEAST_SECONDS, (until - time.monotonic()) / left)
+                seconds = max(_LEAST_SECONDS, (until - time.monotonic()) / left)
                 results.append(self._run(name, plan, known.get(name), current.get(name), seconds))
         return results
 

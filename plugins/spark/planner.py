@@ -39,7 +39,7 @@ _MOST_DOUBLINGS = 10
 """After so many doublings a wait has its longest time; a larger power of two may not fit into a float."""
 RENEWAL_SECONDS = 50.0
 """Seconds after which a batch runs without work: task hosts end when no batch has come for three times as long."""
-BATCH_SECONDS = 30.0
+_BATCH_SECONDS = 30.0
 """How long the tasks of a slot read in a batch, or twice Spark's trigger interval where that is longer: else a backlog
 would be read with pauses. After a batch progress is reported, and a stop or a move is possible."""
 _LOOK_AT_ALL_SECONDS = 30.0
@@ -144,7 +144,7 @@ class BatchPlanner:
         self._look_at_all_at = 0.0
         self._behind_before: Mapping[TopicPartition, int] = {}
         self._idle_batches = 0
-        self._batch_seconds = max(BATCH_SECONDS, 2 * plan.interval_ms / 1000)
+        self._batch_seconds = max(_BATCH_SECONDS, 2 * plan.interval_ms / 1000)
         self._is_running = False
         self._rests = Rests(self._control, wait, seconds)
         self._owners: Mapping[str, str] = {}
