@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock import (
+    ChangelogError,
     ConfigError,
     FencedError,
     OffsetOutOfRangeError,
@@ -220,6 +221,29 @@ def test_a_task_that_was_taken_over_says_so_and_runs_again_when_told(tmp_path: P
         loop.run(tasks, {})
         turn_until(loop, lambda: values(log) == ["value"])
         assert not loop.take_failures()
+
+
+@pytest.mark.parametrize(("is_overtaken", "expected"), [(True, FencedError), (False, ChangelogError)])
+def test_a_successor_may_have_deleted_what_a_task_appends_to(
+    tmp_path: Path, is_overtaken: bool, expected: type[Exception]
+) -> None:
+    log = new_log()
+    of = application(tmp_path, commit_interval="0ms", changelog=f"directory:{tmp_path / 'changelog'}")
+    with looping(of, log, {TASK: INPUTS}) as loop:
+        for number in range(1, 3):
+            produce(log, "a", [("x", "v", number)])
+            turn_until(loop, lambda number=number: len(produced(log)) >= number and not loop._writing)  # type: ignore[misc]
+        if is_overtaken:
+            other = log.open_committer("app", TASK, INPUTS)
+            assert other.committed is not None
+            other.commit(other.committed, [])
+        for each in (tmp_path / "changelog").rglob("*.delta"):
+            each.unlink()
+        produce(log, "a", [("x", "v", 3)])
+        turn_until(loop, lambda: loop.open_tasks == 0)
+        [failed] = loop.take_failures()
+        assert type(failed.error) is expected
+        assert "cannot append delta" in str(failed.error)
 
 
 @pytest.mark.parametrize("policy", ["earliest", "fail"])
