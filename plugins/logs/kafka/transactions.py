@@ -16,6 +16,7 @@ from .ending import end
 from .failures import describe, error_of, fatal_errors_as_kafka_exceptions, is_retriable
 from .producing import Outbox
 
+_DELIVER_SECONDS = 0.1
 _STUCK_SECONDS = 5.0
 """How long after its time limit a call of librdkafka is considered as one that never returns."""
 
@@ -157,6 +158,7 @@ class Transactions(Outbox):
 
         Thread(target=send, args=(self._producer,), name="penstock-offsets", daemon=True).start()
         try:
+            self._deliver_until(done)
             if not wait([done], seconds + _STUCK_SECONDS).done:
                 self._clients.patience.call(
                     f"committing {self._what}", lambda left: group.list_topics(timeout=left), group
@@ -170,6 +172,14 @@ class Transactions(Outbox):
             self._leave_producer_to(done)
             raise
         done.result()
+
+    def _deliver_until(self, done: Future[None]) -> None:
+        """Deliver what was sent, at most until a call is over: else the commit would only begin to deliver after it."""
+        try:
+            while not done.done() and self._flush(_DELIVER_SECONDS):
+                pass
+        except KafkaException:
+            pass  # the call fails, too, or the commit after it does
 
     def _leave_producer_to(self, call: Future[None]) -> None:
         """Let the thread of a call end the producer: the call may never return, and no other thread may use it then."""
