@@ -130,7 +130,7 @@ class RocksDbBackend(StoreBackend):
 
     def view(self, stores: Sequence[str]) -> RocksDbView | None:  # noqa: D102
         if not self._database.writes:
-            return None  # a secondary instance has no snapshots
+            return None  # a later read may move a secondary instance on
         view = RocksDbView(self._directory, self.version(), {store: self._database.family(store) for store in stores})
         self._views.add(view)
         return view
@@ -178,17 +178,20 @@ class RocksDbBackend(StoreBackend):
 
 
 class RocksDbView:
-    """Snapshots of RocksDB, one for each store. They end with the backend that they were made of."""
+    """One iterator of RocksDB for each store, which shows what was there when it was made.
+
+    rocksdict's iterators over a snapshot do not keep to the snapshot. The view ends with its backend.
+    """
 
     def __init__(self, directory: str, version: str | None, families: dict[str, Any]) -> None:
         self.version = version
         self._directory = directory
-        self._snapshots = {store: family.snapshot() for store, family in families.items()}
+        self._iterators = {store: family.iter() for store, family in families.items()}
         self._reading = threading.Lock()
 
     def range(self, store: str) -> Iterator[tuple[bytes, bytes]]:
         """Yield the entries of a store."""
-        start: bytes | None = None
+        start = b""
         while True:
             chunk = self._chunk(store, start)
             yield from chunk
@@ -197,19 +200,25 @@ class RocksDbView:
             start = chunk[-1][0] + b"\x00"
 
     def close(self) -> None:
-        """Release the snapshots."""
+        """Free the iterators."""
         with self._reading:
-            self._snapshots.clear()
+            self._iterators.clear()
 
-    def _chunk(self, store: str, start: bytes | None) -> list[tuple[bytes, bytes]]:
+    def _chunk(self, store: str, start: bytes) -> list[tuple[bytes, bytes]]:
         with self._reading:
-            snapshot = self._snapshots.get(store)
-            if snapshot is None:
+            iterator = self._iterators.get(store)
+            if iterator is None:
                 raise StaleStoreError(f"store directory {self._directory}: it was closed while a view was being read")
+            chunk = []
             try:
-                return take(snapshot, open_items(snapshot, start, None, False), start, None, False, _CHUNK)
+                iterator.seek(start)
+                while iterator.valid() and len(chunk) < _CHUNK:
+                    chunk.append((iterator.key(), iterator.value()))
+                    iterator.next()
+                iterator.status()
             except Exception as error:
                 raise explain(self._directory, error) from error
+            return chunk
 
 
 def following_size(size: int, chunk: Sequence[tuple[bytes, bytes]]) -> int:
@@ -218,20 +227,20 @@ def following_size(size: int, chunk: Sequence[tuple[bytes, bytes]]) -> int:
     return max(1, min(4 * size, _CHUNK, _CHUNK_BYTES // average))
 
 
-def open_items(source: Any, start: bytes | None, end: bytes | None, reverse: bool) -> Any:
-    """Return an iterator over a column family or a snapshot; one that goes back does not end at `start` by itself."""
+def open_items(family: Any, start: bytes | None, end: bytes | None, reverse: bool) -> Any:
+    """Return an iterator over a column family; one that goes back does not end at `start` by itself."""
     options = _bounded(end)
-    return source.items(backwards=True, read_opt=options) if reverse else source.items(False, start, options)
+    return family.items(backwards=True, read_opt=options) if reverse else family.items(False, start, options)
 
 
 def take(
-    source: Any, items: Any, start: bytes | None, end: bytes | None, reverse: bool, size: int
+    family: Any, items: Any, start: bytes | None, end: bytes | None, reverse: bool, size: int
 ) -> list[tuple[bytes, bytes]]:
     """Return the next `size` entries, or those that are left. Raises what ended them before their end."""
     chunk = list(islice(items, size))
     if len(chunk) < size:
         # rocksdict's iterator ends at a damaged block as at the end of the store: ask again, there.
-        probe = source.iter(_bounded(end))
+        probe = family.iter(_bounded(end))
         if chunk:
             probe.seek(chunk[-1][0])
             if probe.valid():
