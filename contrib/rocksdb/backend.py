@@ -37,6 +37,7 @@ class RocksDbBackend(StoreBackend):
     open_files = 7
     """The writer's lock, RocksDB's lock, log, manifest, directory and information log, and a table file."""
     exclusive = True
+    """RocksDB gives a directory to one writing process; a global store needs more."""
 
     def __init__(
         self,

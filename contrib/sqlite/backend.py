@@ -103,9 +103,7 @@ class SqliteBackend(StoreBackend):
             raise
 
     def view(self, stores: Sequence[str]) -> SqliteView:  # noqa: D102
-        return SqliteView(
-            self._file, {store: self._table(store) for store in stores}, self._timeout, self._cache_bytes
-        )
+        return SqliteView(self._file, {store: self._table(store) for store in stores}, self._timeout, self._cache_bytes)
 
     def close(self) -> None:  # noqa: D102
         self._connection.close()

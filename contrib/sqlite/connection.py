@@ -74,9 +74,7 @@ class Connection:
         rows = self.run("SELECT number FROM stores WHERE name = ?", (store,))
         return f"entries_{rows[0][0]}" if rows else None
 
-    def scan(
-        self, table: str, start: bytes | None, end: bytes | None, reverse: bool
-    ) -> Iterator[tuple[bytes, bytes]]:
+    def scan(self, table: str, start: bytes | None, end: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
         """Yield entries, read in steps: the connection may be used for something else between two of them."""
         beyond, order = ("<", "DESC") if reverse else (">", "ASC")
         bounds = {"key >= ?": start, "key < ?": end}
