@@ -210,7 +210,7 @@ class RocksDbView:
             iterator = self._iterators.get(store)
             if iterator is None:
                 raise StaleStoreError(f"store directory {self._directory}: it was closed while a view was being read")
-            chunk = []
+            chunk: list[tuple[bytes, bytes]] = []
             try:
                 iterator.seek(start)
                 while iterator.valid() and len(chunk) < _CHUNK:

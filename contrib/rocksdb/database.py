@@ -164,7 +164,7 @@ class Writer(Database):
         batch = load().WriteBatch(raw_mode=True)
         fill(batch, self._handle)
         batch.put(_VERSION, version.encode())
-        size = batch.size_in_bytes()
+        size: int = batch.size_in_bytes()
         root.write(batch)
         return size
 
