@@ -34,8 +34,8 @@ class RocksDbBackend(StoreBackend):
     is False. A `read_only` backend sees the last commit with each read, and a range scan sees one commit throughout.
     """
 
-    open_files = 7
-    """The writer's lock, RocksDB's lock, log, manifest, directory and information log, and a table file."""
+    open_files = 9
+    """The writer's lock, RocksDB's lock, two logs and manifest, the directory three times, and a table file."""
     exclusive = True
     """RocksDB gives a directory to one writing process; a global store needs more."""
 
