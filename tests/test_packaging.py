@@ -42,9 +42,21 @@ LIBRARIES = {
     "pyspark": {"plugins/spark"},
     "pytest": {"plugins/testing"},
     "rich": {"plugins/cli"},
+    "rocksdict": {"contrib/rocksdb"},
 }
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-HEAVY = {"confluent_kafka", "hypothesis", "lmdb", "msgpack", "numpy", "orjson", "pandas", "pyarrow", "pyspark"}
+HEAVY = {
+    "confluent_kafka",
+    "hypothesis",
+    "lmdb",
+    "msgpack",
+    "numpy",
+    "orjson",
+    "pandas",
+    "pyarrow",
+    "pyspark",
+    "rocksdict",
+}
 
 
 def layer(source: Path) -> str:

@@ -1,10 +1,11 @@
-"""The verb `stores`: lists an application's stores, and drops or takes back parked ones."""
+"""The verb `stores`: lists an application's stores, drops or takes back parked ones, and measures store backends."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,10 +13,11 @@ import click
 from .application import application_options, confirm, find_application
 from .command import Group, verbose_option
 from .options import open_log
-from .output import note, print_json, print_table
+from .output import note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from penstock.log import Log
+    from penstock.plugins.testing.backend_speed import Speed
     from penstock.settings.application import Application
 
 
@@ -25,10 +27,11 @@ if TYPE_CHECKING:
         ("Which there are, and which are parked", "penstock stores list shop:application"),
         ("The new version was rolled back for good", "penstock stores drop shop:application discounts"),
         ("It comes back, and what it missed does not matter", "penstock stores accept shop:application discounts"),
+        ("Which backend is fast here", "penstock stores bench"),
     ],
 )  # fmt: skip
 def stores() -> None:
-    """List, drop and take back the stores of an application.
+    """List, drop and take back the stores of an application, and measure store backends.
 
     A store that the program does not name any more is parked: its content stays. It comes back by itself when its tasks
     have processed nothing since.
@@ -110,6 +113,71 @@ def accept(target: str, names: Sequence[str], **where: Any) -> None:
     with _at_rest(find_application(target, **where)) as (application, log, _):
         accept_stores(application.id, log, names)
     note(f"{', '.join(names)} of {application.id}: comes back as it was when a program names it again")
+
+
+@stores.command(
+    examples=[
+        ("Every installed backend", "penstock stores bench"),
+        ("Two, with small state on the disk that will have it", "penstock stores bench --backend lmdb --backend contrib.rocksdb --entries 20000 --directory /data"),
+    ]
+)  # fmt: skip
+@click.option("--backend", "names", metavar="NAME", multiple=True, help="Only this one; repeatable.")
+@click.option("--entries", type=click.IntRange(1), default=200_000, show_default=True, help="Entries of the store.")
+@click.option("--value-bytes", type=click.IntRange(0), default=100, show_default=True, help="Bytes of each value.")
+@click.option(
+    "--directory",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Where to write, in new directories that are deleted; the system's temporary directory by default.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "markdown"]),
+    default="table",
+    show_default=True,
+    help="Of the table.",
+)
+@click.option("--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures to this file.")
+@verbose_option
+def bench(
+    names: Sequence[str], entries: int, value_bytes: int, directory: Path | None, form: str, file: Path | None
+) -> None:
+    """Measure the installed store backends: speed, size on disk and memory.
+
+    Each runs in a process of its own. Other work on the machine makes the figures worse.
+    """
+    import json
+
+    from penstock.plugins.testing.backend_speed import measure_backends
+
+    found = list(measure_backends(names, entries=entries, value_bytes=value_bytes, directory=directory))
+    if file is not None:
+        file.write_text(json.dumps([asdict(each) for each in found], indent=2) + "\n")
+    rows = [_figures(each) for each in found if each.error is None]
+    if form == "markdown":
+        lines = [_COLUMNS, ["---", *["---:"] * (len(_COLUMNS) - 1)], *rows]
+        print_text("\n".join(f"| {' | '.join(line)} |" for line in lines))
+    elif rows:
+        print_table(_COLUMNS, rows, numbers=_COLUMNS[1:])
+    for each in found:
+        if each.error is not None:
+            note(f"{each.backend}: not measured: {each.error}")
+
+
+_COLUMNS = ["backend", "get/s", "put/s", "commit ms", "range/s", "restore/s", "disk MB", "memory MB"]
+
+
+def _figures(speed: Speed) -> list[str]:
+    megabytes = [None if each is None else each / 1e6 for each in (speed.disk_bytes, speed.memory_bytes)]
+    return [
+        speed.backend,
+        f"{speed.get:,.0f}",
+        f"{speed.put:,.0f}",
+        f"{speed.commit_ms:,.1f}",
+        f"{speed.range:,.0f}",
+        f"{speed.restore:,.0f}",
+        *("?" if each is None else f"{each:,.1f}" for each in megabytes),
+    ]
 
 
 @contextmanager

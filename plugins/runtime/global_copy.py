@@ -27,6 +27,8 @@ from penstock.task.progress import Progress
 from .locations import making_state_directory
 from .store_context import TaskStoreContext
 
+_SHARED_BACKEND = "lmdb"
+"""In place of a backend whose directory one process has for itself: every process of this machine opens a copy."""
 _LOOK_SECONDS = 1.0
 """Seconds between two looks of a waiting process whether the owner of the lock makes progress."""
 
@@ -152,6 +154,9 @@ class Copies:
         self._directory = directory
         self._backend = spec.store.backend or application.settings.store_backend
         self._factory = registry().load("store backend", self._backend)
+        if getattr(self._factory, "exclusive", False):
+            self._backend = _SHARED_BACKEND
+            self._factory = registry().load("store backend", self._backend)
         self._tables = KeptStore.of(spec.store, self._backend).tables(spec.store.name)
         self._limit = duration_ms(application.settings.task_timeout) / 1000
         self._pointer = directory / f"{self._backend}.current"

@@ -10,6 +10,7 @@ import sys
 
 from .faults import FAULTS
 from .harness import Options, run
+from .plugin import BACKENDS
 from .programs import PROGRAMS
 
 
@@ -38,6 +39,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--fault", choices=sorted(FAULTS), action="append", default=[], help="only this fault; repeatable"
     )
+    parser.add_argument(
+        "--store-backend", choices=sorted(BACKENDS), default="lmdb", help="what keeps local state (lmdb)"
+    )
     given = parser.parse_args(arguments)
     if given.log == "local" and given.guarantee != "exactly_once":
         parser.error("the local log always commits exactly once")
@@ -45,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("the program 'dsl' is judged exactly once, and not with lost offsets")
     options = Options(
         given.log, given.rounds, given.seed, given.guarantee, given.changelog, given.minutes, tuple(given.fault),
-        given.program, given.mode,
+        given.program, given.mode, given.store_backend,
     )  # fmt: skip
     # That the broker is away is no news.
     logging.getLogger("penstock.kafka").setLevel(logging.CRITICAL)

@@ -36,7 +36,9 @@ class Driver:
     Every process below a start inherits a mark in its environment, by which it is found when its parents are gone.
     """
 
-    def __init__(self, directory: Path, log: str, guarantee: str, changelog: str, program: str, mode: str) -> None:
+    def __init__(
+        self, directory: Path, log: str, guarantee: str, changelog: str, program: str, mode: str, backend: str = "lmdb"
+    ) -> None:
         self.directory = directory
         self.trigger = TRIGGERS[mode]
         self.settings = Settings(log=log, data_dir=str(directory / "data"), processing_guarantee=guarantee)
@@ -52,7 +54,7 @@ class Driver:
             "CRASH_LOG": log,
             "CRASH_GUARANTEE": guarantee,
             "CRASH_CHANGELOG": changelog,
-            "CRASH_BACKEND": plugin.BACKEND,
+            "CRASH_BACKEND": plugin.backend_name(backend),
             "CRASH_PROGRAM": program,
             # What is left behind is seen.
             "TMPDIR": str(self.temporary),

@@ -44,6 +44,7 @@ class Options:
     faults: Sequence[str] = ()
     program: str = "processor"
     mode: str = "batch"
+    backend: str = "lmdb"
 
     def kinds(self) -> list[str]:
         """Return the faults to choose from."""
@@ -99,7 +100,9 @@ class Harness:
             location = f"kafka:{self.broker.bootstrap}"
         try:
             changelog = f"{plugin.CHANGELOG}:changelog" if options.changelog == "directory" else "topic:"
-            self.driver = Driver(directory, location, options.guarantee, changelog, options.program, options.mode)
+            self.driver = Driver(
+                directory, location, options.guarantee, changelog, options.program, options.mode, options.backend
+            )
             self.log = open_log(self.driver.settings)
             program = PROGRAMS[options.program]
             for topic, count in {**program.inputs, **program.outputs}.items():
@@ -385,7 +388,8 @@ def _goes_on(options: Options, tally: Tally, number: int, began: float) -> bool:
 def _arguments(options: Options) -> str:
     faults = "".join(f" --fault '{each}'" for each in options.faults)
     return (
-        f"--program {options.program} --mode {options.mode} --log {options.log} --changelog {options.changelog} "
+        f"--program {options.program} --mode {options.mode} --store-backend {options.backend} "
+        f"--log {options.log} --changelog {options.changelog} "
         f"--guarantee {options.guarantee} --rounds {options.rounds} --seed {options.seed}{faults}"
     )
 

@@ -1,20 +1,23 @@
-"""A changelog and a store backend as somebody else's package brings them: ours, that halt their process at a call if
+"""A changelog and store backends as somebody else's package brings them: ours, that halt their process at a call if
 told to."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from penstock import hookimpl
+from penstock.contrib.rocksdb.backend import RocksDbBackend
+from penstock.contrib.sqlite.backend import SqliteBackend
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.store import Changes
 from penstock.stores.lmdb import LmdbBackend
 
-CHANGELOG, BACKEND = "crash.directory", "crash.lmdb"
+CHANGELOG = "crash.directory"
+BACKENDS: Mapping[str, Any] = {"lmdb": LmdbBackend, "contrib.rocksdb": RocksDbBackend, "contrib.sqlite": SqliteBackend}
 ORDER, HALTED = "halt-at", "halted"
 """Files in CRASH_DATA: "CALL SUB-TOPOLOGY", where the next process is to halt, and the process that did."""
 METHODS = ("append", "wants_snapshot", "snapshot", "clean")
@@ -54,14 +57,26 @@ for _name in METHODS:
     setattr(HaltingChangelog, _name, _halting(_name))
 
 
-class HaltingBackend(LmdbBackend):
-    """`lmdb`."""
+def backend_name(name: str) -> str:
+    """Return the name of the store backend `name` that halts."""
+    return f"crash.{name}"
 
-    def write(self, changes: Changes, previous: str | None, version: str) -> None:
-        """Write, and halt behind it."""
-        super().write(changes, previous, version)
-        # STATE DIRECTORY/APPLICATION/TASK/BACKEND/NUMBER
-        _halt_if_told("write", self._directory.parts[-3])
+
+def _halting_backend(backend: Any) -> Any:
+    class HaltingBackend(backend):  # type: ignore[misc]
+        """Another backend."""
+
+        def __init__(self, directory: Path, stores: Sequence[str], **options: Any) -> None:
+            super().__init__(directory, stores, **options)
+            # STATE DIRECTORY/APPLICATION/TASK/BACKEND/NUMBER
+            self._task_id = directory.parts[-3]
+
+        def write(self, changes: Changes, previous: str | None, version: str) -> None:
+            """Write, and halt behind it."""
+            super().write(changes, previous, version)
+            _halt_if_told("write", self._task_id)
+
+    return HaltingBackend
 
 
 def _halt_if_told(name: str, task_id: str) -> None:
@@ -88,8 +103,8 @@ def penstock_changelogs() -> Mapping[str, Any]:
 
 @hookimpl
 def penstock_store_backends() -> Mapping[str, Any]:
-    """Return the one store backend."""
-    return {BACKEND: HaltingBackend}
+    """Return the store backends."""
+    return {backend_name(name): _halting_backend(backend) for name, backend in BACKENDS.items()}
 
 
 def install(directory: Path) -> Path:

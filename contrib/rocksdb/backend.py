@@ -1,0 +1,264 @@
+"""The store backend `contrib.rocksdb`: state in a log-structured merge tree, for state larger than memory."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+from penstock.clock import Duration, duration_ms
+from penstock.errors import StaleStoreError
+from penstock.store import Changes, StoreBackend
+
+from .database import Database, Reader, Writer
+from .library import Limits, explain, load
+
+_FIRST_CHUNK, _CHUNK, _CHUNK_BYTES = 32, 1024, 1 << 20
+_COUNTED = 1_000
+"""So many keys are counted one by one; of more RocksDB has an estimate."""
+_BYTES_OF_CHANGE = 100
+"""Until the first write."""
+
+
+class RocksDbBackend(StoreBackend):
+    """All stores of one task in one RocksDB, a column family each.
+
+    `block_cache_bytes` and `write_buffer_bytes` bound the memory of one task; `max_open_files` its table files.
+    `lock_timeout` bounds the wait for another process that has the directory open; then StoreLockedError makes the
+    engine restore into another directory. A commit is in RocksDB's log, which is not fsynced: a killed process loses
+    nothing, and after a crash of the machine an earlier version is there, or the files are found damaged and `trusted`
+    is False. A `read_only` backend sees the last commit with each read, and a range scan sees one commit throughout.
+    """
+
+    open_files = 9
+    """The writer's lock, RocksDB's lock, two logs and manifest, the directory three times, and a table file."""
+    exclusive = True
+    """RocksDB gives a directory to one writing process; a global store needs more."""
+
+    def __init__(
+        self,
+        directory: Path,
+        stores: Sequence[str],
+        *,
+        read_only: bool = False,
+        block_cache_bytes: int = 8 << 20,
+        write_buffer_bytes: int = 8 << 20,
+        max_open_files: int = 64,
+        lock_timeout: Duration = "10s",
+    ) -> None:
+        self._directory = os.path.realpath(directory)
+        timeout = duration_ms(lock_timeout, "lock_timeout") / 1000
+        limits = Limits(block_cache_bytes, write_buffer_bytes, max_open_files)
+        self._iterators: dict[object, Any] = {}
+        self._views: WeakSet[RocksDbView] = WeakSet()
+        self._bytes_of_change = _BYTES_OF_CHANGE
+        self._database: Database
+        try:
+            if read_only:
+                self._database = Reader(self._directory, stores, limits)
+            else:
+                self._database = Writer(self._directory, stores, limits, timeout)
+        except Exception as error:
+            raise explain(self._directory, error) from error
+
+    def version(self) -> str | None:  # noqa: D102
+        try:
+            return self._database.version()
+        except Exception as error:
+            raise explain(self._directory, error) from error
+
+    def get(self, store: str, key: bytes) -> bytes | None:  # noqa: D102
+        try:
+            family = self._database.family(store)
+            value: bytes | None = None if family is None else family.get(key)
+            return value
+        except Exception as error:
+            raise explain(self._directory, error) from error
+
+    def range(  # noqa: D102
+        self, store: str, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        size, token = _FIRST_CHUNK, object()
+        try:
+            while True:
+                chunk = self._chunk(store, start, end, reverse, size, token)
+                yield from chunk
+                if len(chunk) < size:
+                    return
+                size = following_size(size, chunk)
+                if reverse:
+                    end = chunk[-1][0]
+                else:
+                    start = chunk[-1][0] + b"\x00"
+        finally:
+            self._iterators.pop(token, None)
+
+    def approximate_count(self, store: str) -> int:  # noqa: D102
+        try:
+            family = self._database.family(store)
+            if family is None:
+                return 0
+            found = sum(1 for _ in islice(family.keys(), _COUNTED))
+            estimate = family.property_int_value("rocksdb.estimate-num-keys") if found == _COUNTED else 0
+            return max(found, estimate or 0)
+        except Exception as error:
+            raise explain(self._directory, error) from error
+
+    def write_bytes(self, store: str, changes: int) -> int:  # noqa: D102
+        return 2 * self._bytes_of_change * changes  # in the batch, and in the buffer that takes it as a whole
+
+    def write(self, changes: Changes, previous: str | None, version: str) -> None:  # noqa: D102
+        def fill(batch: Any, handle: Any) -> None:
+            put, delete = batch.put, batch.delete
+            for store, rows in changes.items():
+                family = handle(store)
+                for key, value in rows:
+                    if value is None:
+                        delete(key, family)
+                    else:
+                        put(key, value, family)
+
+        try:
+            size = self._database.write(fill, previous, version)
+        except Exception as error:
+            raise explain(self._directory, error) from error
+        if count := sum(map(len, changes.values())):
+            self._bytes_of_change = size // count + 1
+
+    def view(self, stores: Sequence[str]) -> RocksDbView | None:  # noqa: D102
+        if not self._database.writes:
+            return None  # a later read may move a secondary instance on
+        view = RocksDbView(self._directory, self.version(), {store: self._database.family(store) for store in stores})
+        self._views.add(view)
+        return view
+
+    def release(self) -> None:
+        """Drop the iterators: they pin the files of the commit that they read."""
+        self._iterators.clear()
+
+    def close(self) -> None:  # noqa: D102
+        self._let_go()
+        self._database.close()
+
+    def destroy(self) -> None:  # noqa: D102
+        self._let_go()
+        self._database.destroy()
+
+    def trusted(self) -> bool:  # noqa: D102
+        return self._database.trusted
+
+    # ------------------------------------------------------------------ helpers
+
+    def _let_go(self) -> None:
+        """Drop all that keeps RocksDB open: it ends with its last iterator or snapshot, and not before."""
+        self.release()
+        for view in list(self._views):
+            view.close()
+
+    def _chunk(
+        self, store: str, start: bytes | None, end: bytes | None, reverse: bool, size: int, token: object
+    ) -> list[tuple[bytes, bytes]]:
+        """Return the next entries. A reader's iterator stays for the next chunk, because it shows one commit."""
+        try:
+            kept = self._iterators.get(token)
+            if kept is None:
+                family = self._database.family(store)
+                if family is None:
+                    return []
+                kept = family, open_items(family, start, end, reverse)
+                if not self._database.writes:
+                    self._iterators[token] = kept
+            family, items = kept
+            return take(family, items, start, end, reverse, size)
+        except Exception as error:
+            raise explain(self._directory, error) from error
+
+
+class RocksDbView:
+    """One iterator of RocksDB for each store, which shows what was there when it was made.
+
+    rocksdict's iterators over a snapshot do not keep to the snapshot. The view ends with its backend.
+    """
+
+    def __init__(self, directory: str, version: str | None, families: dict[str, Any]) -> None:
+        self.version = version
+        self._directory = directory
+        self._iterators = {store: family.iter() for store, family in families.items()}
+        self._reading = threading.Lock()
+
+    def range(self, store: str) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the entries of a store."""
+        start = b""
+        while True:
+            chunk = self._chunk(store, start)
+            yield from chunk
+            if len(chunk) < _CHUNK:
+                return
+            start = chunk[-1][0] + b"\x00"
+
+    def close(self) -> None:
+        """Free the iterators."""
+        with self._reading:
+            self._iterators.clear()
+
+    def _chunk(self, store: str, start: bytes) -> list[tuple[bytes, bytes]]:
+        with self._reading:
+            iterator = self._iterators.get(store)
+            if iterator is None:
+                raise StaleStoreError(f"store directory {self._directory}: it was closed while a view was being read")
+            chunk: list[tuple[bytes, bytes]] = []
+            try:
+                iterator.seek(start)
+                while iterator.valid() and len(chunk) < _CHUNK:
+                    chunk.append((iterator.key(), iterator.value()))
+                    iterator.next()
+                iterator.status()
+            except Exception as error:
+                raise explain(self._directory, error) from error
+            return chunk
+
+
+def following_size(size: int, chunk: Sequence[tuple[bytes, bytes]]) -> int:
+    """Return how many entries to read after a chunk of `size`: more each time, up to about a megabyte."""
+    average = sum(len(value) for _, value in chunk) // size + 1
+    return max(1, min(4 * size, _CHUNK, _CHUNK_BYTES // average))
+
+
+def open_items(family: Any, start: bytes | None, end: bytes | None, reverse: bool) -> Any:
+    """Return an iterator over a column family; one that goes back does not end at `start` by itself."""
+    options = _bounded(end)
+    return family.items(backwards=True, read_opt=options) if reverse else family.items(False, start, options)
+
+
+def take(
+    family: Any, items: Any, start: bytes | None, end: bytes | None, reverse: bool, size: int
+) -> list[tuple[bytes, bytes]]:
+    """Return the next `size` entries, or those that are left. Raises what ended them before their end."""
+    chunk = list(islice(items, size))
+    if len(chunk) < size:
+        # rocksdict's iterator ends at a damaged block as at the end of the store: ask again, there.
+        probe = family.iter(_bounded(end))
+        if chunk:
+            probe.seek(chunk[-1][0])
+            if probe.valid():
+                probe.prev() if reverse else probe.next()
+        elif reverse:
+            probe.seek_to_last()
+        else:
+            probe.seek(start or b"")
+        probe.status()
+    if reverse and start is not None and chunk and chunk[-1][0] < start:
+        return [entry for entry in chunk if entry[0] >= start]
+    return chunk
+
+
+def _bounded(end: bytes | None) -> Any:
+    if end is None:
+        return None
+    options = load().ReadOptions()
+    options.set_iterate_upper_bound(end)
+    return options
