@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from penstock.errors import TopologyError
 from penstock.processor import Processor, ValueTransformer
+from penstock.program.provided import provided_stores
 from penstock.store import StoreBuilder
 
 from ..functions import check_mapper, checked_stores, keyed
@@ -197,6 +198,9 @@ class TableStateless(TableBase[K, V]):
                 f"{supplier!r}; a Processor belongs behind to_stream()"
             )
         connected, given = checked_stores(stores), dict(arguments or {})
+        named = [each if isinstance(each, str) else each.name for each in connected]
+        brought = provided_stores("transform_values", supplier, given)
+        connected += tuple(each for each in brought if each.name not in named)
         kept = self._kept("transform_values", store, options, "KTABLE-TRANSFORMVALUES-")
         step = ProcessorStep(
             self.recorder.names.step("KTABLE-TRANSFORMVALUES-", name),
