@@ -124,7 +124,7 @@ def check_supplier(where: str, supplier: object, options: Mapping[str, Any]) -> 
         )
     made = supplier.func if isinstance(supplier, functools.partial) else supplier
     if isinstance(made, type):
-        _check_class(where, made)
+        check_class(where, made)
     try:
         inspect.signature(supplier).bind(**options)
     except ValueError:
@@ -140,7 +140,8 @@ def check_supplier(where: str, supplier: object, options: Mapping[str, Any]) -> 
     return supplier
 
 
-def _check_class(where: str, kind: type) -> None:
+def check_class(where: str, kind: type) -> None:
+    """Refuse a class that is neither a Processor nor a ValueTransformer, or that is abstract."""
     if not issubclass(kind, (Processor, ValueTransformer)):
         raise TopologyError(
             f"{where}: class {kind.__name__} is neither a Processor nor a ValueTransformer; derive it from one of them"
