@@ -165,7 +165,9 @@ class Registry:
             origin[name] = package, version
         for kind, hook in KINDS.items():
             # Ours first: no other package can take their names.
-            for impl in sorted(getattr(manager.hook, hook).get_hookimpls(), key=lambda each: not _is_ours(origin, each)):
+            for impl in sorted(
+                getattr(manager.hook, hook).get_hookimpls(), key=lambda each: not _is_ours(origin, each)
+            ):
                 package, version = origin[impl.plugin_name]
                 try:
                     given = checked_components(hook, impl.function(), package)

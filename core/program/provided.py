@@ -27,7 +27,7 @@ def provided_stores(where: str, supplier: object, options: Mapping[str, Any]) ->
         return ()
     name = getattr(maker, "__qualname__", type(maker).__qualname__)
     what = f"{where}: {name}.stores"
-    if not callable(ask) or inspect.isfunction(inspect.getattr_static(maker, "stores")) and isinstance(maker, type):
+    if not callable(ask) or (inspect.isfunction(inspect.getattr_static(maker, "stores")) and isinstance(maker, type)):
         raise TopologyError(
             f"{what} declares the stores that its processors bring, and is a @classmethod that returns them: "
             f"found {ask!r}"

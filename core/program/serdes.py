@@ -75,7 +75,9 @@ def make_serde(name: str, what: str) -> Any:
         try:
             return factory()
         except TypeError as error:
-            raise ConfigError(f"{what}: serde {name!r} cannot be made without an argument after a colon: {error}") from error
+            raise ConfigError(
+                f"{what}: serde {name!r} cannot be made without an argument after a colon: {error}"
+            ) from error
     try:
         return factory(argument)
     except (ConfigError, PluginError) as error:

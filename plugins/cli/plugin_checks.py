@@ -50,10 +50,13 @@ def misplaced_plugins() -> Iterator[tuple[str, str]]:
                 continue
             if _resembles(point.group) or (requires and _has_hooks(point)):
                 plugin = f"{distribution.name} {distribution.version} ({point.name})"
-                yield plugin, (
-                    f"its entry point {point.name} = {point.value} is in the group {point.group!r}, which nobody "
-                    f"reads: write it in the group {GROUP!r} ([project.entry-points.{GROUP}] in pyproject.toml) and "
-                    "install the package again"
+                yield (
+                    plugin,
+                    (
+                        f"its entry point {point.name} = {point.value} is in the group {point.group!r}, which nobody "
+                        f"reads: write it in the group {GROUP!r} ([project.entry-points.{GROUP}] in pyproject.toml) and "
+                        "install the package again"
+                    ),
                 )
 
 

@@ -25,8 +25,12 @@ from .output import note, print_json, print_table
     help="Only this kind: processor, 'store backend', 'store kind', serde, log, changelog, renderer, 'settings "
     "vocabulary' or command.",
 )
-@click.option("--check", is_flag=True, help="Import each component, look at what it is, and for plugins in a wrong entry-point group; exit code 1 if one "
-    "is broken.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Import each component, look at what it is, and for plugins in a wrong entry-point group; exit code 1 if one "
+    "is broken.",
+)
 @click.option("--json", "as_json", is_flag=True, help="A JSON object with 'components' and 'broken'.")
 @click.pass_context
 @verbose_option
