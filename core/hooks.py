@@ -116,7 +116,7 @@ class Component:
     package_version: str
 
     def load(self) -> Any:
-        """Import and return the thing. Raises PluginError when that fails, or when it cannot be called as its kind is."""
+        """Import and return the thing. Raises PluginError when that fails, or when the thing cannot be called."""
         found = self.target
         if isinstance(self.target, str):
             module, _, attribute = self.target.partition(":")
@@ -165,9 +165,8 @@ class Registry:
             origin[name] = package, version
         for kind, hook in KINDS.items():
             # Ours first: no other package can take their names.
-            for impl in sorted(
-                getattr(manager.hook, hook).get_hookimpls(), key=lambda each: not _is_ours(origin, each)
-            ):
+            impls = getattr(manager.hook, hook).get_hookimpls()
+            for impl in sorted(impls, key=lambda each: origin[each.plugin_name][0] != PACKAGE):
                 package, version = origin[impl.plugin_name]
                 try:
                     given = checked_components(hook, impl.function(), package)
@@ -249,10 +248,6 @@ def registry() -> Registry:
         except Exception as error:
             broken[f"{package} {version} ({point.name})"] = f"{type(error).__name__}: {error}"
     return Registry(found, broken)
-
-
-def _is_ours(origin: Mapping[str, tuple[str, str]], impl: Any) -> bool:
-    return origin[impl.plugin_name][0] == PACKAGE
 
 
 def _distribution(point: EntryPoint) -> tuple[str, str]:

@@ -146,6 +146,7 @@ class Topology(Drawn):
             check_topic(where, topic)
         elif not callable(topic):
             raise TopologyError(f"{where}: expected a topic's name or a function that chooses it, found {topic!r}")
+        check_function(where, "topic", topic if callable(topic) else None)
         check_function(where, "partitioner", partitioner)
         check_serdes(where, key_serde, value_serde)
         self._draft.add(SinkNode(name, topic, parents_given, key_serde, value_serde, partitioner))
@@ -169,8 +170,7 @@ class Topology(Drawn):
         it.
         """
         check_name("repartition", name)
-        topic = f"{name}-repartition"
-        where = f"repartition {name!r}"
+        topic, where = f"{name}-repartition", f"repartition {name!r}"
         parents_given = self._draft.parents(where, name, parents)
         for node in (f"{name}-filter", f"{name}-sink", name):
             self._draft.check_new(node)

@@ -144,25 +144,25 @@ class NotAClassMethod(Count):
 
 class OneStore(Count):
     @classmethod
-    def stores(cls, **options: Any) -> Any:
+    def stores(cls, **options: Any) -> Any:  # type: ignore[override]
         return key_value_store("counts")
 
 
 class Names(Count):
     @classmethod
-    def stores(cls, **options: Any) -> Any:
+    def stores(cls, **options: Any) -> Any:  # type: ignore[override]
         return ["counts"]
 
 
 class OtherOptions(Count):
     @classmethod
-    def stores(cls) -> list[StoreBuilder]:
+    def stores(cls) -> list[StoreBuilder]:  # type: ignore[override]
         return []
 
 
 class Raises(Count):
     @classmethod
-    def stores(cls, **options: Any) -> list[StoreBuilder]:
+    def stores(cls, **options: Any) -> list[StoreBuilder]:  # type: ignore[override]
         raise KeyError("store")
 
 

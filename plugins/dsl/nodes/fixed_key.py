@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
+from penstock.callbacks import watched
 from penstock.context import ProcessorContext
 from penstock.errors import ProcessingError
 from penstock.processor import Processor
@@ -30,7 +31,7 @@ class FixedKey(WrappingProcessor):
     def bind(self, context: ProcessorContext) -> Run:
         """Bind the processor with a `forward` that refuses another key; return the function that gets each record."""
         self._checked = checked = _FixedKeyContext(context)
-        inner = self.inner.bind(cast(ProcessorContext, checked))
+        inner = watched(self.inner.bind(cast(ProcessorContext, checked)))
 
         def run(record: Record) -> None:
             checked.key = record[0]
