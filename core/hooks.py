@@ -28,7 +28,7 @@ hookimpl = pluggy.HookimplMarker(GROUP)
 
 Components = Mapping[str, Any]
 
-_log = logging.getLogger("penstock.plugins")
+_log = logging.getLogger("penstock.hooks")
 _NOT_CALLED = frozenset({"settings vocabulary", "command"})
 """Kinds of components that nobody calls."""
 

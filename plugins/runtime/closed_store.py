@@ -29,9 +29,11 @@ def close_store(store: StateStore, task_id: str) -> None:
     """Close a store; from then on the object is a ClosedStore, for those who still have it.
 
     So no open store has to look whether it is open. A store of another package whose objects cannot change their class
-    (`__slots__`) is only closed.
+    (`__slots__`) is only closed. Idempotent.
     """
     store.close()
+    if isinstance(store, ClosedStore):
+        return
     name = store.name
     try:
         store.__class__ = ClosedStore
