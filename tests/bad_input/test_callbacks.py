@@ -25,6 +25,7 @@ from penstock import (
 )
 from penstock.callbacks import watched
 from penstock.clock import duration_ms
+from penstock.plugins import dsl
 from penstock.plugins.dsl import StreamsBuilder
 from penstock.plugins.testing import MockProcessorContext, TopologyTestDriver
 
@@ -75,6 +76,10 @@ def yields(*arguments: Any) -> Iterator[Any]:
     yield True
 
 
+AWAITS: Any = awaits
+YIELDS: Any = yields
+
+
 class Called:
     async def __call__(self, *arguments: Any) -> bool:
         return True
@@ -93,9 +98,9 @@ BUILT: dict[str, tuple[Callable[[], object], list[str]]] = {
     "on_timer": (lambda: totals(YieldsInTimer), ["processor 'total': on_timer of YieldsInTimer " + GENERATOR]),
     "transform": (lambda: totals(AwaitsInTransform), ["processor 'total': transform of AwaitsInTransform " + ASYNC]),
     "supplier": (lambda: totals(makes_it_later), ["processor 'total': its supplier " + ASYNC]),
-    "partitioner": (lambda: totals().add_sink("s", "t", "total", partitioner=awaits), ["sink 's': partitioner " + ASYNC]),
-    "topic": (lambda: totals().add_sink("s", awaits, "total"), ["sink 's': topic " + ASYNC]),
-    "extractor": (lambda: Topology().add_source("s", "t", timestamp_extractor=yields), ["source 's': timestamp_extractor " + GENERATOR]),
+    "partitioner": (lambda: totals().add_sink("s", "t", "total", partitioner=AWAITS), ["sink 's': partitioner " + ASYNC]),
+    "topic": (lambda: totals().add_sink("s", AWAITS, "total"), ["sink 's': topic " + ASYNC]),
+    "extractor": (lambda: Topology().add_source("s", "t", timestamp_extractor=YIELDS), ["source 's': timestamp_extractor " + GENERATOR]),
     "filter": (lambda: stream().filter(awaits), ["filter: its predicate " + ASYNC]),
     "filter, an object": (lambda: stream().filter(Called()), ["filter: its predicate " + ASYNC]),
     "filter, a partial": (lambda: stream().filter(functools.partial(awaits, 1)), ["filter: its predicate " + ASYNC]),
@@ -289,7 +294,7 @@ def test_what_returns_no_record_may_return() -> None:
     class ReturnsNothing(Processor):
         def process(self, record: Record) -> None:
             if record.value == "1":
-                return self.context.forward(record)  # type: ignore[func-returns-value]
+                return self.context.forward(record)
             return True  # type: ignore[return-value]
 
     with driven(ReturnsNothing) as driver:
@@ -353,6 +358,10 @@ def test_a_store_of_an_earlier_task_is_told(builder: Any, use: Callable[[Any], o
 # ---------------------------------------------------------------- durations without a unit
 
 
+def making(window: str, option: str, others: dict[str, str]) -> Callable[[Any], object]:
+    return lambda given: getattr(dsl, window)(**{option: given, **others})
+
+
 DURATIONS: dict[str, tuple[Callable[[Any], object], str]] = {
     "ttl": (lambda given: key_value_store("s", ttl=given), "ttl of store 's'"),
     "retention": (lambda given: window_store("s", window_size="1s", retention=given), "retention of store 's'"),
@@ -361,22 +370,13 @@ DURATIONS: dict[str, tuple[Callable[[Any], object], str]] = {
     "driver": (lambda given: TopologyTestDriver(totals()).advance_wall_clock(given), "advance_wall_clock"),
     "offset_reset": (lambda given: Topology().add_source("s", "t", offset_reset=given), "source 's': offset_reset"),
     **{
-        f"{window} {option}": (
-            lambda given, window=window, option=option, others=others: getattr(dsl(), window)(**{option: given, **others}),
-            option,
-        )
+        f"{window} {option}": (making(window, option, others), option)
         for window, option, others in (
             ("tumbling", "size", {}), ("tumbling", "grace", {"size": "1m"}), ("hopping", "every", {"size": "1m"}), ("hopping", "size", {"every": "1m"}),
             ("sessions", "gap", {}), ("sessions", "grace", {"gap": "1m"}), ("sliding", "difference", {}),
         )
     },
 }  # fmt: skip
-
-
-def dsl() -> Any:
-    import penstock.plugins.dsl
-
-    return penstock.plugins.dsl
 
 
 @pytest.mark.parametrize("given", [30, 0, 1.5, "30"])
