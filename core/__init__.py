@@ -47,7 +47,7 @@ from .handlers import (
 from .hooks import hookimpl
 from .log import Commit, Lease, Log, LogFactory, TaskCommitter, TopicInfo
 from .metrics import NodeMetrics
-from .processor import Processor, ProcessorSupplier, ValueTransformer
+from .processor import ConnectedStoreProvider, Processor, ProcessorSupplier, ValueTransformer
 from .program.assignment import Assignment
 from .program.builder import Topology
 from .program.compatibility import check_compatible
@@ -134,6 +134,7 @@ __all__ = [
     "Clock",
     "Commit",
     "ConfigError",
+    "ConnectedStoreProvider",
     "DeadLetter",
     "Decision",
     "Duration",

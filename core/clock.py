@@ -68,6 +68,13 @@ def duration_ms(duration: Duration, what: str = "duration") -> int:
         if parts and "".join(number + unit for number, unit in parts) == text:
             return round(sum(float(number) * _UNITS[unit] for number, unit in parts))
     raise ConfigError(
-        f'{what}: expected a timedelta or text like "250ms", "10s", "1h30m", found {duration!r} '
-        "(a bare number does not say its unit)"
+        f'{what}: expected a timedelta or text like "250ms", "10s", "1h30m", found {duration!r}' + unit_hint(duration)
     )
+
+
+def unit_hint(given: object) -> str:
+    """Return the end of a message about a length of time that is a bare number: what to write; "" for other things."""
+    number = str(given).strip() if type(given) in (int, float, str) else ""
+    if re.fullmatch(r"\d+(\.\d+)?", number) is None:
+        return ""
+    return f' (a bare number does not say its unit: write "{number}s" or "{number}ms")'

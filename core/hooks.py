@@ -7,6 +7,7 @@ when the name is first used) or the thing itself. The module should import nothi
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -18,13 +19,18 @@ from typing import Any, TypeVar
 import pluggy
 
 from .errors import PluginError
+from .plugin_rules import checked_components, has_prefix, prefixes_of, wrong_hooks
 
 GROUP = "penstock"
+PACKAGE = "penstock"
 hookspec = pluggy.HookspecMarker(GROUP)
 hookimpl = pluggy.HookimplMarker(GROUP)
 
 Components = Mapping[str, Any]
 
+_log = logging.getLogger("penstock.hooks")
+_NOT_CALLED = frozenset({"settings vocabulary", "command"})
+"""Kinds of components that nobody calls."""
 
 Spec = TypeVar("Spec", bound=Callable[..., Components])
 
@@ -110,20 +116,26 @@ class Component:
     package_version: str
 
     def load(self) -> Any:
-        """Import and return the thing. Raises PluginError when that fails."""
-        if not isinstance(self.target, str):
-            return self.target
-        module, _, attribute = self.target.partition(":")
-        try:
-            found: Any = import_module(module)
-            for part in attribute.split("."):
-                found = getattr(found, part)
-        except Exception as error:
-            raise PluginError(
-                f"{self.kind} {self.name!r} of package {self.package} {self.package_version} cannot be loaded from "
-                f"{self.target!r}: {type(error).__name__}: {error}"
-            ) from error
+        """Import and return the thing. Raises PluginError when that fails, or when the thing cannot be called."""
+        found = self.target
+        if isinstance(self.target, str):
+            module, _, attribute = self.target.partition(":")
+            try:
+                found = import_module(module)
+                for part in attribute.split("."):
+                    found = getattr(found, part)
+            except Exception as error:
+                raise PluginError(
+                    f"{self.title} cannot be loaded from {self.target!r}: {type(error).__name__}: {error}"
+                ) from error
+        if not callable(found) and self.kind not in _NOT_CALLED:
+            raise PluginError(f"{self.title} is {found!r}, which cannot be called: name its class, or a function")
         return found
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return f"{self.kind} {self.name!r} of package {self.package} {self.package_version}"
 
 
 class Registry:
@@ -134,45 +146,61 @@ class Registry:
         self.broken = dict(broken)
         self.components: dict[tuple[str, str], Component] = {}
         self._ambiguous: dict[tuple[str, str], str] = {}
+        self._refused: dict[tuple[str, str], str] = {}
         manager = pluggy.PluginManager(GROUP)
         manager.add_hookspecs(Hooks)
         origin: dict[str, tuple[str, str]] = {}
         for name, package, version, plugin in found:
+            wrong = list(wrong_hooks(plugin, f"{GROUP}_impl", list(KINDS.values())))
+            for number, why in enumerate(wrong):
+                self.broken[f"{package} {version} ({name}{f', {number + 1}' if number else ''})"] = why
             try:
                 manager.register(plugin, name)
                 manager.check_pending()
             except (ValueError, pluggy.PluginValidationError) as error:
                 if manager.has_plugin(name):
                     manager.unregister(name=name)
-                self.broken[f"{package} {version} ({name})"] = f"{type(error).__name__}: {error}"
+                self.broken.setdefault(f"{package} {version} ({name})", f"{type(error).__name__}: {error}")
                 continue
             origin[name] = package, version
         for kind, hook in KINDS.items():
-            for impl in getattr(manager.hook, hook).get_hookimpls():
+            # Ours first: no other package can take their names.
+            impls = getattr(manager.hook, hook).get_hookimpls()
+            for impl in sorted(impls, key=lambda each: origin[each.plugin_name][0] != PACKAGE):
                 package, version = origin[impl.plugin_name]
                 try:
-                    given = dict(impl.function())
+                    given = checked_components(hook, impl.function(), package)
                 except Exception as error:
-                    self.broken[f"{package} {version} ({impl.plugin_name}: {hook})"] = (
-                        f"{type(error).__name__}: {error}"
-                    )
+                    why = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
+                    self.broken[f"{package} {version} ({impl.plugin_name}: {hook})"] = why
                     continue
                 for name, target in given.items():
                     self._add(Component(kind, name, target, impl.plugin_name, package, version))
 
     def _add(self, component: Component) -> None:
-        """Add a component; a name that two packages bring is refused at each look-up."""
+        """Add a component, unless its name is not its package's; one that two packages bring is refused at look-up."""
         key = component.kind, component.name
         other = self.components.get(key)
-        if other is not None:
+        prefixes = prefixes_of(component.package)
+        if other is not None and other.package == PACKAGE:
+            why = f"it is the name of penstock's own, which stays in use: call it {prefixes[0]}.{component.name}"
+            self._refused[key] = f"{component.title}: {why}"
+        elif component.package != PACKAGE and not has_prefix(component.kind, component.name, prefixes):
             why = (
+                "a name of another package begins with the package's name and a dot: call it "
+                f"{prefixes[0]}.{component.name}"
+            )
+            self._refused[key] = f"{component.title}: {why}"
+        elif other is not None:
+            self._ambiguous[key] = why = (
                 f"{component.kind} {component.name!r} comes from two packages, "
                 f"{other.package} and {component.package}: uninstall one of them"
             )
-            self._ambiguous[key] = why
-            self.broken[f"{component.package} {component.package_version} ({component.plugin}: {component.name})"] = why
+        else:
+            self.components[key] = component
             return
-        self.components[key] = component
+        where = f"{component.plugin}: {component.kind} {component.name}"
+        self.broken[f"{component.package} {component.package_version} ({where})"] = why
 
     def names(self, kind: str) -> list[str]:
         """Return the names of all components of a kind, sorted."""
@@ -183,8 +211,13 @@ class Registry:
         if (kind, name) in self._ambiguous:
             raise PluginError(self._ambiguous[kind, name])
         component = self.components.get((kind, name))
+        refused = self._refused.get((kind, name))
         if component is not None:
+            if refused is not None:
+                _log.warning("%s", self._refused.pop((kind, name)))
             return component
+        if refused is not None:
+            raise PluginError(refused)
         names = self.names(kind)
         close = get_close_matches(name, names, 3, 0.5)
         hint = _NOT_INSTALLED.get((kind, name))

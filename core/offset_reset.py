@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from .clock import Duration, duration_ms
+from .clock import Duration, duration_ms, unit_hint
 from .errors import ConfigError
 
 EARLIEST, LATEST = "earliest", "latest"
@@ -31,7 +31,10 @@ def offset_reset_text(given: Duration, what: str) -> str:
         with suppress(ConfigError):
             duration_ms(given)
             return given
-    raise ConfigError(f"{what}: expected 'earliest', 'latest', or how far back in time, such as '1d', found {given!r}")
+    raise ConfigError(
+        f"{what}: expected 'earliest', 'latest', or how far back in time, such as '1d', found {given!r}"
+        + unit_hint(given)
+    )
 
 
 def oldest_ms(text: str, now_ms: int) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Protocol
 
 from .context import ProcessorContext, ValueTransformerContext
 from .errors import TopologyError
 from .record import Record
+from .store import StoreBuilder
 
 
 class Processor(ABC):
@@ -24,6 +25,11 @@ class Processor(ABC):
     takes_tuples: ClassVar[bool] = False
     """Whether the engine may hand it, in place of a Record, a plain tuple of the same four parts, which is made in a
     third of the time. Such a processor reads records by position."""
+
+    @classmethod
+    def stores(cls, *args: Any, **options: Any) -> Iterable[StoreBuilder]:
+        """Return the stores that the processor brings; see ConnectedStoreProvider."""
+        return ()
 
     def init(self, context: ProcessorContext) -> None:
         """Keep the context; look up stores and schedule punctuators here. Call super().init(context)."""
@@ -62,6 +68,11 @@ class ValueTransformer(ABC):
 
     context: ValueTransformerContext
 
+    @classmethod
+    def stores(cls, *args: Any, **options: Any) -> Iterable[StoreBuilder]:
+        """Return the stores that the transformer brings; see ConnectedStoreProvider."""
+        return ()
+
     def init(self, context: ValueTransformerContext) -> None:
         """Keep the context; look up stores here. Call super().init(context)."""
         self.context = context
@@ -77,3 +88,32 @@ class ValueTransformer(ABC):
 
 ProcessorSupplier = Callable[[], Processor | ValueTransformer]
 """A class or factory that makes a new instance at each call."""
+
+
+class ConnectedStoreProvider(Protocol):
+    """A supplier that brings the stores of its processors: a topology connects them to each node that it makes.
+
+    A Processor's class is one, and overrides `stores` as a classmethod; so is any other supplier with such an
+    attribute. Semantics: Kafka Streams' ConnectedStoreProvider (KIP-401).
+
+    >>> from penstock import Topology, key_value_store
+    >>> class Count(Processor):
+    ...     @classmethod
+    ...     def stores(cls, store="counts"):
+    ...         return [key_value_store(store)]
+    ...     def __init__(self, store="counts"):
+    ...         self._store = store
+    ...     def process(self, record):
+    ...         counts = self.context.get_store(self._store)
+    ...         counts.put(record.key, (counts.get(record.key) or 0) + 1)
+    >>> topology = Topology().add_source("in", "visits").add_processor("count", Count, "in", store="visits")
+    >>> list(topology.build().stores)
+    ['visits']
+    """
+
+    def stores(self, *args: Any, **options: Any) -> Iterable[StoreBuilder]:
+        """Return declared stores; called with the arguments that make a processor, when a node is added.
+
+        A store that several nodes bring is one store, which they share; so it has to be declared alike each time.
+        """
+        ...

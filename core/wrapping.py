@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .callbacks import watched
 from .context import ProcessorContext, ValueTransformerContext
 from .processor import Processor, ValueTransformer
 from .record import Record
@@ -33,7 +34,7 @@ class WrappingProcessor(Processor):
 
     def bind(self, context: ProcessorContext) -> Callable[[Record], Any]:
         """Return what gets each record: `process`, or if no subclass overrides it, what the inner processor binds."""
-        self._run = self.inner.bind(context)
+        self._run = watched(self.inner.bind(context))
         return self._run if type(self).process is WrappingProcessor.process else self.process
 
     def process(self, record: Record) -> None:

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock import KeyValueStore, Processor, ProcessorContext, Record
+from penstock import KeyValueStore, Processor, ProcessorContext, Record, StoreBuilder, key_value_store
+from penstock.clock import Duration
 
 
 class Dedupe(Processor):
     """Forwards a record unless one of the same id came before.
 
-    `store` names a connected key-value store, which keeps the ids; give it a `ttl` to forget them after a while of
-    stream time. `by` returns a record's id (default: its key), which the store's key serde must take; a record whose id
-    is None is forwarded. Counted in `metrics.user["duplicates"]`.
+    `by` returns a record's id (default: its key); a record whose id is None is forwarded. Ids are kept in a key-value
+    store named `store`, which the processor brings, and are forgotten after `window` of stream time (None: never). A
+    store of that name in `stores=` takes its place, with its own serdes and `ttl`. Counted in
+    `metrics.user["duplicates"]`.
 
-    >>> from penstock import Topology, key_value_store
+    >>> from penstock import Topology
     >>> from penstock.plugins.testing import TopologyTestDriver
-    >>> seen = key_value_store("seen", ttl="1h")
-    >>> topology = Topology().add_source("in", "orders").add_processor("once", "contrib.dedupe", "in", stores=[seen])
+    >>> topology = Topology().add_source("in", "orders").add_processor("once", "contrib.dedupe", "in", window="1h")
     >>> with TopologyTestDriver(topology.add_sink("out", "unique", "once")) as driver:
     ...     for minute in (0, 10, 90):
     ...         driver.pipe("orders", "o-1", f"minute {minute}", timestamp=minute * 60_000)
@@ -26,8 +27,17 @@ class Dedupe(Processor):
     ['minute 0', 'minute 90']
     """
 
-    def __init__(self, store: str = "seen", by: Callable[[Record], Any] | None = None) -> None:
-        """Take the name of the store, and what returns a record's id."""
+    @classmethod
+    def stores(
+        cls, store: str = "seen", by: Callable[[Record], Any] | None = None, window: Duration | None = None
+    ) -> list[StoreBuilder]:
+        """Return the store of the ids."""
+        return [key_value_store(store, ttl=window)]
+
+    def __init__(
+        self, store: str = "seen", by: Callable[[Record], Any] | None = None, window: Duration | None = None
+    ) -> None:
+        """Take the name of the store, and what returns a record's id; `window` is an option of the store."""
         self._store = store
         self._by = by
 

@@ -36,6 +36,7 @@ from .nodes import (
     TopicChooser,
 )
 from .program import Program
+from .provided import provided_stores
 from .serdes import SerdeLike
 from .timers import timer_store
 
@@ -93,9 +94,8 @@ class Topology(Drawn):
         "latest", or how far back in time ("1d": at the first record that is at most a day old). A topic belongs to one
         source: two readers of a topic are two children of its source.
         """
-        self._draft.add(
-            self._draft.source(name, topics, pattern, key_serde, value_serde, timestamp_extractor, offset_reset)
-        )
+        extractor, reset = timestamp_extractor, offset_reset
+        self._draft.add(self._draft.source(name, topics, pattern, key_serde, value_serde, extractor, reset))
         for topic in topics:
             self._draft.readers[topic] = name
         return self
@@ -113,7 +113,8 @@ class Topology(Drawn):
     ) -> Topology:
         """Add a node that runs the processor `supplier` makes: a class, a factory, or the name of an installed one.
 
-        `stores` connects it to stores by name, or declares and connects them; global stores need no connection.
+        `stores` connects it to stores by name, or declares and connects them, before those that the supplier brings
+        (see ConnectedStoreProvider) and in place of one of the same name; global stores need no connection.
         `options` are the arguments of the supplier. Each task calls the supplier anew; a factory is also called twice
         here, to see what it makes, a class is only looked at. A class that overrides `on_timer` has timers; for what a
         factory makes, say `timers=True`. `timer_key_serde` is for the timers' keys (None: `state_serde`).
@@ -124,7 +125,7 @@ class Topology(Drawn):
         parents_given = self._draft.parents(where, name, parents)
         found = check_supplier(where, supplier, options)
         own = timer_store(where, name, found, timers, timer_key_serde)
-        connected = self._draft.connect(where, stores, own)
+        connected = self._draft.connect(where, stores, own, provided_stores(where, found, options))
         self._draft.add(ProcessorNode(name, supplier, parents_given, connected, options))
         return self
 
@@ -145,6 +146,7 @@ class Topology(Drawn):
             check_topic(where, topic)
         elif not callable(topic):
             raise TopologyError(f"{where}: expected a topic's name or a function that chooses it, found {topic!r}")
+        check_function(where, "topic", topic if callable(topic) else None)
         check_function(where, "partitioner", partitioner)
         check_serdes(where, key_serde, value_serde)
         self._draft.add(SinkNode(name, topic, parents_given, key_serde, value_serde, partitioner))
@@ -168,8 +170,7 @@ class Topology(Drawn):
         it.
         """
         check_name("repartition", name)
-        topic = f"{name}-repartition"
-        where = f"repartition {name!r}"
+        topic, where = f"{name}-repartition", f"repartition {name!r}"
         parents_given = self._draft.parents(where, name, parents)
         for node in (f"{name}-filter", f"{name}-sink", name):
             self._draft.check_new(node)

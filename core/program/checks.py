@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from ..callbacks import check_methods, check_plain
 from ..errors import ConfigError, PluginError, TopologyError
 from ..hooks import registry
 from ..names import BAD_NAME, is_topic_name
@@ -81,6 +82,7 @@ def check_function(where: str, what: str, function: object) -> None:
     """Refuse what is neither a function nor None."""
     if function is not None and not callable(function):
         raise TopologyError(f"{where}: {what} is a function, found {function!r}")
+    check_plain(where, what, function)
 
 
 def check_serdes(where: str, key_serde: object, value_serde: object) -> None:
@@ -122,9 +124,10 @@ def check_supplier(where: str, supplier: object, options: Mapping[str, Any]) -> 
         raise TopologyError(
             f"{where}: expected a class, a factory or the name of an installed processor, found {supplier!r}"
         )
+    check_plain(where, "its supplier", supplier)
     made = supplier.func if isinstance(supplier, functools.partial) else supplier
     if isinstance(made, type):
-        _check_class(where, made)
+        check_class(where, made)
     try:
         inspect.signature(supplier).bind(**options)
     except ValueError:
@@ -140,7 +143,8 @@ def check_supplier(where: str, supplier: object, options: Mapping[str, Any]) -> 
     return supplier
 
 
-def _check_class(where: str, kind: type) -> None:
+def check_class(where: str, kind: type) -> None:
+    """Refuse a class that is neither a Processor nor a ValueTransformer, or that is abstract."""
     if not issubclass(kind, (Processor, ValueTransformer)):
         raise TopologyError(
             f"{where}: class {kind.__name__} is neither a Processor nor a ValueTransformer; derive it from one of them"
@@ -148,6 +152,7 @@ def _check_class(where: str, kind: type) -> None:
     if inspect.isabstract(kind):
         missing = ", ".join(sorted(kind.__abstractmethods__))
         raise TopologyError(f"{where}: class {kind.__name__} is abstract; write its method {missing}")
+    check_methods(where, kind)
 
 
 def _has_own_way_of_making(kind: type) -> bool:
@@ -168,6 +173,7 @@ def _try(where: str, supplier: Callable[..., object], options: Mapping[str, Any]
         raise TopologyError(
             f"{where}: its supplier returned the same object twice; each task needs an instance of its own"
         )
+    check_methods(where, one)
 
 
 def unlogged_store(where: str, builder: StoreBuilder) -> StoreBuilder:

@@ -23,6 +23,7 @@ from .checks import (
     nearest,
 )
 from .nodes import GlobalStore, InternalTopic, Node, ProcessorNode, ReadOnlyStore, SinkNode, SourceNode
+from .provided import provided_stores
 from .serdes import SerdeLike
 
 
@@ -67,8 +68,14 @@ class Draft:
         self.check_new(processor)
         if source.name == processor:
             raise TopologyError(f"{where}: its source and its processor need different names, both are {processor!r}")
-        check_supplier(f"processor {processor!r}", supplier, options)
+        found = check_supplier(f"processor {processor!r}", supplier, options)
         check_builder(builder)
+        for store in provided_stores(f"processor {processor!r}", found, options):
+            if store != builder:
+                raise TopologyError(
+                    f"{where}: its processor {processor!r} brings store {store.name!r}, and can have no other store "
+                    "than the one that it fills, as that is declared here"
+                )
         if builder.name in self.stores or builder.name in self.global_stores:
             raise TopologyError(f"{where}: there is already a store of that name; choose another")
         filler = ProcessorNode(processor, supplier, (source.name,), (builder.name,), options)
@@ -182,17 +189,40 @@ class Draft:
                 "connect the one there is by its name"
             )
 
-    def connect(self, where: str, stores: Sequence[str | StoreBuilder], own: Sequence[StoreBuilder]) -> tuple[str, ...]:
-        """Declare stores for a node; return the names of those it is connected to. `own` are the engine's."""
+    def connect(
+        self,
+        where: str,
+        stores: Sequence[str | StoreBuilder],
+        own: Sequence[StoreBuilder],
+        provided: Sequence[StoreBuilder],
+    ) -> tuple[str, ...]:
+        """Declare stores for a node; return the names of those it is connected to.
+
+        `own` are the engine's; `provided` the supplier's, except those that `stores` names.
+        """
         if isinstance(stores, (str, StoreBuilder)):
             raise TopologyError(f"{where}: stores is a list of stores or names of stores; write stores=[{stores!r}]")
         declared = [store for store in (*stores, *own) if not isinstance(store, str)]
         for store in declared:
             self.check_declared(store)
-        names = (store if isinstance(store, str) else store.name for store in (*stores, *own))
+        given = [store if isinstance(store, str) else store.name for store in stores]
+        brought = [store for store in provided if store.name not in given]
+        for store in brought:
+            self._check_brought(where, store)
+        names = (*given, *(store.name for store in (*brought, *own)))
         connected = dict.fromkeys(self.connectable(where, store) for store in names)
-        self.stores |= {store.name: store for store in declared}
+        self.stores |= {store.name: store for store in (*declared, *brought)}
         return tuple(connected)
+
+    def _check_brought(self, where: str, builder: StoreBuilder) -> None:
+        """Refuse a supplier's store that is none, or whose name is taken by another one."""
+        try:
+            self.check_declared(builder)
+        except TopologyError as error:
+            raise TopologyError(
+                f"{where}: its supplier brings store {builder.name!r}, which does not fit: {error}. To use the store "
+                f"of the topology instead, say stores=[{builder.name!r}]"
+            ) from error
 
     def connectable(self, where: str, store: str) -> str:
         """Return the name of a store that can be connected; a global store cannot."""

@@ -72,7 +72,12 @@ def make_serde(name: str, what: str) -> Any:
     plain, colon, argument = name.partition(":")
     factory = registry().load("serde", plain)
     if not colon:
-        return factory()
+        try:
+            return factory()
+        except TypeError as error:
+            raise ConfigError(
+                f"{what}: serde {name!r} cannot be made without an argument after a colon: {error}"
+            ) from error
     try:
         return factory(argument)
     except (ConfigError, PluginError) as error:

@@ -9,7 +9,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..errors import PenstockError, ProcessingError, TopologyError
+from ..callbacks import watched
+from ..errors import TopologyError
 from ..metrics import NodeMetrics
 from ..processor import Processor, ValueTransformer
 from ..program.nodes import Node, ProcessorNode, SinkNode, SourceNode, Subtopology
@@ -17,7 +18,7 @@ from ..record import Record, as_record
 from .context import NodeContext, Shared, TransformerContext
 from .failures import RECORD_ERRORS, Failures
 from .input_queue import InputQueue
-from .making import make_processor
+from .making import init_processor, make_processor
 from .outputs import Outputs
 from .schedules import Schedules
 
@@ -74,15 +75,8 @@ class Nodes:
             if isinstance(node, ProcessorNode):
                 processor = self._processors[node.name]
                 schedules.begin(node.name, processor)
-                try:
-                    processor.init(self._contexts[node.name])  # type: ignore[arg-type]
-                except PenstockError:
-                    raise
-                except RECORD_ERRORS as error:
-                    raise ProcessingError(
-                        f"node {node.name!r} in task {self._shared.task_id}: init raised {type(error).__name__}: "
-                        f"{error}"
-                    ) from error
+                where = f"node {node.name!r} in task {self._shared.task_id}"
+                init_processor(where, processor, self._contexts[node.name], self._edges[node.name][0])
                 schedules.end(node.name)
         schedules.end_all()
 
@@ -124,6 +118,8 @@ class Nodes:
         context = self._contexts[node.name] = NodeContext(self._shared, node, metrics, forward, send)
         self._shared.timers.add(node.name, self._shared.stores, processor.on_timer)
         process = processor.bind(context)
+        if not processor.takes_tuples:
+            process = watched(process)
         if any(self._shared.stores[store].record_cache is not None for store in node.stores):
             return self._noting_record(process)
         return process

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from ..callbacks import check_plain, watched
 from ..clock import Duration
 from ..errors import StoreError, TopologyError
 from ..metrics import NodeMetrics
@@ -149,6 +150,7 @@ class NodeContext(TransformerContext):
 
     def set_flush_listener(self, store: str, listener: FlushListener) -> None:
         """Have `listener` called with the updates of a cached store."""
+        check_plain(f"node {self.node!r}", "the flush listener", listener)
         cache = self.get_store(store).record_cache
         if cache is None:
             raise TopologyError(
@@ -160,7 +162,7 @@ class NodeContext(TransformerContext):
                 f"node {self.node!r} sets a flush listener for store {store!r}, which has that of node {cache.node!r}: "
                 "a store has one listener"
             )
-        cache.listen(self.node, listener)
+        cache.listen(self.node, watched(listener))
 
 
 _ENGINE_ONLY = frozenset({"flush", "discard", "close", "reading_half"})

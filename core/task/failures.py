@@ -12,6 +12,7 @@ from ..clock import duration_ms
 from ..errors import PenstockError, ProcessingError, ProductionError, SerdeError
 from ..handlers import Fail, Failure, Handler, RetryAfter, SendToDeadLetter, Skip, Stage
 from ..metrics import NodeMetrics
+from ..processor import Processor, ValueTransformer
 from ..record import Record, RecordBatch
 from ..settings.settings import Settings
 from .progress import Progress
@@ -180,7 +181,23 @@ def _fail(failure: Failure, what: str) -> NoReturn:
     ) from failure.error
 
 
+def no_context(error: BaseException) -> str | None:
+    """Return what to say of an error because a processor has no context; None for any other error."""
+    owner = getattr(error, "obj", None)
+    if not isinstance(error, AttributeError) or error.name != "context":
+        return None
+    if not isinstance(owner, (Processor, ValueTransformer)):
+        return None
+    name = type(owner).__name__
+    return (
+        f"{name} has no context, because its init, or that of a wrapper around it, does not call the one of its base "
+        f"class: begin init of {name} with super().init(context)"
+    )
+
+
 def _as_exception(error: Exception | SystemExit) -> Exception:
+    if isinstance(error, AttributeError) and (missing := no_context(error)) is not None:
+        return ProcessingError(missing)
     if isinstance(error, Exception):
         return error
     return ProcessingError(f"it called sys.exit({error.code!r}), which ends no application: raise an error instead")

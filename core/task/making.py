@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from ..errors import PenstockError, TopologyError
+from collections.abc import Sequence
+from typing import Any
+
+from ..callbacks import check_methods
+from ..errors import PenstockError, ProcessingError, TopologyError
 from ..hooks import registry
 from ..processor import Processor, ValueTransformer
 from ..program.nodes import ProcessorNode
 from ..wrapping import ProcessorWrapper
-from .failures import RECORD_ERRORS
+from .failures import RECORD_ERRORS, no_context
+
+FORWARDS_TOO_EARLY = (
+    "forwards a record, when the nodes below are not ready and no record is processed: forward in process, or schedule "
+    "a punctuator in init, which forwards when it is called"
+)
 
 
 def make_processor(node: ProcessorNode, wrapper: ProcessorWrapper | None = None) -> Processor | ValueTransformer:
@@ -26,7 +35,30 @@ def make_processor(node: ProcessorNode, wrapper: ProcessorWrapper | None = None)
         raise TopologyError(
             f"node {node.name!r}: its supplier made a {type(made).__name__}, expected a Processor or ValueTransformer"
         )
-    return made if wrapper is None else _wrapped(node.name, made, wrapper)
+    check_methods(f"node {node.name!r}", made)
+    if wrapper is None:
+        return made
+    wrapped = _wrapped(node.name, made, wrapper)
+    check_methods(f"node {node.name!r}", wrapped)
+    return wrapped
+
+
+def init_processor(where: str, processor: Any, context: object, forwarded: Sequence[int]) -> None:
+    """Call `init`. Raises ProcessingError if it fails, and TopologyError if it forwards; `forwarded` counts that."""
+    failure: Exception | SystemExit | None = None
+    try:
+        processor.init(context)
+    except RECORD_ERRORS as error:
+        failure = error
+    # Looked at afterwards, since a check in `forward` would cost something per record. A task that fails to open
+    # commits nothing.
+    if any(forwarded):
+        raise TopologyError(f"{where}: init {FORWARDS_TOO_EARLY}") from failure
+    if isinstance(failure, PenstockError):
+        raise failure
+    if failure is not None:
+        text = no_context(failure) or f"{type(failure).__name__}: {failure}"
+        raise ProcessingError(f"{where}: init raised {text}") from failure
 
 
 def _wrapped(node: str, made: Processor | ValueTransformer, wrapper: ProcessorWrapper) -> Processor | ValueTransformer:

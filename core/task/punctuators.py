@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..callbacks import check_result
 from ..clock import Duration
 from ..punctuation import PunctuationType, Punctuator
 from ..record import Record
@@ -40,7 +41,7 @@ class Punctuators:
             fired = self._progress.has_changed = True
             self._firing = schedule
             try:
-                schedule.punctuator(now)
+                check_result(schedule.punctuator(now), "the punctuator")
             except RECORD_ERRORS as error:
                 self._failures.processing(schedule.node, _NO_RECORD, error)
             finally:

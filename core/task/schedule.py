@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ..callbacks import check_plain
 from ..errors import ConfigError
 from ..punctuation import PunctuationType, Punctuator
 
@@ -89,6 +90,7 @@ def check_request(
     """Raise ConfigError for an argument of `schedule` that is wrong."""
     if not callable(punctuator):
         raise ConfigError(f"node {node!r}: the punctuator {punctuator!r} is not callable")
+    check_plain(f"node {node!r}", "the punctuator", punctuator)
     if not isinstance(clock, PunctuationType):
         raise ConfigError(f"node {node!r}: clock must be STREAM_TIME or WALL_CLOCK_TIME, found {clock!r}")
     if start is not None and (not isinstance(start, int) or start < 0):

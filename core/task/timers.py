@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from ..callbacks import check_result
 from ..errors import ConfigError, TopologyError
 from ..names import timer_store_name
 from ..punctuation import PunctuationType
@@ -124,7 +125,7 @@ class Timers:
             key, at = node.store.take(clock)
             self._firing = clock, at
             try:
-                node.on_timer(key, at)
+                check_result(node.on_timer(key, at), "on_timer")
             except (Exception, SystemExit) as error:
                 self._failed(name, error)
             finally:

@@ -16,7 +16,7 @@ from .output import note, print_json, print_table
     examples=[
         ("Everything", "penstock plugins"),
         ("The serdes that --key-serde may name", "penstock plugins --kind serde"),
-        ("Import each one, to find those that would fail when used", "penstock plugins --check"),
+        ("Look at each one, to find those that would fail when used", "penstock plugins --check"),
     ],
 )
 @click.option(
@@ -25,7 +25,12 @@ from .output import note, print_json, print_table
     help="Only this kind: processor, 'store backend', 'store kind', serde, log, changelog, renderer, 'settings "
     "vocabulary' or command.",
 )
-@click.option("--check", is_flag=True, help="Import each component; exit code 1 if one is broken.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Import each component, look at what it is, and for plugins in a wrong entry-point group; exit code 1 if one "
+    "is broken.",
+)
 @click.option("--json", "as_json", is_flag=True, help="A JSON object with 'components' and 'broken'.")
 @click.pass_context
 @verbose_option
@@ -39,6 +44,8 @@ def plugins(ctx: click.Context, kind: str | None, check: bool, as_json: bool) ->
     """
     from penstock.errors import ConfigError, PluginError
     from penstock.hooks import KINDS, registry
+
+    from .plugin_checks import check_component, misplaced_plugins
 
     if kind is not None and kind not in KINDS:
         raise ConfigError(f"--kind {kind!r}: expected one of {', '.join(map(repr, KINDS))}")
@@ -58,11 +65,13 @@ def plugins(ctx: click.Context, kind: str | None, check: bool, as_json: bool) ->
         components.append(row)
         if check:
             try:
-                component.load()
+                check_component(component)
             except PluginError as error:
                 row["error"] = str(error.__cause__ or error)
                 plugin = f"{component.package} {component.package_version} ({component.kind} {component.name})"
                 broken.append({"plugin": plugin, "error": str(error)})
+    if check:
+        broken += ({"plugin": which, "error": why} for which, why in misplaced_plugins())
     if as_json:
         print_json({"components": components, "broken": broken})
     else:

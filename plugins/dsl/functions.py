@@ -6,16 +6,23 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from penstock.callbacks import check_plain
 from penstock.errors import TopologyError
 from penstock.store import StoreBuilder
 
 Function = Callable[..., Any]
 
 
-def check_function(verb: str, function: Any, *arguments: str, what: str = "function") -> None:
-    """Refuse what cannot be called with `arguments`, which are named in the message. Raises TopologyError."""
+def check_function(
+    verb: str, function: Any, *arguments: str, what: str = "function", may_generate: bool = False
+) -> None:
+    """Refuse what cannot be called with `arguments`, which are named in the message, and whose body would not run.
+
+    `may_generate`: a generator will do. Raises TopologyError.
+    """
     if not callable(function):
         raise TopologyError(f"{verb}: expected a {what} of ({', '.join(arguments)}), found {function!r}")
+    check_plain(verb, f"its {what}", function, may_generate=may_generate)
     try:
         signature = inspect.signature(function)
     except ValueError:
@@ -31,9 +38,12 @@ def check_function(verb: str, function: Any, *arguments: str, what: str = "funct
         ) from error
 
 
-def check_mapper(verb: str, function: Any, *, with_key: bool, what: str = "function") -> None:
+def check_mapper(
+    verb: str, function: Any, *, with_key: bool, what: str = "function", may_generate: bool = False
+) -> None:
     """Refuse what cannot be called with the value, or with key and value. Raises TopologyError."""
-    check_function(verb, function, *(("key", "value") if with_key else ("value",)), what=what)
+    arguments = ("key", "value") if with_key else ("value",)
+    check_function(verb, function, *arguments, what=what, may_generate=may_generate)
 
 
 def checked_stores(stores: Sequence[str | StoreBuilder]) -> tuple[str | StoreBuilder, ...]:

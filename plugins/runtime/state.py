@@ -23,6 +23,7 @@ from penstock.task.progress import Progress
 from penstock.task.task import Task
 
 from .backends import Backends
+from .closed_store import close_store
 from .content import StateContent
 from .coverage import Coverage
 from .refill import Refill
@@ -342,7 +343,7 @@ class TaskState:
     def close(self) -> None:
         """Close stores and backends; uncommitted changes are lost."""
         for store in self.stores.values():
-            store.close()
+            close_store(store, self.task_id)
         self._backends.close()
         if self._changelog is not None:
             self._changelog.close()

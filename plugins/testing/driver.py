@@ -171,7 +171,7 @@ class TopologyTestDriver:
 
     def advance_wall_clock(self, duration: Duration) -> None:
         """Move the wall clock on, fire what is due, and run everything it causes."""
-        if duration_ms(duration) < 0:
+        if duration_ms(duration, "advance_wall_clock") < 0:
             raise ConfigError("the wall clock does not go back")
         self._clock.advance(duration)
         for worker in self._workers.values():

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from penstock.callbacks import check_methods
 from penstock.clock import Duration
 from penstock.errors import ConfigError, TopologyError
 from penstock.log import ENGINE_STATE_BYTES
@@ -23,6 +24,7 @@ from penstock.store import Entries, StateStore, StoreBuilder
 from penstock.store_kinds.timers import TimerStoreSpec
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
+from penstock.task.making import FORWARDS_TOO_EARLY
 from penstock.task.schedule import Schedule
 from penstock.task.schedules import Schedules
 from penstock.task.timers import Timers
@@ -123,7 +125,11 @@ class MockProcessorContext:
         if not isinstance(processor, (Processor, ValueTransformer)):
             raise ConfigError(f"expected a Processor or ValueTransformer, found {processor!r}")
         self._begin(processor)
+        check_methods(f"node {self.node!r}", processor)
+        before = len(self.forwarded)
         processor.init(self)
+        if len(self.forwarded) > before:
+            raise TopologyError(f"node {self.node!r}: init {FORWARDS_TOO_EARLY}")
         self._schedules.end(self.node)
         return processor
 

@@ -22,7 +22,7 @@ class InputTopic:
 
     def pipe_values(self, values: Iterable[Any], *, start: int = 0, advance: Duration = "0ms") -> None:
         """Send values without keys, with timestamps from `start` (ms) on, `advance` apart."""
-        step = duration_ms(advance)
+        step = duration_ms(advance, "pipe_values: advance")
         for number, value in enumerate(values):
             self.pipe(None, value, start + number * step)
 

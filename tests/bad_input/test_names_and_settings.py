@@ -88,8 +88,8 @@ def test_a_plugin_that_went_away_loses_nothing(
 SETTINGS: list[tuple[dict[str, Any], list[str]]] = [
     ({"comit_interval": "5s"}, ["unknown setting 'comit_interval'; did you mean 'commit_interval'"]),
     ({"colour": "blue"}, ["unknown setting 'colour'; known: ", "commit_interval"]),
-    ({"commit_interval": 5}, ["setting 'commit_interval': expected a timedelta or text like ", '"10s"', "found 5 (a bare number does not say its unit)"]),
-    ({"commit_interval": "5"}, ["setting 'commit_interval': expected ", "found '5' (a bare number does not say its " "unit)"]),
+    ({"commit_interval": 5}, ["setting 'commit_interval': expected a timedelta or text like ", '"10s"', "found 5 (a bare number does not say its unit: write \"5s\" or \"5ms\")"]),
+    ({"commit_interval": "5"}, ["setting 'commit_interval': expected ", "found '5' (a bare number does not say its unit: write \"5s\""]),
     ({"commit_interval": "5 minutes"}, ["setting 'commit_interval': expected ", "found '5 minutes'"]),
     ({"max_task_idle": "-1s"}, ["setting 'max_task_idle': ", "'-1s'"]),
     ({"commit_interval": timedelta(seconds=-1)}, ["setting 'commit_interval': ", "expected a length of time of 0 or " "more"]),

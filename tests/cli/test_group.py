@@ -177,10 +177,13 @@ def test_broken_plugins_leave_our_commands_alone(console: Console) -> None:
             "@hookimpl\ndef penstock_cli_commands():\n    raise ValueError('not today')\n",
             "ValueError: not today",
         ),
-        "returning": ("@hookimpl\ndef penstock_cli_commands():\n    return 5\n", "TypeError: 'int'"),
+        "returning": (
+            "@hookimpl\ndef penstock_cli_commands():\n    return 5\n",
+            "penstock_cli_commands returned int, expected a mapping like {'returning.NAME': ",
+        ),
         "abducting": (
             HOOK.format(commands={"topics": "abducting.commands:hello"}),
-            "command 'topics' comes from two packages",
+            "it is the name of penstock's own, which stays in use: call it abducting.topics",
         ),
         "unknown": ("@hookimpl\ndef penstock_comands():\n    return {}\n", "penstock_comands"),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from importlib.metadata import version
 
@@ -62,13 +63,13 @@ def test_plugins_of_others_are_listed_and_checked(console: Console) -> None:
 class One:
     @hookimpl
     def penstock_serdes(self) -> Components:
-        return {"same": "one:Serde", "one": "one:Serde"}
+        return {"acme.same": "one:Serde", "acme.one": "one:Serde"}
 
 
 class Two:
     @hookimpl
     def penstock_serdes(self) -> Components:
-        return {"same": "two:Serde", "two": "two:Serde"}
+        return {"acme.same": "two:Serde", "acme-two.two": "two:Serde"}
 
     @hookimpl
     def penstock_logs(self) -> Components:
@@ -77,11 +78,193 @@ class Two:
 
 def test_a_name_of_two_packages_is_guessed_to_be_neither() -> None:
     registry = Registry([("one", "acme-one", "1", One()), ("two", "acme-two", "2", Two())], {})
-    with pytest.raises(PluginError, match="serde 'same' comes from two packages, acme-one and acme-two"):
-        registry.find("serde", "same")
-    assert registry.find("serde", "one").package == "acme-one"
-    assert registry.find("serde", "two").package == "acme-two"
+    with pytest.raises(PluginError, match="serde 'acme.same' comes from two packages, acme-one and acme-two"):
+        registry.find("serde", "acme.same")
+    assert registry.find("serde", "acme.one").package == "acme-one"
+    assert registry.find("serde", "acme-two.two").package == "acme-two"
     assert registry.broken == {
-        "acme-two 2 (two: same)": "serde 'same' comes from two packages, acme-one and acme-two: uninstall one of them",
+        "acme-two 2 (two: serde acme.same)": "serde 'acme.same' comes from two packages, acme-one and acme-two: "
+        "uninstall one of them",
         "acme-two 2 (two: penstock_logs)": "ValueError: not today",
     }
+
+
+# ---------------------------------------------------------------- mistakes of plugin authors
+
+SERDES = """
+from penstock import Serde, StrSerde
+
+class Fine(StrSerde):
+    pass
+
+class Abstract(Serde):
+    pass
+
+def needs_a_number(number, unit):
+    return StrSerde()
+
+def makes_text():
+    return "a serde"
+
+a_dictionary = {}
+"""
+
+
+def hook(kind: str, returned: str) -> str:
+    return f"@hookimpl\ndef penstock_{kind}():\n    return {returned}\n\n"
+
+
+MISTAKES: dict[str, tuple[str, str, str]] = {
+    "hookimpl is missing": (
+        hook("serdes", "{}").removeprefix("@hookimpl\n"),
+        "acme 1.5 (acme)",
+        "its function penstock_serdes is not marked as a hook: write @hookimpl above it (penstock.hooks)",
+    ),
+    "hookimpl is missing, and the name is wrong": (
+        "def penstock_serde():\n    return {}\n",
+        "acme 1.5 (acme)",
+        "its function penstock_serde, if it is meant to be penstock_serdes, is not marked as a hook: write @hookimpl",
+    ),
+    "the name of a hook is wrong": (
+        "@hookimpl\ndef penstock_serde():\n    return {}\n",
+        "acme 1.5 (acme)",
+        "there is no hook penstock_serde; did you mean penstock_serdes? (see penstock.hooks)",
+    ),
+    "there is no hook": (
+        "def serdes():\n    return {}\n",
+        "acme 1.5 (acme)",
+        "'acme.plugin' has no hook: the entry point has to name the module whose functions are marked with @hookimpl",
+    ),
+    "a list": (
+        hook("serdes", "['acme.fine']"),
+        "acme 1.5 (acme: penstock_serdes)",
+        "penstock_serdes returned list, expected a mapping like {'acme.NAME': 'package.module:attribute'}",
+    ),
+    "a name that is none": (
+        hook("serdes", "{3: 'acme.serdes:Fine'}"),
+        "acme 1.5 (acme: penstock_serdes)",
+        "penstock_serdes returned the name 3, expected text, in a mapping like {'acme.NAME': ",
+    ),
+    "a place without a colon": (
+        hook("serdes", "{'acme.fine': 'acme.serdes.Fine'}"),
+        "acme 1.5 (acme: penstock_serdes)",
+        "penstock_serdes returned 'acme.serdes.Fine' for 'acme.fine', expected the thing itself or where it is, as in "
+        "{'acme.NAME': 'package.module:attribute'}",
+    ),
+    "a name without prefix": (
+        hook("serdes", "{'fine': 'acme.serdes:Fine'}"),
+        "acme 1.5 (acme: serde fine)",
+        "a name of another package begins with the package's name and a dot: call it acme.fine",
+    ),
+    "a built-in name": (
+        hook("serdes", "{'json': 'acme.serdes:Fine'}"),
+        "acme 1.5 (acme: serde json)",
+        "it is the name of penstock's own, which stays in use: call it acme.json",
+    ),
+    "a serde that cannot be called": (
+        hook("serdes", "{'acme.fine': 'acme.serdes:a_dictionary'}"),
+        "acme 1.5 (serde acme.fine)",
+        "serde 'acme.fine' of package acme 1.5 is {}, which cannot be called: name its class, or a function",
+    ),
+    "a serde with arguments": (
+        hook("serdes", "{'acme.fine': 'acme.serdes:needs_a_number'}"),
+        "acme 1.5 (serde acme.fine)",
+        "serde 'acme.fine' of package acme 1.5: it cannot be called with (): missing a required argument: 'number'; a "
+        "serde is made without arguments",
+    ),
+    "a serde that is none": (
+        hook("serdes", "{'acme.fine': 'acme.serdes:makes_text'}"),
+        "acme 1.5 (serde acme.fine)",
+        "serde 'acme.fine' of package acme 1.5: it made 'a serde', expected a penstock.Serde",
+    ),
+    "an abstract serde": (
+        hook("serdes", "{'acme.fine': 'acme.serdes:Abstract'}"),
+        "acme 1.5 (serde acme.fine)",
+        "serde 'acme.fine' of package acme 1.5: class Abstract is abstract; write its method deserialize, serialize",
+    ),
+    "a backend that cannot be called": (
+        hook("store_backends", "{'acme.disk': 'acme.serdes:a_dictionary'}"),
+        "acme 1.5 (store backend acme.disk)",
+        "store backend 'acme.disk' of package acme 1.5 is {}, which cannot be called: name its class, or a function",
+    ),
+    "a backend that is none": (
+        hook("store_backends", "{'acme.disk': 'acme.serdes:Fine'}"),
+        "acme 1.5 (store backend acme.disk)",
+        "store backend 'acme.disk' of package acme 1.5: class Fine is not derived from penstock.StoreBackend",
+    ),
+    "a processor that is none": (
+        hook("processors", "{'acme.pass': 'acme.serdes:Fine'}"),
+        "acme 1.5 (processor acme.pass)",
+        "processor 'acme.pass' of package acme 1.5: its class: class Fine is neither a Processor nor a ValueTransformer",
+    ),
+    "a log that takes no settings": (
+        hook("logs", "{'acme.log': 'acme.serdes:makes_text'}"),
+        "acme 1.5 (log acme.log)",
+        "log 'acme.log' of package acme 1.5: it cannot be called with (location, settings): too many positional",
+    ),
+    "a vocabulary that is none": (
+        hook("settings_vocabularies", "{'acme': 'acme.serdes:a_dictionary'}"),
+        "acme 1.5 (settings vocabulary acme)",
+        "settings vocabulary 'acme' of package acme 1.5: it is {}, and a Vocabulary has knows, names, owner, prefixes",
+    ),
+    "a command that is none": (
+        hook("cli_commands", "{'acme': 'acme.serdes:makes_text'}"),
+        "acme 1.5 (command acme)",
+        "command 'acme' of package acme 1.5: expected a click command, found <function makes_text",
+    ),
+}  # fmt: skip
+
+
+def test_check_finds_each_mistake_and_says_what_to_do(console: Console) -> None:
+    """All in one process: each package is one mistake, and starting Python takes longer than finding them."""
+    for number, (plugin, _, _) in enumerate(MISTAKES.values()):
+        name = f"acme{number}"
+        environment = install(console, name, plugin.replace("acme", name), serdes=SERDES)
+    out, _ = console.process("plugins", "--check", "--json", code=1, environment=environment)
+    found = {each["plugin"]: each["error"] for each in json.loads(out)["broken"]}
+    for number, (case, (_, plugin, message)) in enumerate(MISTAKES.items()):
+        said = found.pop(plugin.replace("acme", f"acme{number}"), None)
+        assert said is not None and message.replace("acme", f"acme{number}") in said, (case, said)
+    assert not found, "one message for each mistake"
+
+
+@pytest.mark.parametrize("group", ["penstocks", "penstock.plugins", "Penstock", "penstok", "other"])
+def test_check_finds_plugins_in_another_group(console: Console, group: str) -> None:
+    environment = install(console, "acme", hook("serdes", "{'acme.fine': 'acme.serdes:Fine'}"), serdes=SERDES)
+    points = console.write("site/acme-1.5.dist-info/entry_points.txt", f"[{group}]\nacme = acme.plugin\n")
+    assert "acme" not in console.process("plugins", environment=environment)[0]
+    if group == "other":  # nothing says that this one has to do with penstock
+        console.process("plugins", "--check", environment=environment)
+        metadata = points.with_name("METADATA")
+        metadata.write_text(metadata.read_text() + "Requires-Dist: penstock>=0.1\n")
+    _, err = console.process("plugins", "--check", code=1, environment=environment)
+    assert (
+        f"broken: acme 1.5 (acme): its entry point acme = acme.plugin is in the group '{group}', which nobody reads: "
+        "write it in the group 'penstock' ([project.entry-points.penstock] in pyproject.toml)"
+    ) in err
+
+
+class Taking:
+    @hookimpl
+    def penstock_serdes(self) -> Components:
+        return {"json": "taking:Json", "plain": "taking:Plain"}
+
+
+class Ours:
+    @hookimpl
+    def penstock_serdes(self) -> Components:
+        return {"json": "penstock.plugins.serdes.json:JsonSerde"}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_built_in_names_cannot_be_taken(order: int, caplog: pytest.LogCaptureFixture) -> None:
+    found = [("serdes", "penstock", "1", Ours()), ("a", "acme", "2", Taking())][::order]
+    registry = Registry(found, {})
+    for _ in range(2):
+        assert registry.find("serde", "json").package == "penstock"
+    assert [record.message for record in caplog.records] == [
+        "serde 'json' of package acme 2: it is the name of penstock's own, which stays in use: call it acme.json"
+    ], "once"
+    with pytest.raises(PluginError, match="serde 'plain' of package acme 2: a name of another package begins with "):
+        registry.find("serde", "plain")
+    assert registry.names("serde") == ["json"]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
+from penstock.callbacks import watched
 from penstock.context import ProcessorContext
 from penstock.errors import ProcessingError
 from penstock.processor import Processor
+from penstock.program.provided import provided_stores
 from penstock.record import Record
+from penstock.store import StoreBuilder
 from penstock.wrapping import WrappingProcessor
 
 from .operator import Run
@@ -20,10 +23,15 @@ class FixedKey(WrappingProcessor):
     def __init__(self, transformer: Callable[..., Processor], arguments: Mapping[str, Any]) -> None:
         super().__init__(transformer(**arguments))
 
+    @classmethod
+    def stores(cls, transformer: Callable[..., Processor], arguments: Mapping[str, Any]) -> Iterable[StoreBuilder]:
+        """Return the stores that the processor brings."""
+        return provided_stores("process_values", transformer, arguments)
+
     def bind(self, context: ProcessorContext) -> Run:
         """Bind the processor with a `forward` that refuses another key; return the function that gets each record."""
         self._checked = checked = _FixedKeyContext(context)
-        inner = self.inner.bind(cast(ProcessorContext, checked))
+        inner = watched(self.inner.bind(cast(ProcessorContext, checked)))
 
         def run(record: Record) -> None:
             checked.key = record[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+from penstock.callbacks import check_methods
 from penstock.context import ProcessorContext, ValueTransformerContext
 from penstock.errors import ProcessingError
 from penstock.processor import ValueTransformer
@@ -30,6 +31,7 @@ class TableTransformValues(TableOperator):
     ) -> None:
         super().__init__(store=store, sends_old=sends_old)
         self._transformer = transformer(**arguments)
+        check_methods("transform_values", self._transformer)
 
     def init(self, context: ProcessorContext) -> None:
         """Initialise the transformer."""

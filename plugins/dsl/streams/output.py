@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.processor import Processor, ValueTransformer
+from penstock.program.checks import check_class
 from penstock.program.nodes import Partitioner, TopicChooser
 from penstock.program.serdes import SerdeLike
 from penstock.store import StoreBuilder
@@ -120,6 +121,7 @@ class Output(StreamBase[K, V]):
         A Processor that forwards another key is an error at that record.
         """
         if isinstance(supplier, type) and issubclass(supplier, Processor):
+            check_class("process_values", supplier)
             timers = None if supplier.on_timer is Processor.on_timer else True
             options = {"transformer": supplier, "arguments": options, "timers": timers}
             supplier = FixedKey

@@ -102,7 +102,7 @@ class Stateless(StreamBase[K, V]):
     ) -> KStream[K2, V2]: ...
     def flat_map(self, function: Callable[..., Any], *, with_key: bool = False, name: str | None = None) -> Any:
         """Replace each record by any number of (key, value) pairs."""
-        check_mapper("flat_map", function, with_key=with_key)
+        check_mapper("flat_map", function, with_key=with_key, may_generate=True)
         return self._rekeyed("KSTREAM-FLATMAP-", name, FlatMap, function, with_key, Serdes(), changes_value=True)
 
     @overload
@@ -115,7 +115,7 @@ class Stateless(StreamBase[K, V]):
     ) -> KStream[K, V2]: ...
     def flat_map_values(self, function: Callable[..., Any], *, with_key: bool = False, name: str | None = None) -> Any:
         """Replace each record by one for each value that `function` returns."""
-        check_mapper("flat_map_values", function, with_key=with_key)
+        check_mapper("flat_map_values", function, with_key=with_key, may_generate=True)
         options = {"function": function, "with_key": with_key}
         serdes = Serdes(self.flow.serdes.key)
         return self._processed("KSTREAM-FLATMAPVALUES-", name, FlatMapValues, options, serdes, changes_value=True)

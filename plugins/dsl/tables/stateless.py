@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from penstock.errors import TopologyError
 from penstock.processor import Processor, ValueTransformer
+from penstock.program.checks import check_class
+from penstock.program.provided import provided_stores
 from penstock.store import StoreBuilder
 
 from ..functions import check_mapper, checked_stores, keyed
@@ -196,7 +198,12 @@ class TableStateless(TableBase[K, V]):
                 f"transform_values: expected a class derived from ValueTransformer, or a factory of one, found "
                 f"{supplier!r}; a Processor belongs behind to_stream()"
             )
+        if isinstance(supplier, type):
+            check_class("transform_values", supplier)
         connected, given = checked_stores(stores), dict(arguments or {})
+        named = [each if isinstance(each, str) else each.name for each in connected]
+        brought = provided_stores("transform_values", supplier, given)
+        connected += tuple(each for each in brought if each.name not in named)
         kept = self._kept("transform_values", store, options, "KTABLE-TRANSFORMVALUES-")
         step = ProcessorStep(
             self.recorder.names.step("KTABLE-TRANSFORMVALUES-", name),

@@ -1,0 +1,95 @@
+"""What a function that the engine calls may not be, a generator or `async`, and may not return: a record."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from types import CodeType
+from typing import Any
+
+from .errors import ProcessingError, TopologyError
+from .record import Record
+
+_LOST = (Record, Generator, Coroutine, AsyncGenerator)
+
+
+def check_plain(where: str, what: str, function: object, *, may_generate: bool = False) -> None:
+    """Refuse a function whose body would not run when it is called. `may_generate`: its caller iterates over a result.
+
+    Looks through `functools.partial`, methods and objects with `__call__`; not through decorators, since what these
+    return may be plain. Raises TopologyError.
+    """
+    called: Any = function
+    while isinstance(called, functools.partial):
+        called = called.func
+    if callable(called) and not inspect.isroutine(called) and not isinstance(called, type):
+        called = type(called).__call__
+    name = getattr(called, "__qualname__", repr(called))
+    if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
+        raise TopologyError(
+            f"{where}: {what} is an async function ({name}), and nothing awaits what it returns: its body would never "
+            "run. Write `def` without `async`; to wait for a coroutine, call asyncio.run(...) in it"
+        )
+    if inspect.isgeneratorfunction(called) and not may_generate:
+        raise TopologyError(
+            f"{where}: {what} is a generator ({name}), since it has `yield`, and nothing iterates over what it "
+            "returns: its body would never run. A processor calls self.context.forward(record) in place of `yield "
+            "record`; another function returns its result"
+        )
+
+
+def check_methods(where: str, processor: object) -> None:
+    """Refuse a processor or transformer, or the class of one, with a method whose body would not run."""
+    name = (processor if isinstance(processor, type) else type(processor)).__name__
+    for method in ("init", "process", "transform", "on_timer", "close"):
+        function = getattr(processor, method, None)
+        if function is not None:
+            check_plain(where, f"{method} of {name}", function)
+
+
+def watched(process: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return `process`, or if its code returns something, what calls it and refuses a record that it returns.
+
+    So a function without `return VALUE` costs nothing more.
+    """
+    code = getattr(process, "__code__", None)
+    if isinstance(code, CodeType) and _returns_nothing(code):
+        return process
+
+    def run(record: Any) -> None:
+        result = process(record)
+        if result is not None:
+            check_result(result, "process")
+
+    return run
+
+
+def check_result(result: object, what: str) -> None:
+    """Raise ProcessingError for a result that would be lost: a record, or what would have to be run to give some."""
+    found = result[0] if isinstance(result, list) and result else result
+    if not isinstance(found, _LOST):
+        return
+    if isinstance(result, Coroutine):
+        result.close()  # or Python warns that nobody awaited it
+    raise ProcessingError(
+        f"{what} returned a {type(result).__name__}{f' of {type(found).__name__}' if found is not result else ''}, "
+        "which goes nowhere: forward each record with self.context.forward(record); to return a new value, derive the "
+        "class from ValueTransformer"
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _returns_nothing(code: CodeType) -> bool:
+    """Return whether each `return` of a function is one of None, as far as its instructions show."""
+    before = None
+    for step in dis.get_instructions(code):
+        if step.opname == "RETURN_CONST" and step.argval is not None:
+            return False
+        if step.opname == "RETURN_VALUE":
+            is_none = before is not None and before.opname == "LOAD_CONST" and before.argval is None
+            if step.is_jump_target or not is_none:
+                return False
+        before = step
+    return True

@@ -1,0 +1,153 @@
+"""The checks of `penstock plugins --check`: whether each component is of its kind, and plugins that nobody looks for."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from difflib import SequenceMatcher
+from importlib.metadata import Distribution, EntryPoint, distributions
+from typing import Any
+
+import click
+
+from penstock.errors import PenstockError, PluginError
+from penstock.hooks import GROUP, KINDS, PACKAGE, Component
+from penstock.plugin_rules import normal_name
+from penstock.program.checks import check_class
+from penstock.serde import Serde
+from penstock.settings.names import Vocabulary
+from penstock.store import StoreBackend
+
+_OF_PYTHON = frozenset({"console_scripts", "gui_scripts"})
+
+
+def check_component(component: Component) -> None:
+    """Raise PluginError for a component that cannot be loaded, or is not what its kind asks for."""
+    found = component.load()
+    try:
+        wrong = _CHECKS[component.kind](found)
+    except PenstockError as error:
+        wrong = str(error)
+    except Exception as error:
+        wrong = f"calling it raised {type(error).__name__}: {error}"
+    if wrong:
+        raise PluginError(f"{component.title}: {wrong}")
+
+
+def misplaced_plugins() -> Iterator[tuple[str, str]]:
+    """Yield (plugin, what is wrong with it) for each entry point that was meant for penstock and has another group.
+
+    These are entry points of a group whose name resembles ours; and in packages that require penstock, those of any
+    group that name a module with hooks of penstock.
+    """
+    for distribution in distributions():
+        if distribution.name is None or normal_name(distribution.name) == PACKAGE:
+            continue
+        requires = _requires_us(distribution)
+        for point in distribution.entry_points:
+            if point.group == GROUP or point.group in _OF_PYTHON:
+                continue
+            if _resembles(point.group) or (requires and _has_hooks(point)):
+                plugin = f"{distribution.name} {distribution.version} ({point.name})"
+                yield (
+                    plugin,
+                    (
+                        f"its entry point {point.name} = {point.value} is in the group {point.group!r}, which nobody "
+                        f"reads: write it in the group {GROUP!r} ([project.entry-points.{GROUP}] in pyproject.toml) and "
+                        "install the package again"
+                    ),
+                )
+
+
+def _requires_us(distribution: Distribution) -> bool:
+    named = (re.match(r"[A-Za-z0-9._-]+", each) for each in distribution.requires or ())
+    return any(each is not None and normal_name(each[0]) == PACKAGE for each in named)
+
+
+def _resembles(group: str) -> bool:
+    first = re.split(r"[-_.:]", group.lower())[0]
+    return SequenceMatcher(None, first, GROUP).ratio() > 0.8
+
+
+def _has_hooks(point: EntryPoint) -> bool:
+    try:
+        module = point.load()
+    except Exception:
+        return False  # whoever reads that group will say so
+    return any(hasattr(getattr(module, hook, None), f"{GROUP}_impl") for hook in KINDS.values())
+
+
+# ---------------------------------------------------------------- by kind: what is wrong, or None
+
+
+def _processor(found: Any) -> str | None:
+    if isinstance(found, type):
+        check_class("its class", found)
+    return None
+
+
+def _serde(found: Any) -> str | None:
+    if isinstance(found, type) and inspect.isabstract(found):
+        return _abstract(found)
+    if _takes(found) is not None:
+        return None if _takes(found, "str") is None else f"{_takes(found)}; a serde is made without arguments"
+    made = found()
+    return None if isinstance(made, Serde) else f"it made {made!r}, expected a penstock.Serde"
+
+
+def _store_backend(found: Any) -> str | None:
+    if isinstance(found, type) and not issubclass(found, StoreBackend):
+        return f"class {found.__name__} is not derived from penstock.StoreBackend"
+    return _abstract(found) or _takes(found, "directory", ["store"], read_only=True)
+
+
+def _changelog(found: Any) -> str | None:
+    in_log = {"log": None, "stores": None} if getattr(found, "in_log", False) else {}
+    return _abstract(found) or _takes(found, "location", "application_id", "task_id", **in_log)
+
+
+def _called_with(*arguments: str) -> Callable[[Any], str | None]:
+    return lambda found: _abstract(found) or _takes(found, *arguments)
+
+
+def _vocabulary(found: Any) -> str | None:
+    needed = [name for name in dir(Vocabulary) if not name.startswith("_")]
+    missing = [name for name in needed if not hasattr(found, name)]
+    return f"it is {found!r}, and a Vocabulary has {', '.join(missing)}" if missing else None
+
+
+def _command(found: Any) -> str | None:
+    return None if isinstance(found, click.Command) else f"expected a click command, found {found!r}"
+
+
+def _abstract(found: Any) -> str | None:
+    if not inspect.isabstract(found):
+        return None
+    missing = ", ".join(sorted(found.__abstractmethods__))
+    return f"class {found.__name__} is abstract; write its method {missing}"
+
+
+def _takes(found: Any, *arguments: Any, **named: Any) -> str | None:
+    """Return why something cannot be called with these arguments."""
+    try:
+        inspect.signature(found).bind(*arguments, **named)
+    except ValueError:
+        return None  # Some callables written in C have no signature.
+    except TypeError as error:
+        shown = [*(each if isinstance(each, str) else repr(each) for each in arguments), *named]
+        return f"it cannot be called with ({', '.join(shown)}): {error}"
+    return None
+
+
+_CHECKS: Mapping[str, Callable[[Any], str | None]] = {
+    "processor": _processor,
+    "store backend": _store_backend,
+    "store kind": _called_with("spec", "bytes_store", "context"),
+    "serde": _serde,
+    "log": _called_with("location", "settings"),
+    "changelog": _changelog,
+    "renderer": _called_with("program"),
+    "settings vocabulary": _vocabulary,
+    "command": _command,
+}
