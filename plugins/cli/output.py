@@ -6,7 +6,7 @@ Rich draws them on a terminal; elsewhere they are plain text.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -99,13 +99,20 @@ def count(number: float, one: str = "record", many: str | None = None) -> str:
 class Meter:
     """Shows progress on stderr: on a terminal a bar with records/s and lag, elsewhere a plain line now and then.
 
-    A context manager. `update` counts `done` up to `total` (None: unknown). `quiet` shows nothing.
+    A context manager. `update` counts `done` up to `total` (None: unknown). `quiet` shows nothing; `say` prints a line.
     """
 
     def __init__(
-        self, title: str, total: float | None = None, *, quiet: bool = False, clock: Clock | None = None
+        self,
+        title: str,
+        total: float | None = None,
+        *,
+        quiet: bool = False,
+        clock: Clock | None = None,
+        say: Callable[[str], None] = note,
     ) -> None:
         self._title = title
+        self._say = say
         self._total = total
         self._quiet = quiet
         self._clock = clock or SystemClock()
@@ -186,4 +193,4 @@ class Meter:
             self._shown, self._line = now, line
             whole = self._total if total is None else total
             share = f" {done / whole:.0%}" if done is not None and whole else ""
-            note(f"{self._title}{share} · {line}")
+            self._say(f"{self._title}{share} · {line}")

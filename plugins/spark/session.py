@@ -18,6 +18,7 @@ from penstock.errors import ConfigError, RuntimeUnavailableError
 from penstock.plugins.runtime.class_archive import archive_options
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 
+from .interpreter import check_command, chosen_command
 from .launching import JAVA_OPTIONS, class_archive, launch_home
 
 if TYPE_CHECKING:
@@ -48,13 +49,12 @@ def make_session(master: str | None = None, options: Mapping[str, str] | None = 
 
     `master` is Spark's (None: all cores of this host). A local one binds to loopback, and tolerates lost workers:
     plain `local[n]` fails a query at the first. `options` are Spark's own settings, and win over ours.
-    Raises RuntimeUnavailableError when Java is missing or too old, with what to install.
+    Raises RuntimeUnavailableError when Java is missing or too old, with what to install, and when the workers'
+    interpreter (PYSPARK_PYTHON, or this process's) does not fit.
     """
     java = check_java()
     master = _tolerant(master or "local[*]")
     is_local = master.startswith("local")
-    # `spark.pyspark.python` is not enough: planning runs in Python processes that are started by this variable.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     from pyspark import SparkContext
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
@@ -63,9 +63,12 @@ def make_session(master: str | None = None, options: Mapping[str, str] | None = 
         raise ConfigError(
             "this process has a SparkContext already: pass its SparkSession (session=...), or stop it first"
         )
-    chosen = {**_session_options(is_local, java), **(options or {})}
+    python = chosen_command(options or {})
+    if is_local:
+        check_command(python)
+    chosen = {**_session_options(is_local, java), "spark.pyspark.python": python, **(options or {})}
     try:
-        with _launching(is_local) as directory:
+        with _launching(is_local, python) as directory:
             # Without a configuration of its own Spark explains how to change its log level, and logs each lost worker
             # at length.
             quiet = directory / "log4j2.properties"
@@ -165,7 +168,7 @@ def slots_of_executor(session: SparkSession) -> int:
 def tune(session: SparkSession, checkpoint_is_local: bool, shuffle_partitions: int) -> SparkSession:
     """Return a new session on the same SparkContext with the settings that an application's query wants."""
     tuned = session.newSession()
-    for name, value in _query_options(checkpoint_is_local).items():
+    for name, value in query_options(checkpoint_is_local).items():
         tuned.conf.set(name, value)
     tuned.conf.set("spark.sql.shuffle.partitions", str(shuffle_partitions))
     return tuned
@@ -173,7 +176,6 @@ def tune(session: SparkSession, checkpoint_is_local: bool, shuffle_partitions: i
 
 def _session_options(is_local: bool, java: str) -> dict[str, str]:
     options = {
-        "spark.pyspark.python": sys.executable,
         "spark.pyspark.driver.python": sys.executable,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -192,7 +194,8 @@ def _session_options(is_local: bool, java: str) -> dict[str, str]:
     return options
 
 
-def _query_options(checkpoint_is_local: bool) -> dict[str, str]:
+def query_options(checkpoint_is_local: bool) -> dict[str, str]:
+    """Return the settings that an application's query has in a session of its own."""
     options = {
         "spark.sql.adaptive.enabled": "false",
         # A batch has few rows: generating and compiling code for it takes longer than interpreting it.
@@ -259,17 +262,22 @@ def _keeping_ctrl_c() -> Iterator[None]:
 
 
 @contextmanager
-def _launching(is_local: bool) -> Iterator[Path]:
+def _launching(is_local: bool, python: str) -> Iterator[Path]:
     """Start the JVM in `launch_home`; the block gets a directory that is kept until this process ends."""
     temporary = TemporaryDirectory("spark")
     _kept.append(temporary)
-    directory = temporary.path
+    # `spark.pyspark.python` is not enough: planning runs in Python processes that are started by the variables.
+    variables = {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": sys.executable}
     home = launch_home() if is_local else None
-    if home is None:
-        yield directory
-        return
-    os.environ["SPARK_HOME"] = str(home)
+    if home is not None:
+        variables["SPARK_HOME"] = str(home)
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
-        yield directory
+        yield temporary.path
     finally:
-        del os.environ["SPARK_HOME"]
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
