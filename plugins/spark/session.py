@@ -47,13 +47,17 @@ appender.nothing.name = nothing
 def make_session(master: str | None = None, options: Mapping[str, str] | None = None) -> SparkSession:
     """Return a new SparkSession for penstock, without a web interface; the caller stops it.
 
-    `master` is Spark's (None: all cores of this host). A local one binds to loopback, and tolerates lost workers:
-    plain `local[n]` fails a query at the first. `options` are Spark's own settings, and win over ours.
+    `master` is Spark's (None: that of spark-submit, or all cores of this host). A local one binds to loopback, and
+    tolerates lost workers: plain `local[n]` fails a query at the first. `options` are Spark's own settings, and win
+    over ours; so do those of spark-submit.
     Raises RuntimeUnavailableError when Java is missing or too old, with what to install, and when the workers'
     interpreter (PYSPARK_PYTHON, or this process's) does not fit.
     """
     java = check_java()
-    master = _tolerant(master or "local[*]")
+    submitted = _submitted()
+    master = _tolerant(master or submitted.pop("spark.master", "local[*]"))
+    submitted.pop("spark.master", None)
+    options = {**submitted, **(options or {})}
     is_local = master.startswith("local")
     from pyspark import SparkContext
     from pyspark.errors import PySparkRuntimeError
@@ -63,10 +67,10 @@ def make_session(master: str | None = None, options: Mapping[str, str] | None = 
         raise ConfigError(
             "this process has a SparkContext already: pass its SparkSession (session=...), or stop it first"
         )
-    python = chosen_command(options or {})
+    python = chosen_command(options)
     if is_local:
         check_command(python)
-    chosen = {**_session_options(is_local, java), "spark.pyspark.python": python, **(options or {})}
+    chosen = {**_session_options(is_local, java), "spark.pyspark.python": python, **options}
     try:
         with _launching(is_local, python) as directory:
             # Without a configuration of its own Spark explains how to change its log level, and logs each lost worker
@@ -172,6 +176,16 @@ def tune(session: SparkSession, checkpoint_is_local: bool, shuffle_partitions: i
         tuned.conf.set(name, value)
     tuned.conf.set("spark.sql.shuffle.partitions", str(shuffle_partitions))
     return tuned
+
+
+def _submitted() -> dict[str, str]:
+    """Return the settings that spark-submit was given, if it started this process."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    return dict(SparkConf().getAll())
 
 
 def _session_options(is_local: bool, java: str) -> dict[str, str]:
