@@ -20,8 +20,9 @@ from .failures import ReaderGone
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-PLAIN_INTERVAL_MS, UNCHANGED_INTERVAL_MS = 5_000, 60_000
-"""Seconds between two lines of progress when stderr is no terminal; the second if there is no news."""
+PLAIN_INTERVAL_MS, LONG_INTERVAL_MS, SHORT_MS = 5_000, 60_000, 30_000
+"""Time between two lines of progress when stderr is no terminal; the second without news, and once what is done takes
+longer than the third, so that a log does not fill with them."""
 
 
 @contextmanager
@@ -187,8 +188,9 @@ class Meter:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, total=self._total if total is None else total, text=line)
             return
-        interval = PLAIN_INTERVAL_MS if line != self._line else UNCHANGED_INTERVAL_MS
         now = self._clock.now_ms()
+        is_early = now - self._started <= SHORT_MS
+        interval = PLAIN_INTERVAL_MS if is_early and line != self._line else LONG_INTERVAL_MS
         if now - self._shown >= interval:
             self._shown, self._line = now, line
             whole = self._total if total is None else total

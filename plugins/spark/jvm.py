@@ -86,7 +86,7 @@ class _Hook:
     def add(self, session: SparkSession) -> None:
         from pyspark.java_gateway import ensure_callback_server_started
 
-        ensure_callback_server_started(session.sparkContext._gateway)
+        ensure_callback_server_started(session.sparkContext._gateway)  # type: ignore[no-untyped-call]
         jvm: Any = session._jvm
         self._manager = jvm.org.apache.hadoop.util.ShutdownHookManager.get()
         self._manager.addShutdownHook(self, _BEFORE_SPARK)

@@ -28,10 +28,10 @@ def test_spark_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_drivers_own_and_another_of_the_same_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_command(sys.executable).version == platform.python_version()
-    link = tmp_path / "linked"
-    link.symlink_to(sys.executable)
-    monkeypatch.setenv("PYTHONPATH", ":".join(sys.path))
-    assert check_command(str(link)).version == platform.python_version()
+    other = script(tmp_path / "python", f'exec {sys.executable} "$@"')
+    assert check_command(other).version == platform.python_version()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert check_command("python").command == other
 
 
 @pytest.mark.parametrize(
