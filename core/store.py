@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from .record_cache import RecordCache
+from .repeats import Repeats
 from .serde import Serde
 from .store_traits import StoreTraits
 from .store_view import StoreView
@@ -219,10 +220,11 @@ class Entries(Protocol[K_co, V_co]):
 
 
 class StoreContext(Protocol):
-    """What a store may ask of the task it is built for."""
+    """What a store may ask of the task it is built for. `repeats` writes log lines that may come with every record."""
 
     application_id: str
     task_id: str
+    repeats: Repeats
 
     def serde(self, given: str | Serde[Any] | None, store: str) -> Serde[Any]:
         """Return the serde that `given` names (None: the default state serde)."""

@@ -24,7 +24,7 @@ PREFIX = "PENSTOCK_"
 DEFAULT_FILE = "penstock.toml"
 """Read when it is in the working directory and no other file is named."""
 
-_OURS = re.compile(r"DEBUG|CONFIG|KAFKA_\w+")
+_OURS = re.compile(r"DEBUG|CONFIG|LOG_FORMAT|KAFKA_\w+")
 _NOT_SETTINGS = re.compile(
     # What Kubernetes and Docker put into every container beside a service of that name.
     r"(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP)(_\w+)?)?)"

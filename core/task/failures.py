@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import reprlib
+import sys
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -14,10 +17,15 @@ from ..handlers import Fail, Failure, Handler, RetryAfter, SendToDeadLetter, Ski
 from ..metrics import NodeMetrics
 from ..processor import Processor, ValueTransformer
 from ..record import Record, RecordBatch
+from ..repeats import Repeats
 from ..settings.settings import Settings
 from .progress import Progress
 
 _log = logging.getLogger("penstock.task")
+
+_OURS = __name__.partition(".")[0]
+_SHOWN_BYTES = 1_000
+"""Bytes of a key or value that a log line for debugging shows."""
 
 RECORD_ERRORS = (Exception, SystemExit)
 """What fails a record. An uncaught `sys.exit` would end the worker without a message, and Spark would start another,
@@ -78,6 +86,7 @@ class Failures:
         settings: Settings,
         progress: Progress,
         metrics: Mapping[str, NodeMetrics],
+        repeats: Repeats | None,
         attempt: Callable[[FailureKey], int],
         send_dead_letter: Callable[[str, Failure], None],
     ) -> None:
@@ -86,6 +95,7 @@ class Failures:
         self._settings = settings
         self._progress = progress
         self._metrics = metrics
+        self._repeats = repeats or Repeats(lambda: progress.wall_clock)
         self._attempt = attempt
         self._send_dead_letter = send_dead_letter
 
@@ -134,21 +144,23 @@ class Failures:
 
     def _decide(self, failure: Failure, handler: Handler, reason: str, doing: str = "") -> None:
         failure = replace(failure, attempt=self._attempt(key_of(failure)))
-        what = describe_failure(failure, self._application_id, doing)
-        asked = f"{what}. The {failure.stage.value} handler, asked what to do about that,"
+        where = describe_place(failure, self._application_id, doing)
+        asked = (
+            f"{where}: {describe_error(failure.error)}. The {failure.stage.value} handler, asked what to do about that,"
+        )
         try:
             decision = handler(failure)
         except Exception as error:
             raise Decided(f"{asked} raised {type(error).__name__}: {error}") from error
         if isinstance(decision, Skip):
-            _log.warning("%s: skipped", what)
+            self._log_dropped(failure, where, "skipped")
         elif isinstance(decision, SendToDeadLetter):
-            _log.warning("%s: sent to %s", what, decision.topic)
+            self._log_dropped(failure, where, f"sent to {decision.topic}")
             self._send_dead_letter(decision.topic, failure)
         elif isinstance(decision, RetryAfter):
             raise RetryRequested(failure, duration_ms(decision.delay, "RetryAfter.delay"))
         elif isinstance(decision, Fail):
-            _fail(failure, what)
+            _fail(failure, f"{where}: {describe_error(failure.error)}")
         else:
             raise Decided(
                 f"{asked} returned {decision!r}, expected Fail(), Skip(), RetryAfter(...) or SendToDeadLetter(...)"
@@ -156,22 +168,56 @@ class Failures:
         self._metrics[failure.node].drop(reason)
         self._progress.has_changed = True
 
+    def _log_dropped(self, failure: Failure, where: str, what: str) -> None:
+        """Say which record is dropped and why; what it contains, and error messages quote, is for debugging alone."""
+        self._repeats.log(
+            _log, logging.WARNING, (self._application_id, failure.stage, failure.node, what),
+            "%s: %s: %s", where, describe_cause(failure.error), what,
+        )  # fmt: skip
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug(
+                "%s: %s; key %r, value %r", where, describe_error(failure.error),
+                failure.raw_key and failure.raw_key[:_SHOWN_BYTES],
+                failure.raw_value and failure.raw_value[:_SHOWN_BYTES],
+            )  # fmt: skip
+
 
 def key_of(failure: Failure) -> FailureKey:
     """Return what tells a failure from others, over all attempts."""
     return failure.stage, failure.node, failure.topic, failure.partition, failure.offset
 
 
-def describe_failure(failure: Failure, application_id: str, doing: str = "") -> str:
-    """Return one line that says what failed and where."""
+def describe_place(failure: Failure, application_id: str, doing: str = "") -> str:
+    """Return which node and which record failed."""
     where = (
         "in a punctuator"
         if failure.topic is None
         else f"at topic {failure.topic!r} partition {failure.partition} offset {failure.offset}"
     )
-    error = failure.error
-    text = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
-    return f"application {application_id!r}, task {failure.task_id}, node {failure.node!r}{doing}, {where}: {text}"
+    return f"application {application_id!r}, task {failure.task_id}, node {failure.node!r}{doing}, {where}"
+
+
+def describe_error(error: Exception) -> str:
+    """Return the message of an error, which may quote the record."""
+    return str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+
+
+def describe_cause(error: BaseException) -> str:
+    """Return the type of an error and the line of the user's code that it came from, without its message.
+
+    Messages quote what the record contains: `int("5 EUR")` does.
+    """
+    kinds, cause = type(error).__name__, error.__cause__
+    if cause is not None:
+        kinds += f" caused by {type(cause).__name__}"
+    place = ""
+    for each in filter(None, (error, cause)):
+        for frame, line in traceback.walk_tb(each.__traceback__):
+            module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+            if module != _OURS and module not in sys.stdlib_module_names - {"__main__"}:
+                code = frame.f_code
+                place = f" ({os.path.basename(code.co_filename)}, line {line}, in {code.co_name})"
+    return kinds + place
 
 
 def _fail(failure: Failure, what: str) -> NoReturn:

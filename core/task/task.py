@@ -17,6 +17,7 @@ from ..metrics import NodeMetrics
 from ..program.nodes import Subtopology, TaskId
 from ..punctuation import PunctuationType
 from ..record import OutputBatch, RecordBatch, TopicPartition
+from ..repeats import Repeats
 from ..settings.settings import Settings
 from ..store import StateStore
 from .caches import Caches
@@ -56,7 +57,8 @@ class Task:
     the last commit. `attempt` returns how often a failure was met, this time included. `refusals` are what the log
     refused in earlier attempts, by topic: the production handler is asked about each such record. `stopwatch` returns
     seconds, and serves `decode_seconds` only. `takes_whole_batches`: the driver feeds each batch whole and commits it
-    as one, so the task waits for no input and takes no request for a commit. `progress` has the task's clocks.
+    as one, so the task waits for no input and takes no request for a commit. `repeats` writes log lines that may come
+    with every record (None: by the task's wall clock). `progress` has the task's clocks.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Task:
         refusals: Mapping[str, RecordRefusedError] | None = None,
         stopwatch: Callable[[], float] = lambda: 0.0,
         takes_whole_batches: bool = False,
+        repeats: Repeats | None = None,
     ) -> None:
         self.id = task_id
         self.stores = stores
@@ -91,7 +94,7 @@ class Task:
         self._schedules = Schedules(state, progress.note_change)
         self._outputs = Outputs(name, settings, self._metrics, topic_name, partition_count, refusals or {})
         self._failures = Failures(
-            name, application_id, settings, progress, self._metrics, attempt,
+            name, application_id, settings, progress, self._metrics, repeats, attempt,
             lambda topic, failure: self._outputs.add_dead_letter(topic, failure, progress.stream_time),
         )  # fmt: skip
         metrics, failures = self._metrics, self._failures

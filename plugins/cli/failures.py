@@ -62,17 +62,21 @@ def show(error: Exception, *, verbose: bool) -> None:
     verbose = verbose or wants_traceback()
     if verbose:
         click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+    _say(sentence(error))
+    if not verbose and not isinstance(error, PenstockError):
+        click.echo("Add --verbose (or set PENSTOCK_DEBUG=1) to see the traceback.", err=True)
+
+
+def sentence(error: Exception) -> str:
+    """Return what an error says, in one line."""
     if isinstance(error, PenstockError):
-        _say(str(error))
-        return
+        return str(error)
     where = _innermost_line(error)
     text = str(error) or "no message"
     fix = what_to_do(error, "use another directory (TMPDIR, `data_dir`)") if isinstance(error, OSError) else None
     if fix is not None:
         text = f"{text}; {fix}"
-    _say(f"unexpected {type(error).__name__}: {text}" + (f" ({where})" if where else ""))
-    if not verbose:
-        click.echo("Add --verbose (or set PENSTOCK_DEBUG=1) to see the traceback.", err=True)
+    return f"unexpected {type(error).__name__}: {text}" + (f" ({where})" if where else "")
 
 
 def wants_traceback() -> bool:

@@ -6,7 +6,7 @@ Rich draws them on a terminal; elsewhere they are plain text.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,9 @@ from .failures import ReaderGone
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-PLAIN_INTERVAL_MS, UNCHANGED_INTERVAL_MS = 5_000, 60_000
-"""Seconds between two lines of progress when stderr is no terminal; the second if there is no news."""
+PLAIN_INTERVAL_MS, LONG_INTERVAL_MS, SHORT_MS = 5_000, 60_000, 30_000
+"""Time between two lines of progress when stderr is no terminal; the second without news, and once what is done takes
+longer than the third, so that a log does not fill with them."""
 
 
 @contextmanager
@@ -99,13 +100,20 @@ def count(number: float, one: str = "record", many: str | None = None) -> str:
 class Meter:
     """Shows progress on stderr: on a terminal a bar with records/s and lag, elsewhere a plain line now and then.
 
-    A context manager. `update` counts `done` up to `total` (None: unknown). `quiet` shows nothing.
+    A context manager. `update` counts `done` up to `total` (None: unknown). `quiet` shows nothing; `say` prints a line.
     """
 
     def __init__(
-        self, title: str, total: float | None = None, *, quiet: bool = False, clock: Clock | None = None
+        self,
+        title: str,
+        total: float | None = None,
+        *,
+        quiet: bool = False,
+        clock: Clock | None = None,
+        say: Callable[[str], None] = note,
     ) -> None:
         self._title = title
+        self._say = say
         self._total = total
         self._quiet = quiet
         self._clock = clock or SystemClock()
@@ -180,10 +188,11 @@ class Meter:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, total=self._total if total is None else total, text=line)
             return
-        interval = PLAIN_INTERVAL_MS if line != self._line else UNCHANGED_INTERVAL_MS
         now = self._clock.now_ms()
+        is_early = now - self._started <= SHORT_MS
+        interval = PLAIN_INTERVAL_MS if is_early and line != self._line else LONG_INTERVAL_MS
         if now - self._shown >= interval:
             self._shown, self._line = now, line
             whole = self._total if total is None else total
             share = f" {done / whole:.0%}" if done is not None and whole else ""
-            note(f"{self._title}{share} · {line}")
+            self._say(f"{self._title}{share} · {line}")

@@ -13,6 +13,7 @@ from penstock.errors import ConfigError
 from .application import application_options, find_application
 from .command import Command, verbose_option
 from .failures import INTERRUPTED, ended_by_sigterm
+from .log_lines import FORMATS, TEXT, cli_log, log_lines
 from .output import Meter, count, note, print_json
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ AVAILABLE_NOW, CONTINUOUS = "available_now", "continuous"
         ("A batch every ten seconds until Ctrl-C, on four cores", "penstock run wordcount:application --trigger 10s --master 'local[4]'"),
         ("Records as they come, in milliseconds, until Ctrl-C", "penstock run wordcount:application --trigger continuous"),
         ("A topology from a file, with an id and settings from here", "penstock run wordcount.py:topology --application-id counts --set commit_interval=5s"),
+        ("Log lines for a collector of logs, and memory for Spark's JVM", "penstock run wordcount:application --log-format json --conf spark.driver.memory=4g"),
         ("What was done, for a program", "penstock run wordcount:application --json | jq .records_in"),
     ],
 )  # fmt: skip
@@ -45,6 +47,7 @@ AVAILABLE_NOW, CONTINUOUS = "available_now", "continuous"
     metavar="URL",
     help="Spark's master, e.g. local[4] or spark://host:7077. [default: all cores of this host]",
 )
+@click.option("--conf", "given_conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark. Repeatable.")
 @application_options
 @click.option(
     "--log-level",
@@ -52,6 +55,15 @@ AVAILABLE_NOW, CONTINUOUS = "available_now", "continuous"
     default="info",
     show_default=True,
     help="Which log lines of the application and its tasks are shown on stderr.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(FORMATS),
+    default=TEXT,
+    show_default=True,
+    envvar="PENSTOCK_LOG_FORMAT",
+    show_envvar=True,
+    help="How log lines are shown. json: an object a line; progress, summary and the error that ends the run, too.",
 )
 @click.option("--quiet", "-q", is_flag=True, help="No progress and no summary.")
 @click.option("--json", "as_json", is_flag=True, help="At the end, print a summary as a JSON object.")
@@ -63,7 +75,9 @@ def run(
     target: str,
     trigger: str,
     master: str | None,
+    given_conf: tuple[str, ...],
     log_level: str,
+    log_format: str,
     quiet: bool,
     as_json: bool,
     **where: Any,
@@ -81,22 +95,25 @@ def run(
     application = find_application(target, **where)
 
     from penstock.plugins.spark import run as run_on_spark
+    from penstock.plugins.spark.spark_conf import parse_conf
 
-    from .log_lines import log_lines
-
+    conf = parse_conf(given_conf)
+    say = note if log_format == TEXT else cli_log.info
     # The runner handles signals once it runs. Until then a SIGTERM must release the lease.
-    with ended_by_sigterm(), log_lines(log_level), Meter(f"running {application.id}", quiet=quiet) as meter:
-        meter.say("starting Spark")
-        summary = run_on_spark(
-            application,
-            trigger=trigger,
-            master=master,
-            on_progress=lambda progress: _show(meter, progress, trigger),
-        )
-    if as_json:
-        print_json(asdict(summary))
-    elif not quiet:
-        note(_sentence(summary))
+    with ended_by_sigterm(), log_lines(log_level, log_format, application.id):
+        with Meter(f"running {application.id}", quiet=quiet, say=say) as meter:
+            meter.say("starting Spark")
+            summary = run_on_spark(
+                application,
+                trigger=trigger,
+                master=master,
+                conf=conf,
+                on_progress=lambda progress: _show(meter, progress, trigger),
+            )
+        if as_json:
+            print_json(asdict(summary))
+        elif not quiet:
+            say(_sentence(summary))
     if summary.stopped_by == "SIGINT":
         ctx.exit(INTERRUPTED)
 

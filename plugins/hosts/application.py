@@ -59,6 +59,7 @@ class ApplicationEngine(SlotEngine):
         else:
             results = self._run_all(names, plan, request.known)
         self._logs.task = ""
+        self._resources.repeats.write_due()
         return SlotMessage(
             plan.slot,
             request.executor,

@@ -13,7 +13,27 @@ from typing import Any
 from penstock.processor import Processor, ValueTransformer
 
 _MOST_LINES = 200
-_FILE = "host-log"
+_FILE, _BEFORE = "host-log", "host-log.before"
+_MOST_BYTES = 4 * 1024 * 1024
+"""Bytes after which the reader lets hosts begin a new file. It keeps one file before it, so twice this is there."""
+
+_handlers: list[HostLogHandler] = []
+"""The handler of this process, once it sends its lines to a driver."""
+
+
+def log_to_driver(directory: Path, level: int) -> HostLogHandler:
+    """Send what this process logs from `level` on to the driver whose directory that is; return the handler.
+
+    A process of Spark's works for one query after the other: the last call counts.
+    """
+    root = logging.getLogger()
+    if not _handlers:
+        _handlers.append(HostLogHandler(directory))
+    if _handlers[0] not in root.handlers:
+        root.addHandler(_handlers[0])
+    _handlers[0].directory = directory if directory.is_dir() else None
+    root.setLevel(level)
+    return _handlers[0]
 
 
 class HostLogHandler(logging.Handler):
@@ -71,17 +91,48 @@ class HostLogHandler(logging.Handler):
 
 
 class HostLogReader:
-    """The driver's end: passes the lines to this process's loggers, so that their levels and handlers apply."""
+    """The driver's end: passes the lines to this process's loggers, so that their levels and handlers apply.
 
-    def __init__(self, directory: Path) -> None:
-        path = directory / _FILE
-        path.touch()
-        self._file = path.open("rb")
-        self._rest = b""
+    The file is bounded: when it has `most_bytes`, it becomes the one before, and hosts write to a new one.
+    """
+
+    def __init__(self, directory: Path, most_bytes: int = _MOST_BYTES) -> None:
+        self._directory = directory
+        self._most_bytes = most_bytes
+        self._files = [_Tail(directory / _FILE)]
 
     def forward(self) -> None:
         """Pass on the lines written since the last call."""
-        *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
+        # A host that has opened the file before may still write to it: read it until the next one takes its place.
+        for file in self._files:
+            file.forward()
+        if self._files[-1].size >= self._most_bytes:
+            for old in self._files[:-1]:
+                old.close()
+            os.replace(self._directory / _FILE, self._directory / _BEFORE)
+            self._files = [self._files[-1], _Tail(self._directory / _FILE)]
+
+    def close(self) -> None:
+        """Pass on the remaining lines, and close; idempotent."""
+        for file in self._files:
+            file.forward()
+            file.close()
+        self._files = []
+
+
+class _Tail:
+    """A file that grows, and its lines; made if it is not there."""
+
+    def __init__(self, path: Path) -> None:
+        path.touch()
+        self._file = path.open("rb")
+        self._rest = b""
+        self.size = 0
+
+    def forward(self) -> None:
+        new = self._file.read()
+        self.size += len(new)
+        *lines, self._rest = (self._rest + new).split(b"\n")
         for line in lines:
             try:
                 data = json.loads(line)
@@ -90,14 +141,15 @@ class HostLogReader:
             forward(data)
 
     def close(self) -> None:
-        """Pass on the remaining lines, and close; idempotent."""
-        if not self._file.closed:
-            self.forward()
-            self._file.close()
+        self._file.close()
 
 
 def forward(line: dict[str, Any]) -> None:
-    """Pass one host's line to the logger of the same name."""
+    """Pass one host's line to the logger of the same name.
+
+    The record's message names the task and the node. `task`, `node` and `said`, the message without them, are
+    attributes of the record, for formats that have places of their own for these.
+    """
     logger = logging.getLogger(line["logger"])
     if not logger.isEnabledFor(line["level"]):
         return
@@ -107,10 +159,11 @@ def forward(line: dict[str, Any]) -> None:
         where.append(f"task {line['task']}")
     if line["node"] and f"node {line['node']!r}" not in message:
         where.append(f"node {line['node']!r}")
-    text = (f"{', '.join(where)}: " if where else "") + message + (f"\n{line['trace']}" if line["trace"] else "")
+    text = (f"{', '.join(where)}: " if where else "") + message
     record = logger.makeRecord(line["logger"], line["level"], "host", 0, text, (), None)
     record.created = line["created"]
-    record.task, record.node = line["task"], line["node"]
+    record.exc_text = line["trace"].rstrip("\n") or None
+    record.task, record.node, record.said = line["task"], line["node"], message
     logger.handle(record)
 
 

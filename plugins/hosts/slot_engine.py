@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from penstock.settings.application import Application
 
 from .claims import Claims, Layout
 from .engine import Cargo, Engine, HostInfo
-from .log_lines import HostLogHandler
+from .log_lines import log_to_driver
 from .plan import SlotPlan
 from .reports import TaskFailure, TaskResult
 
@@ -56,9 +55,7 @@ class SlotEngine(Engine):
         self._host = host
         self._application = cargo.application
         self._resources = ProcessResources()
-        self._logs = HostLogHandler(Path(cargo.log_directory))
-        logging.getLogger().addHandler(self._logs)
-        logging.getLogger().setLevel(cargo.log_level)
+        self._logs = log_to_driver(Path(cargo.log_directory), cargo.log_level)
         self._log: Log = open_log(cargo.application.settings, sends_at_once=self.sends_at_once)
         self._claims = None if cargo.layout is None else Claims(self._log, self._application.id, cargo.layout)
         self._has_claimed = False

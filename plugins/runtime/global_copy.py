@@ -19,6 +19,7 @@ from penstock.names import index_name
 from penstock.program.layouts import KeptStore
 from penstock.program.nodes import GlobalStore
 from penstock.record_cache import CacheBudget, RecordCache
+from penstock.repeats import Repeats
 from penstock.settings.application import Application
 from penstock.store import StateStore, StoreBackend
 from penstock.stores.layers.commit_buffer import CommitBuffer
@@ -84,6 +85,7 @@ class Copy:
             self._index,
             spec.store.traits.expires,
             RecordCache(self.name, CacheBudget(0)),
+            Repeats(lambda: self.progress.wall_clock),
         )
         self.store: StateStore = spec.store.build(self.buffer, context)
         self.progress = Progress(0)

@@ -12,6 +12,7 @@ from penstock.metrics import NodeMetrics
 from penstock.program.nodes import GlobalStore, Subtopology, TaskId
 from penstock.program.serdes import resolve_serde
 from penstock.record import TopicPartition
+from penstock.repeats import Repeats
 from penstock.settings.application import Application
 from penstock.store import StateStore
 from penstock.task.failures import FailureKey, RetryRequested
@@ -43,11 +44,11 @@ class GlobalStores:
     a copy has read, a new copy is built and replaces it.
     """
 
-    def __init__(self, application: Application, directory: Path) -> None:
+    def __init__(self, application: Application, directory: Path, repeats: Repeats | None = None) -> None:
         self._parts: list[_Part] = []
         try:
             for each in application.program.global_stores:
-                self._parts.append(_Part(application, each, directory / each.store.name))
+                self._parts.append(_Part(application, each, directory / each.store.name, repeats))
         except BaseException:
             self.close()
             raise
@@ -76,8 +77,9 @@ class GlobalStores:
 class _Part:
     """One global store: its copies, and the processor that fills them."""
 
-    def __init__(self, application: Application, spec: GlobalStore, directory: Path) -> None:
+    def __init__(self, application: Application, spec: GlobalStore, directory: Path, repeats: Repeats | None) -> None:
         self.application = application
+        self._repeats = repeats
         self.spec = spec
         self.copies = Copies(application, spec, directory)
         self._topic = spec.source.topics[0]
@@ -234,6 +236,7 @@ class _Part:
             wall_clock_ms=now_ms,
             attempt=lambda failed: self._attempts.get(failed, 0) + 1,
             takes_whole_batches=True,
+            repeats=self._repeats,
         )
 
 

@@ -71,7 +71,7 @@ class LoggedTask:
         self.task: Task | None = None
         self._commit: Commit | None = None
         self._proven: Mapping[TopicPartition, int] | None = None
-        self._retries = Retries(task_id, resources)
+        self._retries = Retries(application.id, resources)
         self._refusals: dict[str, RecordRefusedError] = {}
         self._grace = duration_ms(self._settings.changelog_grace)
         self._commits, self._has_sent, self._sent_at = 0, False, inf
@@ -108,7 +108,7 @@ class LoggedTask:
             if is_current and self._state.is_at(self._commit.version):
                 self._last_commit.check(self._commit, known)
                 return ""
-            _log.info("task %s was run by another process meanwhile: opening it again", self.id)
+            self._log_repeated(logging.INFO, "task %s was run by another process meanwhile: opening it again", self.id)
             self.abandon("taken over")
         why = self._why_closed
         if self._commit is None:
@@ -141,7 +141,9 @@ class LoggedTask:
         if layouts.now:
             changelog = open_changelog(self._settings, self._application.id, str(self.id), self._log, layouts.now)
         directory = self._resources.task_directory(self._application, str(self.id))
-        self._state = TaskState(self._application, self.id, directory, changelog, layouts, self._task_count)
+        self._state = TaskState(
+            self._application, self.id, directory, changelog, layouts, self._task_count, self._resources.repeats
+        )
         self._commit = self._last_commit.of(committer, self._state, wall_clock_ms)
 
     def _start(self, wall_clock_ms: int) -> None:
@@ -165,6 +167,7 @@ class LoggedTask:
             attempt=self._retries.attempt,
             refusals=self._refusals,
             stopwatch=perf_counter,
+            repeats=self._resources.repeats,
         )
         state.connect(task)
         self._counts = NodeCounts()
@@ -269,11 +272,20 @@ class LoggedTask:
         elif isinstance(error, RecordRefusedError):
             self.abandon("record refused")
             if self._note_refusal(error):
-                _log.warning("task %s: %s; again from the last commit, to find where it came from", self.id, error)
+                self._log_repeated(
+                    logging.WARNING,
+                    "task %s: %s; again from the last commit, to find where it came from",
+                    self.id,
+                    error,
+                )
                 return True
         else:
             self.abandon("fenced" if isinstance(error, FencedError) else "failed")
         return False
+
+    def _log_repeated(self, level: int, message: str, *arguments: object) -> None:
+        """Write a line that each re-opening brings, once a minute with their number."""
+        self._resources.repeats.log(_log, level, (self._application.id, message), message, *arguments)
 
     def _note_refusal(self, refusal: RecordRefusedError) -> bool:
         """Keep the refused record; return whether it is new, so that the task's handler has to see it."""

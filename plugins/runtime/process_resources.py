@@ -13,6 +13,7 @@ from penstock.clock import Clock, SystemClock, duration_ms
 from penstock.log import Log
 from penstock.metrics import NodeMetrics
 from penstock.record import TopicPartition
+from penstock.repeats import Repeats
 from penstock.settings.application import Application
 from penstock.store import StateStore
 from penstock.system_errors import raise_open_files_limit
@@ -47,6 +48,8 @@ class ProcessResources:
     def __init__(self, clock: Clock | None = None, wait: Callable[[float], None] = time.sleep) -> None:
         raise_open_files_limit()
         self._clock = clock or SystemClock()
+        self.repeats = Repeats(self._clock.now_ms)
+        """What writes log lines that may come with every record."""
         self._wait = wait
         self._globals: dict[tuple[str, Path], GlobalStores] = {}
         self._next_clean_up: dict[str, int] = {}
@@ -103,7 +106,11 @@ class ProcessResources:
         return self._global(application).metrics() if application.program.global_stores else {}
 
     def clean_up(self, application: Application) -> None:
-        """Once a minute, delete local state of tasks that have moved away (setting `state_cleanup_delay`)."""
+        """Once a minute, delete local state of tasks that have moved away (setting `state_cleanup_delay`).
+
+        Log lines that wait for their minute are written as well.
+        """
+        self.repeats.write_due()
         now_ms = self.now_ms()
         if now_ms < self._next_clean_up.get(application.id, 0):
             return
@@ -117,11 +124,14 @@ class ProcessResources:
         with self._lock:
             found = self._globals.get(key)
             if found is None:
-                found = self._globals[key] = GlobalStores(application, self.task_directory(application, "global"))
+                found = self._globals[key] = GlobalStores(
+                    application, self.task_directory(application, "global"), self.repeats
+                )
             return found
 
     def close(self) -> None:
-        """Close the global stores."""
+        """Close the global stores, and write what log lines wait."""
+        self.repeats.write_rest()
         with self._lock:
             for each in self._globals.values():
                 each.close()

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
-from penstock.task.failures import FailureKey, RetryRequested
+from penstock.task.failures import FailureKey, RetryRequested, describe_cause, describe_place
 
 from .process_resources import ProcessResources
 
@@ -30,8 +30,8 @@ class Retries:
     punctuator or a timer did once both clocks are where they were.
     """
 
-    def __init__(self, task_id: TaskId, resources: ProcessResources) -> None:
-        self._task_id = task_id
+    def __init__(self, application_id: str, resources: ProcessResources) -> None:
+        self._application_id = application_id
         self._resources = resources
         self._failed: dict[FailureKey, _Failed] = {}
 
@@ -44,10 +44,11 @@ class Retries:
         """Count a failed attempt, at these times."""
         failure = retry.failure
         self._failed[retry.key] = _Failed(failure.attempt, stream_time, wall_clock)
-        _log.warning(
-            "task %s, node %r: attempt %d failed at %s-%s offset %s (%s: %s); again in %d ms",
-            self._task_id, failure.node, failure.attempt, failure.topic, failure.partition, failure.offset,
-            type(failure.error).__name__, failure.error, retry.delay_ms,
+        self._resources.repeats.log(
+            _log, logging.WARNING, ("retry", self._application_id, failure.stage, failure.node),
+            "%s: %s: attempt %d failed; again in %d ms",
+            describe_place(failure, self._application_id), describe_cause(failure.error), failure.attempt,
+            retry.delay_ms,
         )  # fmt: skip
 
     def wait(self, retry: RetryRequested) -> None:

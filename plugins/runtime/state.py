@@ -16,6 +16,7 @@ from penstock.program.layouts import Layouts
 from penstock.program.nodes import ProcessorNode, TaskId
 from penstock.record import OutputBatch
 from penstock.record_cache import CacheBudget, RecordCache
+from penstock.repeats import Repeats
 from penstock.settings.application import Application
 from penstock.store import Change, Changes, StateStore, StoreBackend, StoreContext
 from penstock.stores.layers.commit_buffer import CommitBuffer
@@ -47,7 +48,7 @@ class TaskState:
 
     `layouts`: how stores are kept, also those that the program does not name any more (None: as the program says). The
     local state is never ahead of the log's commit: `apply` is called after it. `task_count` is how many tasks the
-    application has. Called from one thread.
+    application has. `repeats` is what the tasks of a process share. Called from one thread.
     """
 
     def __init__(
@@ -58,8 +59,10 @@ class TaskState:
         changelog: TaskChangelog | None,
         layouts: Layouts | None = None,
         task_count: int = 1,
+        repeats: Repeats | None = None,
     ) -> None:
         self._settings = application.settings
+        self._repeats = repeats or Repeats(lambda: self._progress.wall_clock)
         # A fixed share, so that what is forwarded does not depend on the other tasks of a process.
         self._cache_budget = CacheBudget(self._settings.statestore_cache_max_bytes // task_count)
         self._changelog = changelog
@@ -125,6 +128,7 @@ class TaskState:
             index,
             kept.expires,
             RecordCache(store, self._cache_budget),
+            self._repeats,
         )
 
     # ------------------------------------------------------------------ another layout

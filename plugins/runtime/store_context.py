@@ -9,6 +9,7 @@ from typing import Any
 from penstock.errors import StoreError
 from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.record_cache import RecordCache
+from penstock.repeats import Repeats
 from penstock.serde import Serde
 from penstock.store import IndexStore
 
@@ -19,7 +20,7 @@ class TaskStoreContext:
 
     `stream_time` and `wall_clock` return the task's times in ms; `count_dropped` is given the reason and the number of
     dropped records. `given_index` is the store's index, or None if it has none. `record_cache` is for a store that is
-    declared with one.
+    declared with one. `repeats` writes log lines that may come with every record.
     """
 
     application_id: str
@@ -32,6 +33,7 @@ class TaskStoreContext:
     given_index: IndexStore | None
     expires: bool
     record_cache: RecordCache
+    repeats: Repeats
 
     @property
     def index(self) -> IndexStore:

@@ -13,6 +13,7 @@ from penstock.plugins.hosts.heartbeats import HeartbeatReader
 from penstock.plugins.hosts.plan import SILENT, STUCK
 from penstock.plugins.hosts.reports import SlotMessage
 from penstock.plugins.runtime.application.heartbeat_topic import make_heartbeat_topic
+from penstock.repeats import Repeats
 
 MISSING_SECONDS = 3.0
 """A host without a heartbeat for so long may be dead."""
@@ -32,9 +33,15 @@ class Beats:
     """
 
     def __init__(
-        self, log: Log, application_id: str, layout: Layout, clock: Callable[[], float] = time.monotonic
+        self,
+        log: Log,
+        application_id: str,
+        layout: Layout,
+        repeats: Repeats,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log = log
+        self._repeats = repeats
         self._application_id = application_id
         self._layout = layout
         self._clock = clock
@@ -89,7 +96,8 @@ class Beats:
                 found[str(slot)] = SILENT
             elif (last := self._last.get(slot)) is not None and last.stuck_seconds > STUCK_SECONDS:
                 found[str(slot)] = f"{STUCK} {last.host.process if last.host is not None else 0}"
-                _log.warning(
+                self._repeats.log(
+                    _log, logging.WARNING, ("stuck", slot),
                     "application %r: the tasks of slot %d have made no turn for %.0f s (%s): their host is replaced",
                     self._application_id, slot, last.stuck_seconds, last.stuck_in,
                 )  # fmt: skip

@@ -7,11 +7,13 @@ import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.plugins.hosts.claims import Claims, Layout, owner_elsewhere
 from penstock.plugins.hosts.client import end_hosts
 from penstock.plugins.hosts.executor_identity import LOCAL_EXECUTOR, executor_identity
+from penstock.plugins.hosts.log_lines import log_to_driver
 from penstock.plugins.hosts.plan import STUCK, SlotPlan, offsets_from_json, offsets_to_json
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
 from penstock.plugins.hosts.slot_engine import Batch, SlotCargo
@@ -33,13 +35,17 @@ _SUSPECT_SECONDS = 8.0
 class BatchFunction:
     """The function for applyInPandasWithState: one group for each slot.
 
-    `layout`: None where Spark has one executor, which runs every attempt.
+    `layout`: None where Spark has one executor, which runs every attempt. `log_directory`, `log_level`: see SlotCargo.
     """
 
-    def __init__(self, hosts: HostCaller, application_id: str, layout: Layout | None) -> None:
+    def __init__(
+        self, hosts: HostCaller, application_id: str, layout: Layout | None, log_directory: str, log_level: int
+    ) -> None:
         self.hosts = hosts
         self.application_id = application_id
         self.layout = layout
+        self.log_directory = log_directory
+        self.log_level = log_level
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Let the host start while Spark's worker still imports pandas: that takes as long."""
@@ -75,6 +81,7 @@ class BatchFunction:
         the error in its own.
         """
         identity = executor_identity()
+        logs = log_to_driver(Path(self.log_directory), self.log_level)
         known = {
             task: KnownCommit(version, offsets_from_json(positions)) for task, (version, positions) in commits.items()
         }
@@ -95,7 +102,8 @@ class BatchFunction:
         except Exception as error:
             failure = TaskFailure.of_slot(self.application_id, plan.slot, error)
             message = SlotMessage(plan.slot, identity.text, failure=failure)
-        return replace(message, losses=client.take_losses(), planned=plan.owner)
+        lines = message.lines + logs.take()
+        return replace(message, lines=lines, losses=client.take_losses(), planned=plan.owner)
 
     def _owner_elsewhere(self, plan: SlotPlan, own: str) -> str:
         """Return the executor to which this one must leave the slot; "" if there is none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -55,7 +56,7 @@ class Plan:
     `tasks`: (topic, partition) pairs by task id. `internal`: the application's own topics. `resets`: how topics are
     first read (`offset_reset`) that are not read from their start. `globals`: topics of global stores. `control`: the
     directory of the control files. `interval_ms`: of Spark's trigger; 0 for batches back to back. `is_continuous`:
-    batches only renew the hosts' leases.
+    batches only renew the hosts' leases. `log_level`: which log lines of the source reach the driver.
     """
 
     application_id: str
@@ -69,10 +70,18 @@ class Plan:
     control: str
     interval_ms: int = 0
     is_continuous: bool = False
+    log_level: int = logging.WARNING
 
     @classmethod
     def of(
-        cls, prepared: Prepared, parallelism: int, control: str, interval_ms: int = 0, *, is_continuous: bool = False
+        cls,
+        prepared: Prepared,
+        parallelism: int,
+        control: str,
+        interval_ms: int = 0,
+        *,
+        is_continuous: bool = False,
+        log_level: int = logging.WARNING,
     ) -> Plan:
         """Return the plan of a prepared application."""
         application, assignment = prepared.application, prepared.assignment
@@ -89,6 +98,7 @@ class Plan:
             control,
             interval_ms,
             is_continuous,
+            log_level,
         )
 
     def write(self) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
-import re
 import secrets
 from collections import Counter
 from collections.abc import Sequence
@@ -29,7 +27,7 @@ from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.runtime.application.preparation import Prepared
 from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.temporary import TemporaryDirectory
-from penstock.system_errors import error_number, what_to_do
+from penstock.repeats import Repeats
 
 from . import renewals
 from .beats import Beats
@@ -45,6 +43,7 @@ from .shipping import pack
 from .slot_owners import SlotReport
 from .slot_placement import SlotPlacement
 from .slots import Slots
+from .spark_failure import SparkFailure, cause_in, explain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,17 +55,7 @@ _MOST_FENCES = 3
 _TAKEN_OVER = (FencedError.__name__, StaleStoreError.__name__)
 """Errors of an attempt whose task another attempt has taken over, in the log or in the local store."""
 
-_CAUSES = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-
 _log = logging.getLogger("penstock.spark")
-
-
-class SparkFailure(Exception):
-    """Spark ended the query, not a task: a lost worker or a damaged checkpoint. `stays`: a retry would fail, too."""
-
-    def __init__(self, text: str, stays: bool = False) -> None:
-        super().__init__(text)
-        self.stays = stays
 
 
 class Batch:
@@ -89,7 +78,7 @@ class ApplicationQuery:
 
     `control` is what its source reads; `poll` returns what its workers report. With `clock_ms` and `step` the caller
     sets the source's clock and steps (see Control). `is_continuous`: hosts work on their own, and batches only renew
-    their leases.
+    their leases. `repeats` writes log lines that may come again and again; it outlives the query.
     """
 
     def __init__(
@@ -98,6 +87,7 @@ class ApplicationQuery:
         prepared: Prepared,
         log: Log,
         late: LateExecutors,
+        repeats: Repeats,
         *,
         clock_ms: int | None = None,
         step: int | None = None,
@@ -105,6 +95,7 @@ class ApplicationQuery:
     ) -> None:
         self.is_continuous = is_continuous
         self._session = session
+        self._repeats = repeats
         self._prepared = prepared
         self.parallelism = parallelism(session, prepared)
         application = prepared.application
@@ -129,9 +120,11 @@ class ApplicationQuery:
         self._fenced: Counter[str] = Counter()
         self.slots = Slots(slots(prepared.tasks(), self.parallelism))
         self._layout = Layout(secrets.token_hex(8), self.parallelism, claims.WAIT_SECONDS)
-        self.placement = SlotPlacement(session, Claims(log, application.id, self._layout), self.parallelism, late)
+        self.placement = SlotPlacement(
+            session, Claims(log, application.id, self._layout), self.parallelism, late, repeats
+        )
         self._shared_layout = self._layout if is_cluster(session.sparkContext.master) else None
-        self._beats = Beats(log, application.id, self._layout) if is_continuous and step is None else None
+        self._beats = Beats(log, application.id, self._layout, repeats) if is_continuous and step is None else None
         try:
             self._hosts = self._host_caller()
         except BaseException:
@@ -153,7 +146,12 @@ class ApplicationQuery:
         spark.dataSource.register(PenstockDataSource)
         interval_ms = int(trigger.get("processingTime", "0 milliseconds").removesuffix(" milliseconds"))
         Plan.of(
-            self._prepared, self.parallelism, str(self._directory), interval_ms, is_continuous=self.is_continuous
+            self._prepared,
+            self.parallelism,
+            str(self._directory),
+            interval_ms,
+            is_continuous=self.is_continuous,
+            log_level=self._log_level(),
         ).write()
         LogFile(self._directory).write(self._prepared.application.settings)
         messages = (
@@ -162,7 +160,13 @@ class ApplicationQuery:
             .load()
             .groupBy("group")
             .applyInPandasWithState(
-                BatchFunction(self._hosts, self._prepared.application.id, self._shared_layout),
+                BatchFunction(
+                    self._hosts,
+                    self._prepared.application.id,
+                    self._shared_layout,
+                    str(self._directory),
+                    self._log_level(),
+                ),
                 OUTPUT_SCHEMA,
                 STATE_SCHEMA,
                 "append",
@@ -180,8 +184,7 @@ class ApplicationQuery:
 
     def _host_caller(self) -> HostCaller:
         application = self._prepared.application
-        level = min(logging.getLogger().getEffectiveLevel(), logging.getLogger("penstock").getEffectiveLevel())
-        what = application, self._prepared.tasks(), str(self._directory), level, self._shared_layout
+        what = application, self._prepared.tasks(), str(self._directory), self._log_level(), self._shared_layout
         cargo: SlotCargo = ApplicationCargo(*what)
         if self.is_continuous:
             cargo = ContinuousCargo(*what, self._layout.run)
@@ -190,6 +193,9 @@ class ApplicationQuery:
         family = digest_of(spark_application, application.id, settings.log, settings.data_dir)
         lease_seconds = renewals.LEASE_SECONDS if self.is_continuous else LEASE_SECONDS
         return HostCaller(pack(cargo), family, f"application {application.id!r}", lease_seconds)
+
+    def _log_level(self) -> int:
+        return min(logging.getLogger().getEffectiveLevel(), logging.getLogger("penstock").getEffectiveLevel())
 
     def _find_local_executor(self) -> str:
         """Return the identity of the executor in the driver's JVM; "" if Spark runs on a cluster."""
@@ -251,6 +257,7 @@ class ApplicationQuery:
         Raises a task's error, and SparkFailure when the query ended by another error.
         """
         self._logs.forward()
+        self._repeats.write_due()
         batches, failure = self._collect()
         if failure is None and self._beats is not None:
             beat, failure = self._collect_beats(self._beats)
@@ -269,7 +276,7 @@ class ApplicationQuery:
                 raise failure
             if error is not None:
                 text = str(error)
-                raise SparkFailure(explain(text, self.checkpoint.directory), stays=_cause(text) is not None)
+                raise SparkFailure(explain(text, self.checkpoint.directory), stays=cause_in(text) is not None)
         return batches
 
     def _collect(self) -> tuple[list[Batch], PenstockError | None]:
@@ -307,7 +314,7 @@ class ApplicationQuery:
             for line in message.lines:
                 forward(line)
             for loss in message.losses:
-                _log.warning("%s; another one was started", loss)
+                self._repeats.log(_log, logging.WARNING, "host lost", "%s; another one was started", loss)
             slot_reports, slot_failures = self.slots.take(message, is_heartbeat=number is None)
             reports += slot_reports
             failures += slot_failures
@@ -358,7 +365,8 @@ class ApplicationQuery:
             if self._fenced[failure.task_id] >= _MOST_FENCES:
                 return failure.error()
         if failures:
-            _log.warning("%s; the next batch takes it up again", failures[0].message)
+            text = "%s; the next batch takes it up again"
+            self._repeats.log(_log, logging.WARNING, "fenced", text, failures[0].message)
         return None
 
 
@@ -367,29 +375,3 @@ def parallelism(session: SparkSession, prepared: Prepared) -> int:
     tasks = max(1, len(prepared.assignment.tasks))
     given = prepared.application.settings.parallelism
     return min(tasks, given or int(session.sparkContext.defaultParallelism))
-
-
-def explain(text: str, checkpoint: str = "its checkpoint") -> str:
-    """Return the message of a Spark error, without its stack and its plan.
-
-    A full disk, or too many open files, is the cause of other errors and is returned first.
-    """
-    cause = _cause(text)
-    if cause is not None:
-        fix = what_to_do(cause, f"set `checkpoint_dir` (now {checkpoint}) or SPARK_LOCAL_DIRS to another directory")
-        return f"{cause}; {fix}"
-    traceback = re.findall(
-        r"^(\w[\w.]*(?:Error|Exception|Interrupt)\b.*)$", text.partition("Traceback (most recent call last)")[2], re.M
-    )
-    if traceback:
-        return str(traceback[-1]).strip()
-    lines = [line.strip() for line in text.partition("=== Streaming Query ===")[0].splitlines()]
-    kept = [line for line in lines if line and not re.match(r"(at |\.\.\. \d+ more|Driver stacktrace)", line)]
-    return " ".join(kept[:3]) or "no reason given"
-
-
-def _cause(text: str) -> str | None:
-    """Return the line of a Spark error about a full or unwritable disk, or about too many open files."""
-    return next(
-        (line.strip().removeprefix("Caused by: ") for line in text.splitlines() if error_number(line) in _CAUSES), None
-    )

@@ -6,32 +6,28 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from penstock.clock import Clock, SystemClock, duration_ms
 from penstock.errors import ConfigError, RuntimeUnavailableError
-from penstock.log import Log
 from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.runtime.application.lag import PartitionLag, find_lag
-from penstock.plugins.runtime.application.lease import LeaseKeeper
-from penstock.plugins.runtime.application.open_files import check_open_files
-from penstock.plugins.runtime.application.preparation import Prepared, prepare, resolve
-from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.runtime.application.preparation import prepare, resolve
 from penstock.plugins.runtime.report import TaskReport
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
-from penstock.settings.settings import Settings
-from penstock.system_errors import raise_open_files_limit
 
-from .executors import LateExecutors, wait_for_executors
+from .jvm import ending_before_the_jvm, how_the_jvm_ended, says_that_the_jvm_is_gone
 from .progress import RunProgress, RunSummary
-from .query import ApplicationQuery, SparkFailure
+from .query import ApplicationQuery
 from .rates import BatchRates, Rates, RecentRates
 from .rests import rest_seconds
-from .session import check_java, check_session, local_cores, make_session
+from .running import RunningApplication
+from .session import check_java, check_session
+from .spark_conf import check_conf
+from .spark_failure import SparkFailure
 from .stop_request import StopRequest
 
 if TYPE_CHECKING:
@@ -55,6 +51,7 @@ def run(
     *,
     session: SparkSession | None = None,
     master: str | None = None,
+    conf: Mapping[str, str] | None = None,
     on_progress: Callable[[RunProgress], None] | None = None,
     clock: Clock | None = None,
     stop: threading.Event | None = None,
@@ -66,8 +63,8 @@ def run(
     "continuous": tasks read, process and commit on their own, every `commit_interval`, until the same; each ends it
     after one more commit.
     `session`: an existing SparkSession, which stays open; otherwise one is made on `master` (all cores of this host)
-    and stopped at the end. `on_progress` is called after each batch, and twice a second within one. `clock`: the wall
-    clock that tasks see.
+    and stopped at the end, with `conf`, settings of Spark's. `on_progress` is called after each batch, and twice a
+    second within one. `clock`: the wall clock that tasks see.
 
     Raises TopologyError for topics that are missing, IncompatibleStateError when the program no longer fits what it
     saved, LogError when another driver runs the application, RuntimeUnavailableError when Spark cannot start or keeps
@@ -75,12 +72,17 @@ def run(
     """
     triggers, is_continuous = spark_trigger(trigger), trigger == CONTINUOUS
     if session is None:
+        check_conf(conf or {})
         check_java()
     else:
+        if conf:
+            raise ConfigError("conf: a session that is given has its settings already; set them where it is made")
         check_session(session)
     with ExitStack() as stack:
-        running = stack.enter_context(RunningApplication.open(application, session, master))
+        waiting = stack.enter_context(ExitStack())  # the JVM's end waits for what is left below it
+        running = stack.enter_context(RunningApplication.open(application, session, master, conf))
         stopped_by = stack.enter_context(StopRequest.listening(stop))
+        waiting.enter_context(ending_before_the_jvm(running.session, stopped_by.ask))
         return _Run(running, triggers, is_continuous, on_progress, clock, stopped_by).until_done()
 
 
@@ -96,71 +98,6 @@ def spark_trigger(trigger: str) -> dict[str, Any]:
         raise ConfigError(
             f'trigger {trigger!r}: expected "available_now", "continuous" or a time between batches such as "10s"'
         ) from None
-
-
-def local_changelog(settings: Settings, master: str) -> str | None:
-    """Return a warning if the changelog is in a plain directory and tasks run on several machines, else None."""
-    name, _, location = settings.changelog.partition(":")
-    if master.startswith("local") or name != "directory" or "://" in location or settings.log.startswith("local:"):
-        return None
-    return (
-        f"changelog={settings.changelog!r} is a directory of each host by itself, and Spark runs on {master}: unless "
-        "all executors share it, "
-        'a task that moves does not find its state. Use changelog="topic:", or a location that all reach '
-        "(s3://, hdfs://, a shared mount)"
-    )
-
-
-class RunningApplication:
-    """An application with its log, lease and session open; what `run` and the stepping driver share."""
-
-    def __init__(self, prepared: Prepared, log: Log, lease: LeaseKeeper, session: SparkSession) -> None:
-        self.application = prepared.application
-        self.prepared = prepared
-        self.log = log
-        self.lease = lease
-        self.session = session
-        self._late = LateExecutors()
-
-    @classmethod
-    @contextmanager
-    def open(
-        cls, application: Application, session: SparkSession | None, master: str | None
-    ) -> Iterator[RunningApplication]:
-        """Open everything, and close it at the end. Raises what `run` does."""
-        # Workers have working directories of their own.
-        directory = str(Path(application.settings.data_dir).absolute())
-        application = application.with_settings(data_dir=directory)
-        # Before Spark starts: its processes inherit the limit.
-        raise_open_files_limit()
-        with ExitStack() as stack:
-            log = open_log(application.settings)
-            stack.callback(log.close)
-            lease = LeaseKeeper(log, application.id)
-            stack.callback(lease.release)
-            prepared = prepare(application, log)
-            check_open_files(prepared, log, local_cores(session.sparkContext.master if session is not None else master))
-            if session is None:
-                session = make_session(master)
-                stack.callback(_stop_quietly, session)
-                # Spark's own configuration files count, too, and are read only now.
-                check_session(session)
-            wait_for_executors(session.sparkContext)
-            warning = local_changelog(application.settings, session.sparkContext.master or "local")
-            if warning is not None:
-                _log.warning("application %r: %s", application.id, warning)
-            yield cls(prepared, log, lease, session)
-
-    def query(self, **options: Any) -> ApplicationQuery:
-        """Return a new query, not started."""
-        return ApplicationQuery(self.session, self.prepared, self.log, self._late, **options)
-
-    def take(self, reports: list[TaskReport]) -> None:
-        """Note the partitions that have a committed position now, and purge processed records of repartition topics."""
-        self.prepared.committed.add(each for report in reports for each in report.positions)
-        for report in reports:
-            for partition, position in report.purgeable.items():
-                self.log.purge(partition, position)
 
 
 class _Run:
@@ -208,13 +145,13 @@ class _Run:
                         break
                     self._after(failure)
                 except Exception as error:
-                    if not _says_that_the_jvm_is_gone(error):
+                    if not says_that_the_jvm_is_gone(error):
                         raise
                     if self._stop.reason is None:
+                        how = how_the_jvm_ended(self._running.session)
                         raise RuntimeUnavailableError(
-                            f"application {self._running.application.id!r}: Spark's JVM has ended "
-                            f"({type(error).__name__}: {error}); "
-                            "nothing since the tasks' last commits counts, and nothing is lost: start it again"
+                            f"application {self._running.application.id!r}: {how}. "
+                            "Nothing since the tasks' last commits counts, and nothing is lost: start it again"
                         ) from error
                     # The JVM got the signal as well, and does not wait for a batch.
                     self._summary.stopped_by = self._stop.reason
@@ -356,13 +293,16 @@ class _Run:
                 f"in between; the last time it said: {failure}"
             )
         if self._failures_in_a_row >= 2 and not query.checkpoint.is_new:
-            _log.warning("Spark ended the query (%s): starting it again with a new checkpoint", failure)
+            self._log_restart("Spark ended the query (%s): starting it again with a new checkpoint", failure)
             # The old checkpoint would show that the log has lost commits: check that first.
             prepared = self._running.prepared
             prepared.committed.check(prepared.application, prepared.assignment)
             query.checkpoint.renew()
         else:
-            _log.warning("Spark ended the query (%s): starting it again", failure)
+            self._log_restart("Spark ended the query (%s): starting it again", failure)
+
+    def _log_restart(self, message: str, failure: SparkFailure) -> None:
+        self._running.repeats.log(_log, logging.WARNING, message, message, failure)
 
     def _close_query(self) -> None:
         query, self._query = self._query, None
@@ -378,14 +318,3 @@ class _Run:
         summary.tasks = len(self._running.prepared.assignment.tasks)
         summary.lag = sum(each.lag for each in self._lag())
         return summary
-
-
-def _says_that_the_jvm_is_gone(error: Exception) -> bool:
-    return isinstance(error, (ConnectionError, EOFError)) or type(error).__module__.startswith("py4j.")
-
-
-def _stop_quietly(session: SparkSession) -> None:
-    try:
-        session.stop()
-    except Exception as error:
-        _log.debug("stopping Spark raised %s", error)

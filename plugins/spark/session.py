@@ -18,6 +18,7 @@ from penstock.errors import ConfigError, RuntimeUnavailableError
 from penstock.plugins.runtime.class_archive import archive_options
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 
+from .interpreter import check_command, chosen_command
 from .launching import JAVA_OPTIONS, class_archive, launch_home
 
 if TYPE_CHECKING:
@@ -46,15 +47,18 @@ appender.nothing.name = nothing
 def make_session(master: str | None = None, options: Mapping[str, str] | None = None) -> SparkSession:
     """Return a new SparkSession for penstock, without a web interface; the caller stops it.
 
-    `master` is Spark's (None: all cores of this host). A local one binds to loopback, and tolerates lost workers:
-    plain `local[n]` fails a query at the first. `options` are Spark's own settings, and win over ours.
-    Raises RuntimeUnavailableError when Java is missing or too old, with what to install.
+    `master` is Spark's (None: that of spark-submit, or all cores of this host). A local one binds to loopback, and
+    tolerates lost workers: plain `local[n]` fails a query at the first. `options` are Spark's own settings, and win
+    over ours; so do those of spark-submit.
+    Raises RuntimeUnavailableError when Java is missing or too old, with what to install, and when the workers'
+    interpreter (PYSPARK_PYTHON, or this process's) does not fit.
     """
     java = check_java()
-    master = _tolerant(master or "local[*]")
+    submitted = _submitted()
+    master = _tolerant(master or submitted.pop("spark.master", "local[*]"))
+    submitted.pop("spark.master", None)
+    options = {**submitted, **(options or {})}
     is_local = master.startswith("local")
-    # `spark.pyspark.python` is not enough: planning runs in Python processes that are started by this variable.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     from pyspark import SparkContext
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
@@ -63,9 +67,12 @@ def make_session(master: str | None = None, options: Mapping[str, str] | None = 
         raise ConfigError(
             "this process has a SparkContext already: pass its SparkSession (session=...), or stop it first"
         )
-    chosen = {**_session_options(is_local, java), **(options or {})}
+    python = chosen_command(options)
+    if is_local:
+        check_command(python)
+    chosen = {**_session_options(is_local, java), "spark.pyspark.python": python, **options}
     try:
-        with _launching(is_local) as directory:
+        with _launching(is_local, python) as directory:
             # Without a configuration of its own Spark explains how to change its log level, and logs each lost worker
             # at length.
             quiet = directory / "log4j2.properties"
@@ -165,15 +172,24 @@ def slots_of_executor(session: SparkSession) -> int:
 def tune(session: SparkSession, checkpoint_is_local: bool, shuffle_partitions: int) -> SparkSession:
     """Return a new session on the same SparkContext with the settings that an application's query wants."""
     tuned = session.newSession()
-    for name, value in _query_options(checkpoint_is_local).items():
+    for name, value in query_options(checkpoint_is_local).items():
         tuned.conf.set(name, value)
     tuned.conf.set("spark.sql.shuffle.partitions", str(shuffle_partitions))
     return tuned
 
 
+def _submitted() -> dict[str, str]:
+    """Return the settings that spark-submit was given, if it started this process."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    return dict(SparkConf().getAll())
+
+
 def _session_options(is_local: bool, java: str) -> dict[str, str]:
     options = {
-        "spark.pyspark.python": sys.executable,
         "spark.pyspark.driver.python": sys.executable,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -192,7 +208,8 @@ def _session_options(is_local: bool, java: str) -> dict[str, str]:
     return options
 
 
-def _query_options(checkpoint_is_local: bool) -> dict[str, str]:
+def query_options(checkpoint_is_local: bool) -> dict[str, str]:
+    """Return the settings that an application's query has in a session of its own."""
     options = {
         "spark.sql.adaptive.enabled": "false",
         # A batch has few rows: generating and compiling code for it takes longer than interpreting it.
@@ -259,17 +276,22 @@ def _keeping_ctrl_c() -> Iterator[None]:
 
 
 @contextmanager
-def _launching(is_local: bool) -> Iterator[Path]:
+def _launching(is_local: bool, python: str) -> Iterator[Path]:
     """Start the JVM in `launch_home`; the block gets a directory that is kept until this process ends."""
     temporary = TemporaryDirectory("spark")
     _kept.append(temporary)
-    directory = temporary.path
+    # `spark.pyspark.python` is not enough: planning runs in Python processes that are started by the variables.
+    variables = {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": sys.executable}
     home = launch_home() if is_local else None
-    if home is None:
-        yield directory
-        return
-    os.environ["SPARK_HOME"] = str(home)
+    if home is not None:
+        variables["SPARK_HOME"] = str(home)
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
-        yield directory
+        yield temporary.path
     finally:
-        del os.environ["SPARK_HOME"]
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import PenstockError
 from penstock.plugins.hosts.claims import Claims
 from penstock.plugins.hosts.executor_identity import describe
+from penstock.repeats import Repeats
 
 from .executors import LateExecutors, SparkExecutors
 from .preferred_executors import PreferredExecutors
@@ -32,8 +33,11 @@ class SlotPlacement:
     masters) it only notes the layout.
     """
 
-    def __init__(self, session: SparkSession, claims: Claims, slots: int, late: LateExecutors) -> None:
+    def __init__(
+        self, session: SparkSession, claims: Claims, slots: int, late: LateExecutors, repeats: Repeats
+    ) -> None:
         self._session = session
+        self._repeats = repeats
         self._claims = claims
         self._owners = SlotOwners(slots)
         self._late = late
@@ -103,7 +107,10 @@ class SlotPlacement:
     def _do(self, moves: list[Move]) -> None:
         for move in moves:
             level = logging.WARNING if move.reason == PLACED_ELSEWHERE else logging.INFO
-            _log.log(level, "slot %d leaves %s: %s", move.slot, describe(move.executor), move.reason)
+            where = describe(move.executor)
+            self._repeats.log(
+                _log, level, ("move", move.reason), "slot %d leaves %s: %s", move.slot, where, move.reason
+            )
             if move.reason != TAKEN_OVER and self._executors is not None:
                 self._delete_claim(move.slot)
 

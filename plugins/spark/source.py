@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -15,6 +16,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from penstock.plugins.hosts.log_lines import log_to_driver
 from penstock.plugins.runtime.locations import open_log
 
 from .control import ControlFile, LogFile
@@ -64,6 +66,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _planner(self) -> BatchPlanner | RenewalPlanner:
         if self._planner_or_none is None:
             plan = Plan.read(self._directory)
+            log_to_driver(Path(self._directory), plan.log_level)
             if plan.is_continuous and ControlFile(self._directory).read().step is None:
                 self._planner_or_none = RenewalPlanner(plan)
             else:

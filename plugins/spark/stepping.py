@@ -12,7 +12,7 @@ from penstock.plugins.runtime.report import TaskReport
 from penstock.settings.application import Application
 
 from .query import ApplicationQuery
-from .runner import RunningApplication
+from .running import RunningApplication
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

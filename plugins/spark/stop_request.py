@@ -48,6 +48,12 @@ class StopRequest:
         self._signal = signal.Signals(number).name
         self._signalled.set()
 
+    def ask(self, name: str) -> None:
+        """Take note of a signal that another process got; any thread may call it."""
+        if self._signal is None:
+            self._signal = name
+            self._signalled.set()
+
     @property
     def reason(self) -> str | None:
         """The signal's name, "stop" for the caller's event, or None."""

@@ -20,6 +20,7 @@ from penstock.program.serdes import DEFAULTS
 from penstock.punctuation import PunctuationType, Punctuator
 from penstock.record import Record, RecordMetadata
 from penstock.record_cache import CacheBudget, FlushListener, RecordCache, RecordContext
+from penstock.repeats import Repeats
 from penstock.store import Entries, StateStore, StoreBuilder
 from penstock.store_kinds.timers import TimerStoreSpec
 from penstock.stores.layers.commit_buffer import CommitBuffer
@@ -117,6 +118,7 @@ class MockProcessorContext:
             CommitBuffer(backend, index) if builder.traits.has_index else None,
             builder.traits.expires,
             RecordCache(builder.name, self._cache_budget),
+            Repeats(lambda: self.wall_clock),
         )
         return builder.build(CommitBuffer(backend, builder.name), context)
 

@@ -10,7 +10,6 @@ _log = logging.getLogger("penstock.stores")
 
 REASON = "expired"
 """Why the record is counted as dropped."""
-_LOG_EVERY_MS = 60_000
 
 
 class LateDrops:
@@ -19,18 +18,13 @@ class LateDrops:
     def __init__(self, store: str, context: StoreContext) -> None:
         self._store = store
         self._context = context
-        self._unlogged = 0
-        self._logged_at_ms: int | None = None
 
     def count(self, time_ms: int, kept_after_ms: int) -> None:
         """Count one entry at `time_ms`, where the store keeps what is later than `kept_after_ms`."""
         self._context.dropped(REASON)
-        self._unlogged += 1
-        now = self._context.wall_clock()
-        if self._logged_at_ms is None or now >= self._logged_at_ms + _LOG_EVERY_MS:
-            _log.warning(
-                "task %s, store %r: dropped %d entries that had expired, the last one at %d: the store keeps what is "
-                "later than %d. A longer retention keeps more",
-                self._context.task_id, self._store, self._unlogged, time_ms, kept_after_ms,
-            )  # fmt: skip
-            self._unlogged, self._logged_at_ms = 0, now
+        self._context.repeats.log(
+            _log, logging.WARNING, (REASON, self._context.application_id, self._store),
+            "task %s, store %r: dropped an entry at %d that had expired: the store keeps what is later than %d. A "
+            "longer retention keeps more",
+            self._context.task_id, self._store, time_ms, kept_after_ms,
+        )  # fmt: skip

@@ -9,7 +9,7 @@ from penstock.plugins.runtime.application.preparation import prepare
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
-from penstock.plugins.spark.runner import RunningApplication
+from penstock.plugins.spark.running import RunningApplication
 from penstock.settings.application import Application
 
 from .console import Console

@@ -11,6 +11,7 @@ from penstock.plugins.runtime.store_context import TaskStoreContext
 from penstock.program.nodes import TaskId
 from penstock.record import Headers, OutputBatch, RecordBatch, TopicPartition
 from penstock.record_cache import CacheBudget, RecordCache
+from penstock.repeats import Repeats
 from penstock.store import StateStore, StoreBuilder
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
@@ -73,6 +74,7 @@ def open_task(
             index,
             store.traits.expires,
             RecordCache(store.name, CacheBudget(0)),
+            Repeats(lambda: 0),
         )
         return store.build(CommitBuffer(backend, store.name), context)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
 from typing import Any
@@ -96,6 +97,39 @@ def test_skip_drops_counts_and_moves_on(stage: str, reopen: bool, caplog: pytest
         assert driver.store("seen").get("all") == (2 if stage == "deserialization" else 4)
         assert driver.log.committed("test", [TopicPartition("in", 0)]) == {TopicPartition("in", 0): 4}
     assert f"node {NODE[stage]!r}" in caplog.text and "offset 2" in caplog.text and ": skipped" in caplog.text
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_dropped_records_are_logged_once_a_minute_and_what_they_contain_only_at_debug(
+    stage: str, reopen: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with driver_with(stage, DeadLetter("failed"), reopen) as driver:
+        for _ in range(30):
+            send(driver, *[POISON[stage]] * 10)
+            driver.advance_wall_clock("10s")
+    lines = [each.getMessage() for each in caplog.records if each.name == "penstock.task"]
+    assert len(lines) == 6
+    where = f"application 'test', task 0_0, node {NODE[stage]!r}"
+    assert all(line.startswith(where) and ": sent to failed" in line for line in lines)
+    assert "at topic 'in' partition 0 offset 0: " in lines[0]
+    assert sum(int(line.rpartition("the last of ")[2].split()[0]) for line in lines[1:]) == 299
+    assert not any("as asked" in line or "xff" in line or "int 7" in line for line in lines)
+    if stage == "processing":
+        assert ": ValueError (test_handlers.py, line " in lines[0] and ", in process)" in lines[0]
+    with driver_with(stage, skip) as driver, caplog.at_level(logging.DEBUG, "penstock.task"):
+        caplog.clear()
+        send(driver, POISON[stage])
+    shown = [each.getMessage() for each in caplog.records if each.levelno == logging.DEBUG]
+    assert [text.endswith(f"; key b'k', value {POISON[stage]!r}") for text in shown] == [True]
+
+
+def test_attempts_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    with driver_with("processing", Retry(attempts=50, then=skip)) as driver:
+        send(driver, b"raise")
+    lines = [each.getMessage() for each in caplog.records if each.name == "penstock.worker"]
+    assert len(lines) == 2
+    assert lines[0].endswith("attempt 1 failed; again in 1000 ms")
+    assert lines[1].endswith("attempt 50 failed; again in 1000 ms (the last of 49 in 0 s)")
 
 
 def test_a_skipped_record_goes_on_in_the_other_children() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,15 @@ import pytest
 
 from penstock import ProcessingError, Processor, Record, TopicPartition
 from penstock.errors import PenstockError
-from penstock.plugins.hosts.log_lines import HostLogHandler, HostLogReader, forward
+from penstock.plugins.hosts.log_lines import HostLogHandler, HostLogReader, forward, log_to_driver
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure, TaskResult
 from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.runtime.report import TaskReport
+
+LINE = {
+    "logger": "user.module", "level": logging.WARNING, "message": "late", "created": 0.0, "task": "", "node": "",
+    "trace": "",
+}  # fmt: skip
 
 
 class Talks(Processor):
@@ -67,9 +73,55 @@ def test_elsewhere_lines_wait_for_the_report(tmp_path: Path, caplog: pytest.LogC
     assert handler.take() == []
     for line in message.lines:
         forward(line)
-    assert caplog.messages[0].startswith("task 2_0: caught\nTraceback")
-    assert caplog.messages[0].rstrip().endswith("ValueError: deep down")
+    assert caplog.messages[0] == "task 2_0: caught"
+    assert (caplog.records[0].exc_text or "").startswith("Traceback")
+    assert (caplog.records[0].exc_text or "").endswith("ValueError: deep down")
+    assert caplog.text.count("ValueError: deep down") == 1
     assert caplog.messages[1] == "task 2_0: later"
+
+
+def test_the_file_is_bounded_and_no_line_is_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    reader = HostLogReader(tmp_path, most_bytes=20_000)
+    handler = HostLogHandler(tmp_path)
+    logger = logger_with(handler)
+    largest = 0
+    late = (tmp_path / "host-log").open("ab", buffering=0)  # a host that is about to write
+    for number in range(2_000):
+        logger.warning("line %d", number)
+        if number % 7 == 0:
+            reader.forward()
+        largest = max(largest, sum(path.stat().st_size for path in tmp_path.iterdir()))
+        if number == 200:
+            assert (tmp_path / "host-log.before").exists()
+            assert late.write(json.dumps(LINE).encode() + b"\n")
+            late.close()
+    reader.close()
+    assert largest < 45_000
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["host-log", "host-log.before"]
+    assert [each for each in caplog.messages if each != "late"] == [f"line {number}" for number in range(2_000)]
+    assert caplog.messages.count("late") == 1
+
+
+def test_a_process_sends_its_lines_to_the_driver_that_it_works_for_now(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    level = logging.getLogger().level
+    readers = []
+    try:
+        for name in ("one", "other"):
+            (tmp_path / name).mkdir()
+            readers.append(HostLogReader(tmp_path / name))
+            handler = log_to_driver(tmp_path / name, logging.INFO)
+            logging.getLogger("tests.hosts.here").info("for %s", name)
+        assert logging.getLogger().handlers.count(handler) == 1
+    finally:
+        logging.getLogger().removeHandler(handler)
+        logging.getLogger().setLevel(level)
+    for name in ("one", "other"):
+        text = (tmp_path / name / "host-log").read_text()
+        assert [json.loads(line)["message"] for line in text.splitlines()] == [f"for {name}"]
+    for reader in readers:
+        reader.close()
 
 
 def test_a_flood_is_cut_off(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.runtime.application.preparation import prepare
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
-from penstock.plugins.spark.runner import RunningApplication
+from penstock.plugins.spark.running import RunningApplication
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import OutputBatch, TopicPartition
 

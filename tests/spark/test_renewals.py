@@ -17,6 +17,7 @@ from penstock.plugins.spark.beats import MISSING_SECONDS, STUCK_SECONDS, Beats
 from penstock.plugins.spark.control import Control, ControlFile
 from penstock.plugins.spark.planner import Offset, Plan
 from penstock.plugins.spark.renewals import RENEWAL_SECONDS, RenewalPlanner
+from penstock.repeats import Repeats
 
 
 class Stage:
@@ -98,7 +99,7 @@ class Watch:
     def __init__(self) -> None:
         self.now = 0.0
         self.log = MemoryLog()
-        self.beats = Beats(self.log, "app", Layout("run", 2), lambda: self.now)
+        self.beats = Beats(self.log, "app", Layout("run", 2), Repeats(lambda: 0), lambda: self.now)
         self.beats.start()
 
     def send(self, slot: int, stuck: float = 0.0, run: str = "run") -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.plugins.serdes.msgpack import MsgpackSerde
 from penstock.record_cache import RecordCache
+from penstock.repeats import Repeats
 from penstock.serde import BytesSerde, FloatSerde, IntSerde, Serde, StrSerde
 from penstock.store import IndexStore
 
@@ -32,6 +33,7 @@ class TestContext:
         self.fixed_options: Mapping[str, int] = {}
         self.given_index: IndexStore | None = None
         self.expires = False
+        self.repeats = Repeats(self.wall_clock)
 
     def serde(self, given: str | Serde[Any] | None, store: str) -> Serde[Any]:
         return given if isinstance(given, Serde) else SERDES[given]()

@@ -414,7 +414,8 @@ def test_what_is_late_is_counted_and_logged_once_a_minute(caplog: pytest.LogCapt
     context.wall = 60_000
     store.put("a", 1, 0)
     assert len(caplog.records) == 2
-    assert "store 'views': dropped 1000 entries" in caplog.text
+    assert "store 'views': dropped an entry at 0 that had expired" in caplog.text
+    assert caplog.messages[1].endswith("(the last of 1000 in 60 s)")
 
 
 @pytest.mark.parametrize("flushes", [False, True])

@@ -79,7 +79,7 @@ class StreamTask:
         self._task: Task | None = None
         self._commit: StreamCommit | None = None
         self._pending: Mapping[str, Any] = {}
-        self._retries = Retries(task_id, resources)
+        self._retries = Retries(application.id, resources)
 
     def run(self, chunks: Mapping[str, Sequence[bytes]], clock_ms: int, known: StreamCommit | None) -> Outcome:
         """Process a batch: packed rows by topic, after `known`, the commit in Spark's checkpoint (None: a new task).
@@ -190,7 +190,9 @@ class StreamTask:
             layouts = Layouts(before).followed_by(layouts.now)
         changelog = open_changelog(self._settings, self._application.id, self._directory_name) if builders else None
         directory = self._resources.task_directory(self._application, self._directory_name)
-        state = self._state = TaskState(self._application, self.id, directory, changelog, layouts)
+        state = self._state = TaskState(
+            self._application, self.id, directory, changelog, layouts, repeats=self._resources.repeats
+        )
         if known is None:
             known = StreamCommit("", state.new_version(None))
             state.append_delta({}, known.version)
@@ -211,6 +213,7 @@ class StreamTask:
             wall_clock_ms=clock_ms,
             attempt=self._retries.attempt,
             takes_whole_batches=True,
+            repeats=self._resources.repeats,
         )
         state.connect(task)
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from penstock.names import index_name
 from penstock.plugins.runtime.store_context import TaskStoreContext
 from penstock.record_cache import CacheBudget, RecordCache
+from penstock.repeats import Repeats
 from penstock.store import StoreBackend, StoreBackendFactory
 from penstock.store_kinds.key_value import key_value_store
 from penstock.store_kinds.list_store import list_store
@@ -178,6 +179,7 @@ class _Kept:
         context = TaskStoreContext(
             "contract", "0_0", "msgpack", traits.fixed_options, lambda: self.now, lambda: self.now,
             lambda reason, count: None, self._buffers[1], traits.expires, RecordCache(self._spec.name, CacheBudget(0)),
+            Repeats(lambda: self.now),
         )  # fmt: skip
         self._store: Any = self._spec.build(self._buffers[0], context)
 

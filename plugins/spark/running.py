@@ -1,0 +1,111 @@
+"""RunningApplication: an application with its log, lease and Spark session open."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.clock import SystemClock
+from penstock.log import Log
+from penstock.plugins.runtime.application.lease import LeaseKeeper
+from penstock.plugins.runtime.application.open_files import check_open_files
+from penstock.plugins.runtime.application.preparation import Prepared, prepare
+from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.runtime.report import TaskReport
+from penstock.repeats import Repeats
+from penstock.settings.application import Application
+from penstock.settings.settings import Settings
+from penstock.system_errors import raise_open_files_limit
+
+from .executors import LateExecutors, wait_for_executors
+from .interpreter import log_interpreter
+from .query import ApplicationQuery
+from .session import check_session, is_cluster, local_cores, make_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log = logging.getLogger("penstock.spark")
+
+
+class RunningApplication:
+    """An application with its log, lease and session open; what `run` and the stepping driver share."""
+
+    def __init__(self, prepared: Prepared, log: Log, lease: LeaseKeeper, session: SparkSession) -> None:
+        self.application = prepared.application
+        self.prepared = prepared
+        self.log = log
+        self.lease = lease
+        self.session = session
+        self.repeats = Repeats(SystemClock().now_ms)
+        self._late = LateExecutors()
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls,
+        application: Application,
+        session: SparkSession | None,
+        master: str | None,
+        conf: Mapping[str, str] | None = None,
+    ) -> Iterator[RunningApplication]:
+        """Open everything, and close it at the end. Raises what `run` does."""
+        # Workers have working directories of their own.
+        directory = str(Path(application.settings.data_dir).absolute())
+        application = application.with_settings(data_dir=directory)
+        # Before Spark starts: its processes inherit the limit.
+        raise_open_files_limit()
+        with ExitStack() as stack:
+            log = open_log(application.settings)
+            stack.callback(log.close)
+            lease = LeaseKeeper(log, application.id)
+            stack.callback(lease.release)
+            prepared = prepare(application, log)
+            check_open_files(prepared, log, local_cores(session.sparkContext.master if session is not None else master))
+            if session is None:
+                session = make_session(master, conf)
+                stack.callback(_stop_quietly, session)
+                # Spark's own configuration files count, too, and are read only now.
+                check_session(session)
+            wait_for_executors(session.sparkContext)
+            log_interpreter(session, is_cluster(session.sparkContext.master))
+            warning = local_changelog(application.settings, session.sparkContext.master or "local")
+            if warning is not None:
+                _log.warning("application %r: %s", application.id, warning)
+            running = cls(prepared, log, lease, session)
+            stack.callback(running.repeats.write_rest)
+            yield running
+
+    def query(self, **options: Any) -> ApplicationQuery:
+        """Return a new query, not started."""
+        return ApplicationQuery(self.session, self.prepared, self.log, self._late, self.repeats, **options)
+
+    def take(self, reports: list[TaskReport]) -> None:
+        """Note the partitions that have a committed position now, and purge processed records of repartition topics."""
+        self.prepared.committed.add(each for report in reports for each in report.positions)
+        for report in reports:
+            for partition, position in report.purgeable.items():
+                self.log.purge(partition, position)
+
+
+def local_changelog(settings: Settings, master: str) -> str | None:
+    """Return a warning if the changelog is in a plain directory and tasks run on several machines, else None."""
+    name, _, location = settings.changelog.partition(":")
+    if master.startswith("local") or name != "directory" or "://" in location or settings.log.startswith("local:"):
+        return None
+    return (
+        f"changelog={settings.changelog!r} is a directory of each host by itself, and Spark runs on {master}: unless "
+        "all executors share it, "
+        'a task that moves does not find its state. Use changelog="topic:", or a location that all reach '
+        "(s3://, hdfs://, a shared mount)"
+    )
+
+
+def _stop_quietly(session: SparkSession) -> None:
+    try:
+        session.stop()
+    except Exception as error:
+        _log.debug("stopping Spark raised %s", error)
