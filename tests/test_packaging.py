@@ -38,13 +38,25 @@ LIBRARIES = {
     "orjson": {"plugins/serdes", "plugins/cli"},
     "pandas": {"plugins/dsl", "plugins/spark", "plugins/testing"},
     "pluggy": {"core"},
+    "prometheus_client": {"plugins/metrics"},
     "pyarrow": {"plugins/spark", "plugins/changelogs", "plugins/runtime"},
     "pyspark": {"plugins/spark"},
     "pytest": {"plugins/testing"},
     "rich": {"plugins/cli"},
 }
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-HEAVY = {"confluent_kafka", "hypothesis", "lmdb", "msgpack", "numpy", "orjson", "pandas", "pyarrow", "pyspark"}
+HEAVY = {
+    "confluent_kafka",
+    "hypothesis",
+    "lmdb",
+    "msgpack",
+    "numpy",
+    "orjson",
+    "pandas",
+    "prometheus_client",
+    "pyarrow",
+    "pyspark",
+}
 
 
 def layer(source: Path) -> str:

@@ -45,6 +45,12 @@ AVAILABLE_NOW, CONTINUOUS = "available_now", "continuous"
     metavar="URL",
     help="Spark's master, e.g. local[4] or spark://host:7077. [default: all cores of this host]",
 )
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve counts to Prometheus on this port. [default: the setting metrics_port, which is off]",
+)
 @application_options
 @click.option(
     "--log-level",
@@ -63,6 +69,7 @@ def run(
     target: str,
     trigger: str,
     master: str | None,
+    metrics_port: int | None,
     log_level: str,
     quiet: bool,
     as_json: bool,
@@ -78,6 +85,8 @@ def run(
     if trigger not in (AVAILABLE_NOW, CONTINUOUS):
         _check_interval(trigger)
 
+    if metrics_port is not None:
+        where["given"] = [*where["given"], f"metrics_port={metrics_port}"]
     application = find_application(target, **where)
 
     from penstock.plugins.spark import run as run_on_spark

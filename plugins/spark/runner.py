@@ -15,6 +15,7 @@ from penstock.clock import Clock, SystemClock, duration_ms
 from penstock.errors import ConfigError, RuntimeUnavailableError
 from penstock.log import Log
 from penstock.plugins.hosts.status import HostStatus
+from penstock.plugins.metrics import metrics_endpoint
 from penstock.plugins.runtime.application.lag import PartitionLag, find_lag
 from penstock.plugins.runtime.application.lease import LeaseKeeper
 from penstock.plugins.runtime.application.open_files import check_open_files
@@ -23,7 +24,6 @@ from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.report import TaskReport
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
-from penstock.settings.settings import Settings
 from penstock.system_errors import raise_open_files_limit
 
 from .executors import LateExecutors, wait_for_executors
@@ -31,7 +31,9 @@ from .progress import RunProgress, RunSummary
 from .query import ApplicationQuery, SparkFailure
 from .rates import BatchRates, Rates, RecentRates
 from .rests import rest_seconds
-from .session import check_java, check_session, local_cores, make_session
+from .session import check_java, check_session, local_changelog, local_cores, make_session
+from .statistics import RunStatistics
+from .status_writer import StatusWriter
 from .stop_request import StopRequest
 
 if TYPE_CHECKING:
@@ -79,9 +81,12 @@ def run(
     else:
         check_session(session)
     with ExitStack() as stack:
+        statistics = RunStatistics(application.id, trigger)
+        stack.enter_context(metrics_endpoint(application.settings, statistics.status, lambda: statistics.lag))
         running = stack.enter_context(RunningApplication.open(application, session, master))
+        stack.enter_context(StatusWriter(running.log, statistics))
         stopped_by = stack.enter_context(StopRequest.listening(stop))
-        return _Run(running, triggers, is_continuous, on_progress, clock, stopped_by).until_done()
+        return _Run(running, triggers, is_continuous, on_progress, clock, stopped_by, statistics).until_done()
 
 
 def spark_trigger(trigger: str) -> dict[str, Any]:
@@ -96,19 +101,6 @@ def spark_trigger(trigger: str) -> dict[str, Any]:
         raise ConfigError(
             f'trigger {trigger!r}: expected "available_now", "continuous" or a time between batches such as "10s"'
         ) from None
-
-
-def local_changelog(settings: Settings, master: str) -> str | None:
-    """Return a warning if the changelog is in a plain directory and tasks run on several machines, else None."""
-    name, _, location = settings.changelog.partition(":")
-    if master.startswith("local") or name != "directory" or "://" in location or settings.log.startswith("local:"):
-        return None
-    return (
-        f"changelog={settings.changelog!r} is a directory of each host by itself, and Spark runs on {master}: unless "
-        "all executors share it, "
-        'a task that moves does not find its state. Use changelog="topic:", or a location that all reach '
-        "(s3://, hdfs://, a shared mount)"
-    )
 
 
 class RunningApplication:
@@ -174,6 +166,7 @@ class _Run:
         on_progress: Callable[[RunProgress], None] | None,
         clock: Clock | None,
         stop: StopRequest,
+        statistics: RunStatistics,
     ) -> None:
         self._running = running
         self._trigger = trigger
@@ -183,7 +176,7 @@ class _Run:
         self._stop = stop
         self._query: ApplicationQuery | None = None
         self._began = time.monotonic()
-        self._summary = RunSummary(running.application.id)
+        self._statistics, self._summary = statistics, statistics.summary
         self._rates: Rates = RecentRates(time.monotonic) if is_continuous else BatchRates()
         self._reports: list[TaskReport] = []
         """Reports since the last progress."""
@@ -273,8 +266,9 @@ class _Run:
                 self._worked_at = time.monotonic()
             self._summary.batches += not is_heartbeat
             self._summary.hosts = batch.hosts
-            for report in batch.reports:
-                self._summary.add(report)
+            self._summary.moves = self._all_moves()
+            if self._query is not None:
+                self._statistics.take(batch, self._query.slots)
             self._rates.add(batch.reports, batch.seconds)
             self._running.take(batch.reports)
             self._reports += batch.reports
@@ -285,20 +279,22 @@ class _Run:
         reports, self._reports = tuple(self._reports), []
         began = time.monotonic()
         self._next_lag = began + _LAG_SECONDS
-        if self._on_progress is None:
+        if self._on_progress is None and not self._running.application.settings.metrics_port:
             return
-        lag = self._lag()
+        self._statistics.lag = lag = self._lag()
         now = time.monotonic()
         quiet = min(_LONGEST_LAG_SECONDS, self._quiet_seconds() / 10)
         self._next_lag = now + max(_LAG_SECONDS, quiet, _COST_SHARE * (now - began))
         positions = {TopicPartition(each.topic, each.partition): each.next_offset for each in lag}
         ends = {TopicPartition(each.topic, each.partition): each.end for each in lag}
+        if self._on_progress is None:
+            return
         summary, rate = self._summary, self._rates.now()
         self._on_progress(
             RunProgress(
                 summary.batches, summary.records_in, summary.records_out, summary.dropped,
                 rate.records_in, sum(each.lag for each in lag), positions, ends, reports, seconds,
-                hosts, self._all_moves(), rate.records_out, sum(host.open_tasks for host in summary.hosts),
+                hosts, dict(summary.moves), rate.records_out, sum(host.open_tasks for host in summary.hosts),
             )
         )  # fmt: skip
 
@@ -349,6 +345,7 @@ class _Run:
             )
         self._failures_in_a_row += 1
         self._summary.workers_lost += 1
+        self._statistics.note(f"Spark ended the query: {failure}")
         if self._failures_in_a_row > _MOST_RESTARTS:
             raise RuntimeUnavailableError(
                 f"application {self._running.application.id!r}: Spark ended the query {self._failures_in_a_row} "
@@ -369,7 +366,7 @@ class _Run:
         if query is not None:
             self._moves += query.placement.moves
             query.close()
-            self._summary.workers_lost += query.slots.lost
+            self._summary.workers_lost += query.slots.take_lost()
 
     def _finish(self) -> RunSummary:
         summary = self._summary

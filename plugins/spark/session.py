@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import ConfigError, RuntimeUnavailableError
 from penstock.plugins.runtime.class_archive import archive_options
 from penstock.plugins.runtime.temporary import TemporaryDirectory
+from penstock.settings.settings import Settings
 
 from .launching import JAVA_OPTIONS, class_archive, launch_home
 
@@ -152,6 +153,19 @@ def local_cores(master: str | None) -> int | None:
     if found is None:
         return None
     return (os.cpu_count() or 1) if found[1] == "*" else int(found[1] or 1)
+
+
+def local_changelog(settings: Settings, master: str) -> str | None:
+    """Return a warning if the changelog is in a plain directory and tasks run on several machines, else None."""
+    name, _, location = settings.changelog.partition(":")
+    if master.startswith("local") or name != "directory" or "://" in location or settings.log.startswith("local:"):
+        return None
+    return (
+        f"changelog={settings.changelog!r} is a directory of each host by itself, and Spark runs on {master}: unless "
+        "all executors share it, "
+        'a task that moves does not find its state. Use changelog="topic:", or a location that all reach '
+        "(s3://, hdfs://, a shared mount)"
+    )
 
 
 def slots_of_executor(session: SparkSession) -> int:

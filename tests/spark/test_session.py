@@ -11,8 +11,8 @@ import pytest
 from penstock import ConfigError, RuntimeUnavailableError, Settings
 from penstock.plugins.spark import run
 from penstock.plugins.spark.query import explain
-from penstock.plugins.spark.runner import local_changelog, spark_trigger
-from penstock.plugins.spark.session import check_allocation, check_java, is_cluster
+from penstock.plugins.spark.runner import spark_trigger
+from penstock.plugins.spark.session import check_allocation, check_java, is_cluster, local_changelog
 
 from . import apps
 from .surroundings import Surroundings
