@@ -106,4 +106,4 @@ def test_an_application_that_never_ran_and_a_wrong_log_are_said(words: Console) 
     said = words("status", TARGET, code=1).stderr
     assert "application 'counting' has no status in the log local:log" in said and "penstock run" in said
     assert "--interval" in words("status", TARGET, "--interval", "often", code=2).stderr
-    assert "unknown" in words("status", TARGET, "--log", "nothing:here", code=2).stderr.lower()
+    assert "no log named 'nothing'" in words("status", TARGET, "--log", "nothing:here", code=2).stderr

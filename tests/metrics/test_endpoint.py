@@ -40,11 +40,11 @@ def free_port() -> int:
 
 
 def scraped(port: int) -> dict[tuple[str, ...], float]:
-    """Return each sample by its name and the values of its labels, `application` first."""
+    """Return each sample by its name and the values of its labels, in the order of their names."""
     with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
         text = response.read().decode()
     return {
-        (sample.name, *sample.labels.values()): sample.value
+        (sample.name, *(sample.labels[name] for name in sorted(sample.labels))): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
@@ -80,7 +80,7 @@ def test_the_counts_of_a_run(free_port: int) -> None:
         ("penstock_node_records_out_total", "shop", "count"): 40,
         ("penstock_node_records_dropped_total", "shop", "count", "late"): 3,
         ("penstock_node_records_dropped_total", "shop", "count", "null_key"): 2,
-        ("penstock_lag_offsets", "shop", "orders", "0", "0_0"): 7,
+        ("penstock_lag_offsets", "shop", "0", "0_0", "orders"): 7,
     }
     assert found["penstock_host_resident_memory_bytes", "shop", "0"] == 2**20
     with pytest.raises(URLError):

@@ -28,7 +28,7 @@ class Run:
 
     def take(self, *reports: TaskReport, token: str = "a", losses: tuple[str, ...] = ()) -> None:
         """A second later, the hosts report."""
-        self.clock.advance(1_000)
+        self.clock.advance("1s")
         taken = []
         for slot, tasks in TASKS.items():
             mine = [TaskResult(each.task_id, each) for each in reports if each.task_id in tasks]
@@ -56,7 +56,7 @@ def test_where_tasks_run_and_what_they_did() -> None:
     assert (third.task, third.is_open, third.last_commit_ms) == ("0_2", False, None)
     assert (status.records_in, status.commits, status.restored, status.ended_ms) == (65, 3, 7, None)
     assert [(host.slot, host.process, host.rss_bytes) for host in status.hosts] == [(0, 70, 2**20), (1, 71, 2**20)]
-    run.clock.advance(61_000)
+    run.clock.advance("61s")
     assert run.statistics.status().records_per_second == 0
 
 
