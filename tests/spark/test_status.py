@@ -10,12 +10,13 @@ from urllib.request import urlopen
 
 import pytest
 
-from penstock import ProcessingError
-from penstock.plugins.runtime.application.status_topic import StatusTopic
+from penstock import ProcessingError, TopicPartition
+from penstock.plugins.runtime.application.status_topic import StatusTopic, status_topic
 from penstock.plugins.spark import run
 from penstock.plugins.spark.statistics import RunStatistics
 from penstock.plugins.spark.status_writer import StatusWriter
 
+from ..waiting import wait_until
 from . import apps
 from .surroundings import Surroundings
 from .test_hosts import running
@@ -70,11 +71,13 @@ def test_a_driver_that_was_frozen_leaves_its_successors_status(
     surroundings: Surroundings, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = StatusTopic(surroundings.log, "app")
-    with caplog.at_level(logging.DEBUG), StatusWriter(surroundings.log, RunStatistics("app", "0s"), 0.01):
-        while topic.read() is None:
-            pass
+    partition = TopicPartition(status_topic("app"), 0)
+    with caplog.at_level(logging.DEBUG), StatusWriter(surroundings.log, RunStatistics("app", "0s"), 3_600):
+        wait_until(lambda: topic.read() is not None, "the first driver's status")
         with StatusWriter(surroundings.log, RunStatistics("app", "continuous")):
             pass
+        written = surroundings.log.end_offsets([partition])
+    assert surroundings.log.end_offsets([partition]) == written
     status = topic.read()
     assert status is not None and (status.number, status.trigger, status.ended_by) == (2, "continuous", "done")
     assert not caplog.records
