@@ -107,6 +107,10 @@ class Settings:
     """How many brokers keep each internal topic (-1: what the broker's default is)."""
     offset_out_of_range: str = "fail"
     """What to do when a committed position is no longer in the log: `fail`, or go on from `earliest` or `latest`."""
+    metrics_port: int | None = None
+    """The port on which the driver of a run serves its counts to Prometheus; None or 0: it does not."""
+    metrics_host: str = "127.0.0.1"
+    """The address that `metrics_port` is opened on; `0.0.0.0` for all of the host's."""
     clients: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the log's clients by their own names, each for all or with the prefix `consumer.`, `producer.` or
     `admin.`."""
@@ -154,6 +158,11 @@ class Settings:
                 "setting 'replication_factor': expected a number of brokers, or -1 for the broker's default, found "
                 f"{factor!r}"
             )
+        port = self.metrics_port
+        if port is not None and (not isinstance(port, int) or isinstance(port, bool) or not 0 <= port < 1 << 16):
+            raise ConfigError(f"setting 'metrics_port': expected a port, or 0 or None for none, found {port!r}")
+        if not isinstance(self.metrics_host, str) or not self.metrics_host:
+            raise ConfigError(f"setting 'metrics_host': expected a host's name or address, found {self.metrics_host!r}")
         explicit = self.explicit_internal_names
         if not isinstance(explicit, bool):
             raise ConfigError(f"setting 'explicit_internal_names': expected True or False, found {explicit!r}")

@@ -48,6 +48,12 @@ AVAILABLE_NOW, CONTINUOUS = "available_now", "continuous"
     help="Spark's master, e.g. local[4] or spark://host:7077. [default: all cores of this host]",
 )
 @click.option("--conf", "given_conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark. Repeatable.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve counts to Prometheus on this port. [default: the setting metrics_port, which is off]",
+)
 @application_options
 @click.option(
     "--log-level",
@@ -76,6 +82,7 @@ def run(
     trigger: str,
     master: str | None,
     given_conf: tuple[str, ...],
+    metrics_port: int | None,
     log_level: str,
     log_format: str,
     quiet: bool,
@@ -92,6 +99,8 @@ def run(
     if trigger not in (AVAILABLE_NOW, CONTINUOUS):
         _check_interval(trigger)
 
+    if metrics_port is not None:
+        where["given"] = [*where["given"], f"metrics_port={metrics_port}"]
     application = find_application(target, **where)
 
     from penstock.plugins.spark import run as run_on_spark

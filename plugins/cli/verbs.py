@@ -11,6 +11,7 @@ VERBS: Components = {
         "describe",
         "config",
         "lag",
+        "status",
         "reset",
         "changelog",
         "stores",

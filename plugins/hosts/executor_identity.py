@@ -49,6 +49,15 @@ def executor_id(identity: str) -> str:
     return identity.rpartition("@")[0]
 
 
+def host_name(identity: str) -> str:
+    """Return the host from `ExecutorIdentity.text`; "" for an unknown one.
+
+    >>> host_name("7@node-1/4711/812345/9f0c")
+    'node-1'
+    """
+    return identity.rpartition("@")[2].partition("/")[0]
+
+
 def describe(identity: str) -> str:
     """Return `ExecutorIdentity.text` for a person.
 

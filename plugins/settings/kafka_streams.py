@@ -144,7 +144,7 @@ KAFKA_STREAMS: Mapping[str, tuple[str, Convert]] = {
 
 _NO_GROUP = "tasks are placed by Spark, not by a consumer group; leave it out"
 _NO_DSL_SERDE = "give the source, sink or store its serde"
-_NO_METRICS = "`penstock run` reports counts; leave it out"
+_NO_METRICS = "set `metrics_port` for Prometheus, or see `penstock status`; leave it out"
 _LMDB = "stores are kept in LMDB; leave it out"
 
 WITHOUT_COUNTERPART: Mapping[str, tuple[str, tuple[str, ...]]] = {

@@ -23,13 +23,13 @@ from penstock.plugins.hosts.life import LEASE_SECONDS
 from penstock.plugins.hosts.log_lines import HostLogReader, forward
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
 from penstock.plugins.hosts.slot_engine import SlotCargo
-from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.runtime.application.preparation import Prepared
 from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.repeats import Repeats
 
 from . import renewals
+from .batch import Batch
 from .beats import Beats
 from .checkpoint import Checkpoint, delete_with_spark
 from .control import Control, ControlFile, LogFile
@@ -56,21 +56,6 @@ _TAKEN_OVER = (FencedError.__name__, StaleStoreError.__name__)
 """Errors of an attempt whose task another attempt has taken over, in the log or in the local store."""
 
 _log = logging.getLogger("penstock.spark")
-
-
-class Batch:
-    """What a batch did: its number, how long it took, the reports of the tasks that it ran, and its hosts.
-
-    In continuous mode what the hosts did since their last heartbeats is one without a number, too.
-    """
-
-    def __init__(
-        self, number: int | None, seconds: float, reports: list[TaskReport], hosts: tuple[HostStatus, ...]
-    ) -> None:
-        self.number = number
-        self.seconds = seconds
-        self.reports = reports
-        self.hosts = hosts
 
 
 class ApplicationQuery:
@@ -310,15 +295,16 @@ class ApplicationQuery:
     ) -> Batch:
         """Return what hosts did; add their failures to `failures`."""
         reports: list[TaskReport] = []
+        losses = [loss for message in messages for loss in message.losses]
         for message in messages:
             for line in message.lines:
                 forward(line)
-            for loss in message.losses:
-                self._repeats.log(_log, logging.WARNING, "host lost", "%s; another one was started", loss)
             slot_reports, slot_failures = self.slots.take(message, is_heartbeat=number is None)
             reports += slot_reports
             failures += slot_failures
-        return Batch(number, seconds, reports, tuple(self.slots.hosts.values()))
+        for loss in losses:
+            self._repeats.log(_log, logging.WARNING, "host lost", "%s; another one was started", loss)
+        return Batch(number, seconds, reports, tuple(self.slots.hosts.values()), losses)
 
     def _collect_beats(self, beats: Beats) -> tuple[list[Batch], PenstockError | None]:
         """Take the hosts' heartbeats; ask for a batch where one is missing, or a task was taken over."""

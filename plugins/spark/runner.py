@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.clock import Clock, SystemClock, duration_ms
 from penstock.errors import ConfigError, RuntimeUnavailableError
 from penstock.plugins.hosts.status import HostStatus
+from penstock.plugins.metrics import metrics_endpoint
 from penstock.plugins.runtime.application.lag import PartitionLag, find_lag
 from penstock.plugins.runtime.application.preparation import prepare, resolve
 from penstock.plugins.runtime.report import TaskReport
@@ -28,6 +29,8 @@ from .running import RunningApplication
 from .session import check_java, check_session
 from .spark_conf import check_conf
 from .spark_failure import SparkFailure
+from .statistics import RunStatistics
+from .status_writer import StatusWriter
 from .stop_request import StopRequest
 
 if TYPE_CHECKING:
@@ -79,11 +82,14 @@ def run(
             raise ConfigError("conf: a session that is given has its settings already; set them where it is made")
         check_session(session)
     with ExitStack() as stack:
+        statistics = RunStatistics(application.id, trigger)
+        stack.enter_context(metrics_endpoint(application.settings, statistics.status, lambda: statistics.lag))
         waiting = stack.enter_context(ExitStack())  # the JVM's end waits for what is left below it
         running = stack.enter_context(RunningApplication.open(application, session, master, conf))
+        stack.enter_context(StatusWriter(running.log, statistics))
         stopped_by = stack.enter_context(StopRequest.listening(stop))
         waiting.enter_context(ending_before_the_jvm(running.session, stopped_by.ask))
-        return _Run(running, triggers, is_continuous, on_progress, clock, stopped_by).until_done()
+        return _Run(running, triggers, is_continuous, on_progress, clock, stopped_by, statistics).until_done()
 
 
 def spark_trigger(trigger: str) -> dict[str, Any]:
@@ -111,6 +117,7 @@ class _Run:
         on_progress: Callable[[RunProgress], None] | None,
         clock: Clock | None,
         stop: StopRequest,
+        statistics: RunStatistics,
     ) -> None:
         self._running = running
         self._trigger = trigger
@@ -120,7 +127,7 @@ class _Run:
         self._stop = stop
         self._query: ApplicationQuery | None = None
         self._began = time.monotonic()
-        self._summary = RunSummary(running.application.id)
+        self._statistics, self._summary = statistics, statistics.summary
         self._rates: Rates = RecentRates(time.monotonic) if is_continuous else BatchRates()
         self._reports: list[TaskReport] = []
         """Reports since the last progress."""
@@ -210,8 +217,9 @@ class _Run:
                 self._worked_at = time.monotonic()
             self._summary.batches += not is_heartbeat
             self._summary.hosts = batch.hosts
-            for report in batch.reports:
-                self._summary.add(report)
+            self._summary.moves = self._all_moves()
+            if self._query is not None:
+                self._statistics.take(batch, self._query.slots)
             self._rates.add(batch.reports, batch.seconds)
             self._running.take(batch.reports)
             self._reports += batch.reports
@@ -222,20 +230,22 @@ class _Run:
         reports, self._reports = tuple(self._reports), []
         began = time.monotonic()
         self._next_lag = began + _LAG_SECONDS
-        if self._on_progress is None:
+        if self._on_progress is None and not self._running.application.settings.metrics_port:
             return
-        lag = self._lag()
+        self._statistics.lag = lag = self._lag()
         now = time.monotonic()
         quiet = min(_LONGEST_LAG_SECONDS, self._quiet_seconds() / 10)
         self._next_lag = now + max(_LAG_SECONDS, quiet, _COST_SHARE * (now - began))
         positions = {TopicPartition(each.topic, each.partition): each.next_offset for each in lag}
         ends = {TopicPartition(each.topic, each.partition): each.end for each in lag}
+        if self._on_progress is None:
+            return
         summary, rate = self._summary, self._rates.now()
         self._on_progress(
             RunProgress(
                 summary.batches, summary.records_in, summary.records_out, summary.dropped,
                 rate.records_in, sum(each.lag for each in lag), positions, ends, reports, seconds,
-                hosts, self._all_moves(), rate.records_out, sum(host.open_tasks for host in summary.hosts),
+                hosts, dict(summary.moves), rate.records_out, sum(host.open_tasks for host in summary.hosts),
             )
         )  # fmt: skip
 
@@ -286,6 +296,7 @@ class _Run:
             )
         self._failures_in_a_row += 1
         self._summary.workers_lost += 1
+        self._statistics.note(f"Spark ended the query: {failure}")
         if self._failures_in_a_row > _MOST_RESTARTS:
             raise RuntimeUnavailableError(
                 f"application {self._running.application.id!r}: Spark ended the query {self._failures_in_a_row} "
@@ -309,7 +320,7 @@ class _Run:
         if query is not None:
             self._moves += query.placement.moves
             query.close()
-            self._summary.workers_lost += query.slots.lost
+            self._summary.workers_lost += query.slots.take_lost()
 
     def _finish(self) -> RunSummary:
         summary = self._summary

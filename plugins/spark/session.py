@@ -109,8 +109,10 @@ def check_session(session: SparkSession) -> None:
             "one with SparkSession.builder.master(...), or leave `session` out"
         )
     context = session.sparkContext
+    configuration = dict(context.getConf().getAll())
+    check_python_memory(configuration)
     if is_cluster(context.master):
-        check_allocation(dict(context.getConf().getAll()))
+        check_allocation(configuration)
 
 
 def check_allocation(configuration: Mapping[str, str]) -> None:
@@ -125,6 +127,17 @@ def check_allocation(configuration: Mapping[str, str]) -> None:
         "with their state each time; set spark.dynamicAllocation.enabled=false and spark.executor.instances, or set "
         f"spark.dynamicAllocation.minExecutors and maxExecutors to the same number (now {least} and {most})"
     )
+
+
+def check_python_memory(configuration: Mapping[str, str]) -> None:
+    """Raise RuntimeUnavailableError if Spark limits the address space of Python. `configuration` is Spark's."""
+    limit = configuration.get("spark.executor.pyspark.memory")
+    if limit:
+        raise RuntimeUnavailableError(
+            f"spark.executor.pyspark.memory={limit} limits the address space of Spark's Python workers, and task hosts "
+            "inherit it: they cannot open a store in LMDB, which maps 64 GiB without using as much memory; "
+            "leave it out, and set spark.executor.memoryOverhead"
+        )
 
 
 def is_cluster(master: str | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
@@ -85,6 +85,16 @@ class Slots:
     def unopened(self) -> list[str]:
         """Return the tasks that no host has open."""
         return [task for slot, tasks in self._tasks.items() for task in tasks if task not in self._open[slot]]
+
+    def tasks(self) -> Iterator[tuple[str, int, bool]]:
+        """Yield each task with its slot, and whether a host has it open."""
+        for slot, tasks in self._tasks.items():
+            yield from ((task, slot, task in self._open[slot]) for task in tasks)
+
+    def take_lost(self) -> int:
+        """Return how many hosts were lost since the last call."""
+        lost, self.lost = self.lost, 0
+        return lost
 
     def move(self, slots: Iterable[int]) -> None:
         """Forget the hosts of slots that may go to other executors."""

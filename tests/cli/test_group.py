@@ -88,6 +88,7 @@ def test_help_lists_what_there_is_in_the_order_of_use(console: Console) -> None:
         "describe",
         "config",
         "lag",
+        "status",
         "reset",
         "changelog",
         "stores",

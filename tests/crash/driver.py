@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -66,6 +67,7 @@ class Driver:
         self._started: list[subprocess.Popen[bytes]] = []
         self.starts = 0
         self.host = "a"
+        self.metrics_port = 0
         self._ours: set[int] = set()
         """The drivers that were ended on purpose, or may end by what was done to them."""
 
@@ -75,6 +77,7 @@ class Driver:
         """Start the driver on a host, in a process group of its own."""
         self.starts += 1
         self.host = host
+        self.metrics_port = _free_port()
         self._output.write(f"\n===== start {self.starts} on host {host}\n".encode())
         self._output.flush()
         self.process = subprocess.Popen(
@@ -90,7 +93,7 @@ class Driver:
 
     def how(self) -> list[str]:
         """Return the options of `penstock run`."""
-        return ["--trigger", self.trigger, "--master", "local[2]"]
+        return ["--trigger", self.trigger, "--master", "local[2]", "--metrics-port", str(self.metrics_port)]
 
     def environment(self, host: str) -> dict[str, str]:
         """Return the environment of a process that runs on a host."""
@@ -210,6 +213,13 @@ class Driver:
     def tracebacks(self) -> int:
         """Return how many Python tracebacks drivers printed, on all starts."""
         return len(re.findall(r"^Traceback \(most recent", self.log_file.read_text(errors="replace"), re.MULTILINE))
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
 
 
 def _is_held(lock: Path) -> bool:

@@ -18,7 +18,7 @@ from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from ..processes import is_alive
-from . import plugin
+from . import plugin, watching
 from .driver import Driver, send, wait_for_end
 from .dsl_oracle import DslOracle
 from .faults import END_SECONDS, FAULTS, NEEDS_HOSTS, NEEDS_WORKERS, Strike, kinds, plan
@@ -128,6 +128,7 @@ class Harness:
         done = FAULTS[strike.kind](self, strike)
         self.wait_for_outputs(100, "work after the fault")
         self.settle()
+        watching.expect_status_of_driver(self)
         self._check_orphans()
         self.judge()
         return done
@@ -303,7 +304,7 @@ class Harness:
         """Stop the application cleanly, and judge everything: outputs, every host's stores, and what is left behind."""
         self.ensure_running()
         self.settle()
-        self.stop()
+        watching.stop(self)
         if self.reader.open_transactions():
             self.problems.append("there are transactions that nobody will end")
         self.problems += [f"{path} is still locked" for path in self.driver.locks()]

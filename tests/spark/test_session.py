@@ -12,7 +12,7 @@ from penstock import ConfigError, RuntimeUnavailableError, Settings
 from penstock.plugins.spark import run
 from penstock.plugins.spark.runner import spark_trigger
 from penstock.plugins.spark.running import local_changelog
-from penstock.plugins.spark.session import check_allocation, check_java, is_cluster
+from penstock.plugins.spark.session import check_allocation, check_java, check_python_memory, is_cluster
 from penstock.plugins.spark.spark_failure import explain
 
 from . import apps
@@ -152,6 +152,12 @@ def test_importing_the_runtime_imports_no_spark(monkeypatch: pytest.MonkeyPatch)
 
     program = "import sys, penstock.plugins.spark; sys.exit('pyspark' in sys.modules or 'pandas' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_a_limit_of_pythons_address_space_is_refused() -> None:
+    check_python_memory({"spark.executor.memoryOverhead": "2g"})
+    with pytest.raises(RuntimeUnavailableError, match="pyspark.memory=2g .*set spark.executor.memoryOverhead"):
+        check_python_memory({"spark.executor.pyspark.memory": "2g"})
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,7 @@ class LeaseKeeper:
     """
 
     def __init__(self, log: Log, application_id: str) -> None:
-        owner = f"{os.environ.get('USER') or os.getuid()}@{socket.gethostname()}, process {os.getpid()}"
-        self._lease: Lease = _take(log, application_id, owner)
+        self._lease: Lease = _take(log, application_id, driver_name())
         self.lost: PenstockError | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="penstock-lease", daemon=True)
@@ -66,6 +65,11 @@ class LeaseKeeper:
         """
         self._ended.set()
         self._thread.join(_TTL_SECONDS)
+
+
+def driver_name() -> str:
+    """Return how this process is called where a driver is named."""
+    return f"{os.environ.get('USER') or os.getuid()}@{socket.gethostname()}, process {os.getpid()}"
 
 
 def _take(log: Log, application_id: str, owner: str) -> Lease:

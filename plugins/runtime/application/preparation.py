@@ -20,6 +20,7 @@ from .committed import CommittedPartitions
 from .compatibility import check_saved
 from .heartbeat_topic import heartbeat_topic
 from .saved_program import gone_stores, read_note, saved_subtopologies, write_note
+from .status_topic import status_topic
 
 _REPARTITION_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "delete",
@@ -56,11 +57,11 @@ class Prepared:
 
 def resolve(application: Application, log: Log) -> Assignment:
     """Return the tasks of the application. Raises TopologyError for topics that are missing or do not fit."""
-    own, heartbeats = f"{application.id}-", heartbeat_topic(application.id)
+    own, beside = f"{application.id}-", (heartbeat_topic(application.id), status_topic(application.id))
     counts = {
         name: info.partitions
         for name, info in log.topics().items()
-        if not info.internal or (name.startswith(own) and name != heartbeats)
+        if not info.internal or (name.startswith(own) and name not in beside)
     }
     return application.program.resolve(counts, application.id)
 

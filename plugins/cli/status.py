@@ -1,0 +1,190 @@
+"""The verb `status`: what an application's driver says of its run, and how far it is behind."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import nullcontext
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.clock import SystemClock, duration_ms
+from penstock.errors import PenstockError
+
+from .application import application_options, find_application
+from .command import Command, verbose_option
+from .failures import ended_by_sigterm
+from .options import open_log
+from .output import count, print_json, print_table, print_text
+
+if TYPE_CHECKING:
+    from penstock.log import Log
+    from penstock.plugins.runtime.application.lag import PartitionLag
+    from penstock.plugins.runtime.application.run_status import RunStatus, TaskStatus
+    from penstock.settings.application import Application
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        ("Whether it runs, and each task: where, how far behind, how fast", "penstock status wordcount:application"),
+        ("Again every ten seconds until Ctrl-C", "penstock status wordcount:application --follow --interval 10s"),
+        ("In a script", "penstock status wordcount:application --json | jq -r .state"),
+    ],
+)
+@click.argument("target", metavar="MODULE:ATTR")
+@click.option(
+    "--follow", "-F", is_flag=True, help="Show it again and again until Ctrl-C (exit code 130) or SIGTERM (0)."
+)
+@click.option("--interval", metavar="TIME", default="5s", show_default=True, help="How often --follow shows it.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON object; with --follow one on each line.")
+@application_options
+@verbose_option
+def status(target: str, follow: bool, interval: str, as_json: bool, **where: Any) -> None:
+    """Show what the application MODULE:ATTR does, or how its last run ended.
+
+    Where each task runs, its lag, its rate, its last commit, what it restored, and what went wrong since the start.
+    Counts and places are what the driver wrote to the log, every five seconds; positions and lag are read now.
+    Spark is not needed, and this may run on another host.
+    """
+    pause_seconds = duration_ms(interval, "--interval") / 1000
+    application = find_application(target, **where)
+    pause = threading.Event()  # never set: an interruptible wait
+    with open_log(application.settings) as log, ended_by_sigterm() if follow else nullcontext():
+        while True:
+            run, lag = _find(application, log)
+            now_ms = SystemClock().now_ms()
+            if as_json:
+                print_json(_data(run, lag, now_ms))
+            else:
+                _show(run, lag, now_ms)
+            if not follow:
+                return
+            if not as_json:
+                print_text("\n")
+            pause.wait(pause_seconds)
+
+
+def _find(application: Application, log: Log) -> tuple[RunStatus, list[PartitionLag]]:
+    from penstock.plugins.runtime.application.lag import find_lag
+    from penstock.plugins.runtime.application.preparation import resolve
+    from penstock.plugins.runtime.application.status_topic import StatusTopic
+
+    run = StatusTopic(log, application.id).read()
+    if run is None:
+        raise PenstockError(
+            f"application {application.id!r} has no status in the log {application.settings.log}: it has not run there "
+            "since its last reset; check --log and --data-dir, or start it with `penstock run`"
+        )
+    return run, find_lag(application, resolve(application, log), log, SystemClock().now_ms())
+
+
+def _data(run: RunStatus, lag: list[PartitionLag], now_ms: int) -> dict[str, Any]:
+    """Return everything for a program, with the lag of each task's partitions."""
+    found = asdict(run)
+    partitions: dict[str, list[dict[str, Any]]] = {}
+    for each in lag:
+        row = asdict(each)
+        partitions.setdefault(row.pop("task"), []).append(row)
+    known = {each["task"]: each for each in found["tasks"]}
+    # A driver that has not heard of any task yet lists none, and one of another program lists others.
+    tasks = [known.get(name, {"task": name}) for name in {**partitions, **known}]
+    for task in tasks:
+        task["partitions"] = partitions.get(task["task"], [])
+        task["lag"] = sum(each["lag"] for each in task["partitions"])
+    first = {
+        "application_id": found.pop("application_id"),
+        "state": run.state(now_ms),
+        "age_seconds": round(_age(run.written_ms, now_ms), 3),
+        "lag": sum(each.lag for each in lag),
+    }
+    return {**first, **found, "tasks": tasks}
+
+
+def _show(run: RunStatus, lag: list[PartitionLag], now_ms: int) -> None:
+    lags: dict[str, int] = {}
+    for each in lag:
+        lags[each.task] = lags.get(each.task, 0) + each.lag
+    known = {each.task: each for each in run.tasks}
+    is_running = run.state(now_ms) == "running"
+    print_text("\n".join(_sentences(run, sum(lags.values()), now_ms)) + "\n\n")
+    print_table(
+        ["task", "slot", "where", "lag", "records/s", "in", "out", "dropped", "last commit", "restored", "opened"],
+        [_row(name, known.get(name), lags.get(name), is_running, now_ms) for name in {**lags, **known}],
+        numbers=["slot", "lag", "records/s", "in", "out", "dropped", "last commit", "restored"],
+    )
+    if run.events:
+        print_text("\n")
+        print_table(["ago", "what happened"], [(_ago(each.at_ms, now_ms), each.text) for each in run.events])
+
+
+def _sentences(run: RunStatus, lag: int, now_ms: int) -> list[str]:
+    state = run.state(now_ms)
+    since = _ago(run.written_ms, now_ms)
+    first = {
+        "running": f"running for {_length(_age(run.started_ms, now_ms))}, as of {since} ago",
+        "stopped": f"not running since {since} ago; it ended by {run.ended_by}",
+        "failed": f"not running since {since} ago; it failed: {run.error}",
+        "lost": f"not running: its driver has said nothing for {since}; it was killed, is frozen, or cannot reach the log",
+    }[state]
+    parts = [
+        count(run.records_in) + f" in, {run.records_out:,} out",
+        f"{run.dropped:,} dropped" if run.dropped else "",
+        count(run.commits, "commit"),
+        f"{run.restored:,} restored" if run.restored else "",
+        f"{run.records_per_second:,.0f} records/s" if state == "running" else "",
+        f"lag {lag:,}",
+    ]
+    again = [f"{reason} {times}" for reason, times in run.openings.items() if reason != "first"]
+    troubles = [
+        f"workers lost: {run.workers_lost}" if run.workers_lost else "",
+        f"tasks opened again: {', '.join(again)}" if again else "",
+        f"slots moved: {', '.join(f'{reason} {times}' for reason, times in run.moves.items())}" if run.moves else "",
+    ]
+    lines = [
+        f"{run.application_id}: {first}",
+        f"driver {run.driver}, trigger {run.trigger}",
+        " · ".join(filter(None, parts)),
+        " · ".join(filter(None, troubles)),
+    ]
+    return [line for line in lines if line]
+
+
+def _row(name: str, task: TaskStatus | None, lag: int | None, is_running: bool, now_ms: int) -> list[object]:
+    behind = "-" if lag is None else f"{lag:,}"
+    if task is None:
+        return [name, "-", "-", behind, *["-"] * 7]
+    where = f"{task.host}/{task.process}" if task.process is not None and is_running else "-"
+    return [
+        name, task.slot, where if task.is_open or not is_running else "opening", behind,
+        f"{task.records_per_second:,.0f}" if is_running else "-",
+        f"{task.records_in:,}", f"{task.records_out:,}", f"{task.dropped:,}",
+        "-" if task.last_commit_ms is None else _ago(task.last_commit_ms, now_ms),
+        f"{task.restored:,}",
+        ", ".join(f"{reason} {times}" for reason, times in task.openings.items()) or "-",
+    ]  # fmt: skip
+
+
+def _age(at_ms: int, now_ms: int) -> float:
+    """Return seconds since a time of the driver's clock, which may differ from ours."""
+    return max(0, now_ms - at_ms) / 1000
+
+
+def _ago(at_ms: int, now_ms: int) -> str:
+    return _length(_age(at_ms, now_ms))
+
+
+def _length(seconds: float) -> str:
+    """Return a length of time in its two largest units.
+
+    >>> _length(4.2), _length(3725), _length(200_000)
+    ('4s', '1h2m', '2d7h')
+    """
+    whole = int(seconds)
+    units = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+    for number, (name, size) in enumerate(units):
+        if whole >= size:
+            rest = whole % size // units[number + 1][1] if name != "s" else 0
+            return f"{whole // size}{name}" + (f"{rest}{units[number + 1][0]}" if rest else "")
+    return "0s"

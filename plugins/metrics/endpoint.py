@@ -1,0 +1,50 @@
+"""metrics_endpoint: the HTTP server from which Prometheus reads the counts of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from penstock.errors import ConfigError, RuntimeUnavailableError
+from penstock.plugins.runtime.application.lag import PartitionLag
+from penstock.plugins.runtime.application.run_status import RunStatus
+from penstock.settings.settings import Settings
+
+
+@contextmanager
+def metrics_endpoint(
+    settings: Settings, status: Callable[[], RunStatus], lag: Callable[[], Sequence[PartitionLag]]
+) -> Iterator[None]:
+    """Serve what `status` and `lag` return, on `metrics_host` and `metrics_port`, until the end of the block.
+
+    Without `metrics_port` nothing happens. Raises ConfigError when the port cannot be opened, and
+    RuntimeUnavailableError when prometheus-client is not installed.
+    """
+    if not settings.metrics_port:
+        yield
+        return
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server
+    except ModuleNotFoundError as error:
+        raise RuntimeUnavailableError(
+            "setting 'metrics_port' needs prometheus-client, which is not installed: pip install 'penstock[metrics]'"
+        ) from error
+    from .collector import RunCollector
+
+    # Two runs in one process, on two ports, show their own counts each.
+    registry = CollectorRegistry()
+    registry.register(RunCollector(status, lag))
+    host, port = settings.metrics_host, settings.metrics_port
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise ConfigError(
+            f"setting 'metrics_port': port {port} of {host} cannot be opened ({error.strerror or error}): set another "
+            "port, or `metrics_host` to an address of this host"
+        ) from error
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,109 @@
+"""`penstock status`."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from penstock import SystemClock
+from penstock.log import Log
+from penstock.plugins.cli.options import open_log
+from penstock.plugins.runtime.application.run_status import Event, RunStatus, TaskStatus
+from penstock.plugins.runtime.application.status_topic import StatusTopic
+from penstock.settings.settings import Settings
+
+from .applications import TARGET, counting
+from .console import Console
+
+
+@pytest.fixture
+def words(console: Console) -> Console:
+    counting(console)
+    console("produce", "words", "--partition", "0", stdin="to\nbe\nor\n")
+    return console
+
+
+@pytest.fixture
+def log(words: Console) -> Iterator[Log]:
+    with open_log(Settings(data_dir=str(words.directory / ".penstock"))) as log:
+        yield log
+
+
+def status(age_ms: int = 1_000, **changes: object) -> RunStatus:
+    now_ms = SystemClock().now_ms()
+    run = RunStatus(
+        "counting", "ann@node-1, process 7", "continuous", now_ms - 7_265_000, now_ms - age_ms,
+        records_in=1_234, commits=5, workers_lost=1, openings={"first": 2, "host lost": 1},
+        tasks=(
+            TaskStatus("0_0", 0, "node-2", 70, True, 1_234, 900, 4, 5, 33, 0.5, 12.4, now_ms - 3_000, {"first": 1}),
+            TaskStatus("0_1", 1),
+        ),
+        events=(Event(now_ms - 65_000, "1 task opened again (host lost): 0_0"),),
+    )  # fmt: skip
+    return replace(run, **changes)  # type: ignore[arg-type]
+
+
+def test_where_each_task_runs_and_how_far_it_is_behind(words: Console, log: Log) -> None:
+    StatusTopic(log, "counting").write(status())
+    lines = words("status", TARGET).stdout.splitlines()
+    assert lines[0].startswith("counting: running for 2h1m, as of ") and lines[0].endswith("s ago")
+    assert lines[1] == "driver ann@node-1, process 7, trigger continuous"
+    assert lines[2] == "1,234 records in, 0 out · 5 commits · 0 records/s · lag 3"
+    assert lines[3] == "workers lost: 1 · tasks opened again: host lost 1"
+    rows = [line.split() for line in lines]
+    first = next(row for row in rows if row[:1] == ["0_0"])
+    assert first[1:8] == ["0", "node-2/70", "3", "12", "1,234", "900", "4"] and first[9:] == ["33", "first", "1"]
+    assert next(row for row in rows if row[:1] == ["0_1"])[2:4] == ["opening", "0"]
+    # The driver has not heard of these tasks yet.
+    assert next(row for row in rows if row[:1] == ["1_0"])[1:4] == ["-", "-", "0"]
+    assert lines[-1].split(maxsplit=1) == ["1m5s", "1 task opened again (host lost): 0_0"]
+
+
+def test_an_application_that_does_not_run_says_since_when_and_why(words: Console, log: Log) -> None:
+    topic, ended = StatusTopic(log, "counting"), SystemClock().now_ms() - 120_000
+    for changes, state, said in (
+        ({"ended_ms": ended, "ended_by": "SIGTERM"}, "stopped", "not running since 2m ago; it ended by SIGTERM"),
+        ({"ended_ms": ended, "error": "no such topic"}, "failed", "not running since 2m ago; it failed: no such topic"),
+        ({}, "lost", "not running: its driver has said nothing for 2m"),
+    ):
+        topic.write(status(120_000, **changes))
+        assert said in words("status", TARGET).stdout
+        found = words.json("status", TARGET, "--json")
+        assert (found["state"], found["lag"]) == (state, 3)
+        assert found["age_seconds"] == pytest.approx(120, abs=10)
+
+
+def test_json_has_the_partitions_of_each_task(words: Console, log: Log) -> None:
+    StatusTopic(log, "counting").write(status())
+    found = words.json("status", TARGET, "--json")
+    tasks = {each["task"]: each for each in found["tasks"]}
+    assert tasks["0_0"]["records_in"] == 1_234 and tasks["0_0"]["lag"] == 3
+    assert tasks["0_0"]["partitions"] == [
+        {"topic": "words", "partition": 0, "internal": False, "position": None, "end": 3, "lag": 3}
+    ]
+    assert tasks["1_1"].keys() == {"task", "partitions", "lag"}
+
+
+def test_following_shows_it_again(words: Console, log: Log) -> None:
+    topic = StatusTopic(log, "counting")
+    topic.write(status())
+    process = words.start("status", TARGET, "--json", "--follow", "--interval", "50ms")
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline())["state"] == "running"
+    topic.write(status(ended_ms=1, ended_by="done"))
+    while json.loads(process.stdout.readline())["state"] != "stopped":
+        pass
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (0, "")
+
+
+def test_an_application_that_never_ran_and_a_wrong_log_are_said(words: Console) -> None:
+    said = words("status", TARGET, code=1).stderr
+    assert "application 'counting' has no status in the log local:log" in said and "penstock run" in said
+    assert "--interval" in words("status", TARGET, "--interval", "often", code=2).stderr
+    assert "no log named 'nothing'" in words("status", TARGET, "--log", "nothing:here", code=2).stderr

@@ -1,0 +1,137 @@
+"""The endpoint for Prometheus: names, labels, ports."""
+
+from __future__ import annotations
+
+import re
+import socket
+import sys
+from dataclasses import replace
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock import ConfigError, RuntimeUnavailableError, Settings
+from penstock.plugins.metrics import metrics_endpoint
+from penstock.plugins.metrics.collector import RunCollector
+from penstock.plugins.runtime.application.lag import PartitionLag
+from penstock.plugins.runtime.application.run_status import RunStatus, SlotHost, TaskStatus
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+STATUS = RunStatus(
+    "shop", "root@node, process 7", "0s", 1_500, 2_000, batches=3, workers_lost=1, openings={"first": 1, "moved": 2},
+    moves={"rebalanced": 1}, phases={"read": 0.25},
+    tasks=[TaskStatus("0_0", 0, "node", 8, True, 50, 40, 5, 6, 7, 0.5, last_commit_ms=1_750), TaskStatus("0_1", 1)],
+    hosts=[SlotHost(0, "node", 8, 1, 2**20, 1.5, 30, 4)],
+    nodes={"count": {"in": 45, "out": 40, "dropped": {"late": 3, "null_key": 2}}},
+)  # fmt: skip
+LAG = [PartitionLag("0_0", "orders", 0, False, 3, 10, 7)]
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port that nobody has, unless somebody takes it in this moment."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+    return port
+
+
+def scraped(port: int) -> dict[tuple[str, ...], float]:
+    """Return each sample by its name and the values of its labels, in the order of their names."""
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+        text = response.read().decode()
+    return {
+        (sample.name, *(sample.labels[name] for name in sorted(sample.labels))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_the_counts_of_a_run(free_port: int) -> None:
+    with metrics_endpoint(Settings(metrics_port=free_port), lambda: STATUS, lambda: LAG):
+        found = scraped(free_port)
+    assert {name: value for name, value in found.items() if not name[0].startswith("penstock_host")} == {
+        ("penstock_start_time_seconds", "shop"): 1.5,
+        ("penstock_batches_total", "shop"): 3,
+        ("penstock_workers_lost_total", "shop"): 1,
+        ("penstock_task_openings_total", "shop", "first"): 1,
+        ("penstock_task_openings_total", "shop", "moved"): 2,
+        ("penstock_slot_moves_total", "shop", "rebalanced"): 1,
+        ("penstock_phase_seconds_total", "shop", "read"): 0.25,
+        ("penstock_task_open", "shop", "0_0"): 1,
+        ("penstock_task_open", "shop", "0_1"): 0,
+        ("penstock_task_records_in_total", "shop", "0_0"): 50,
+        ("penstock_task_records_in_total", "shop", "0_1"): 0,
+        ("penstock_task_records_out_total", "shop", "0_0"): 40,
+        ("penstock_task_records_out_total", "shop", "0_1"): 0,
+        ("penstock_task_records_dropped_total", "shop", "0_0"): 5,
+        ("penstock_task_records_dropped_total", "shop", "0_1"): 0,
+        ("penstock_task_commits_total", "shop", "0_0"): 6,
+        ("penstock_task_commits_total", "shop", "0_1"): 0,
+        ("penstock_task_restored_records_total", "shop", "0_0"): 7,
+        ("penstock_task_restored_records_total", "shop", "0_1"): 0,
+        ("penstock_task_restore_seconds_total", "shop", "0_0"): 0.5,
+        ("penstock_task_restore_seconds_total", "shop", "0_1"): 0,
+        ("penstock_task_last_commit_timestamp_seconds", "shop", "0_0"): 1.75,
+        ("penstock_node_records_in_total", "shop", "count"): 45,
+        ("penstock_node_records_out_total", "shop", "count"): 40,
+        ("penstock_node_records_dropped_total", "shop", "count", "late"): 3,
+        ("penstock_node_records_dropped_total", "shop", "count", "null_key"): 2,
+        ("penstock_lag_offsets", "shop", "0", "0_0", "orders"): 7,
+    }
+    assert found["penstock_host_resident_memory_bytes", "shop", "0"] == 2**20
+    with pytest.raises(URLError):
+        scraped(free_port)  # it ends with its block
+
+
+def test_every_metric_is_on_its_page() -> None:
+    names = {sample.name for family in RunCollector(lambda: STATUS, lambda: LAG).collect() for sample in family.samples}
+    assert names == set(re.findall(r"`(penstock_[a-z_]+)`", PAGE.read_text()))
+
+
+def test_two_runs_of_a_process_show_their_own_counts(free_port: int) -> None:
+    other = replace(STATUS, application_id="bank")
+    with (
+        metrics_endpoint(Settings(metrics_port=free_port), lambda: STATUS, lambda: LAG),
+        metrics_endpoint(Settings(metrics_port=free_port, metrics_host="127.0.0.2"), lambda: other, lambda: LAG),
+        urlopen(f"http://127.0.0.2:{free_port}/metrics", timeout=10) as response,
+    ):
+        text = response.read().decode()
+        assert {name[1] for name in scraped(free_port)} == {"shop"}
+    assert 'application="bank"' in text and "shop" not in text
+
+
+def test_a_port_in_use_is_refused_with_its_name(free_port: int) -> None:
+    with (
+        metrics_endpoint(Settings(metrics_port=free_port), lambda: STATUS, lambda: LAG),
+        pytest.raises(ConfigError, match=f"'metrics_port': port {free_port} of 127.0.0.1 cannot be opened.*another"),
+        metrics_endpoint(Settings(metrics_port=free_port), lambda: STATUS, lambda: LAG),
+    ):
+        pass
+
+
+def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with (
+        pytest.raises(RuntimeUnavailableError, match=r"pip install 'penstock\[metrics\]'"),
+        metrics_endpoint(Settings(metrics_port=9464), lambda: STATUS, lambda: LAG),
+    ):
+        pass
+    for port in (None, 0):
+        with metrics_endpoint(Settings(metrics_port=port), lambda: STATUS, lambda: LAG):
+            pass
+
+
+def test_reasons_that_a_processor_makes_up_are_bounded() -> None:
+    made_up = {f"key {number}": number + 1 for number in range(1_000)}
+    status = replace(STATUS, nodes={"count": {"in": 0, "out": 0, "dropped": made_up}})
+    dropped = next(
+        family
+        for family in RunCollector(lambda: status, lambda: LAG).collect()
+        if family.name == "penstock_node_records_dropped"
+    )
+    assert len(dropped.samples) == 51
+    assert sum(sample.value for sample in dropped.samples) == sum(made_up.values())
