@@ -90,8 +90,7 @@ def runs_here(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def broker() -> Iterator[KafkaBroker]:
+def broker(penstock_broker: KafkaBroker) -> KafkaBroker:
     """The Kafka broker of all tests in this process that need one. Who kills it starts it again; names are made by
     `fresh_name`."""
-    with KafkaBroker() as broker:
-        yield broker
+    return penstock_broker

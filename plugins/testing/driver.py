@@ -16,15 +16,18 @@ from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.program.builder import Topology
-from penstock.program.nodes import SinkNode, SourceNode, TaskId
+from penstock.program.nodes import SourceNode, TaskId
 from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.record import Headers, OutputBatch, Record, TopicPartition
-from penstock.serde import Serde
 from penstock.settings.application import Application
 from penstock.settings.topology_builder import TopologyBuilder
 from penstock.store import StateStore
 
+from .planning import Waiting, oldest_first
+from .topic_reader import TopicReader
 from .topics import InputTopic, OutputTopic
+
+_MANY_BYTES = 1 << 20
 
 
 class TopologyTestDriver:
@@ -32,10 +35,12 @@ class TopologyTestDriver:
 
     The same Task, commits, changelog and restore as on Spark, with a log and stores in memory; stores that name a
     backend use it. Each piped record is processed and committed, then every record that it caused in repartition
-    topics, the oldest first. Every topic has `partitions` partitions, or what a mapping says (others: 1). The wall
-    clock starts at `initial_wall_clock_ms` and moves only by `advance_wall_clock`. With `reopen_tasks`, every task is
-    closed and opened again from what is committed after each step, as Spark may do: a processor that keeps state in
-    attributes shows it. `settings` override the application's (for a bare Topology, the defaults).
+    topics, the oldest first. With `commit_every`, a task processes up to so many records that wait, and then commits:
+    records that `pipe_many` sends at once, and those in repartition topics. Every topic has `partitions` partitions, or
+    what a mapping says (others: 1). The wall clock starts at `initial_wall_clock_ms` and moves only by
+    `advance_wall_clock`. With `reopen_tasks`, every task is closed and opened again from what is committed after each
+    step, as Spark may do: a processor that keeps state in attributes shows it. `settings` override the application's
+    (for a bare Topology, the defaults).
 
     Semantics: Kafka Streams' TopologyTestDriver; there the whole topology is one task, here it is one for each
     sub-topology and partition.
@@ -59,6 +64,7 @@ class TopologyTestDriver:
         partitions: int | Mapping[str, int] = 1,
         initial_wall_clock_ms: int = 0,
         reopen_tasks: bool = False,
+        commit_every: int = 1,
         **settings: Any,
     ) -> None:
         self._directory = TemporaryDirectory("test")
@@ -70,6 +76,8 @@ class TopologyTestDriver:
             "changelog": f"memory:{self._changelog}",
             "data_dir": str(self._directory.path),
         }
+        if not isinstance(commit_every, int) or isinstance(commit_every, bool) or commit_every < 1:
+            raise ConfigError(f"commit_every: expected a number of records from 1 on, found {commit_every!r}")
         if isinstance(program, Application):
             application = program.with_settings(**given)
         else:
@@ -77,11 +85,12 @@ class TopologyTestDriver:
         self.application = application
         self._counts = partitions
         self._reopen = reopen_tasks
+        self._commit_every = commit_every
         self._may_wait = duration_ms(application.settings.max_task_idle or "0ms") > 0
         self._clock = ManualClock(initial_wall_clock_ms)
         self.log = _AutoCreatingLog(self._count, self._clock)
         self._resources = ProcessResources(self._clock, wait=lambda seconds: None)
-        self._outputs: dict[tuple[str, int], int] = {}
+        self._outputs = TopicReader(application, self.log)
         self._metrics: dict[str, NodeMetrics] = {}
         self._workers: dict[TaskId, TaskWorker] = {}
         self._closed = False
@@ -135,28 +144,7 @@ class TopologyTestDriver:
         wall clock); `partition` None: by key. Raises UnknownTopicError when no source reads the topic, and whatever the
         program raises.
         """
-        source = self._source(topic)
-        settings = self.application.settings
-        raw = OutputBatch(
-            topic,
-            [
-                _serialized(
-                    resolve_serde(source.key_serde, settings.key_serde, f"source {source.name!r}"), topic, key, True
-                )
-            ],
-            [
-                _serialized(
-                    resolve_serde(source.value_serde, settings.value_serde, f"source {source.name!r}"),
-                    topic,
-                    value,
-                    False,
-                )
-            ],
-            [self.wall_clock_ms if timestamp is None else timestamp],
-            [tuple(headers)] if headers else None,
-            None if partition is None else [(partition,)],
-        )
-        self.pipe_raw(raw)
+        self.pipe_raw(self._serialized(topic, [Record(key, value, timestamp, headers)], partition))  # type: ignore[arg-type]
 
     def pipe_raw(self, records: OutputBatch) -> None:
         """Send records as bytes to a source topic and run everything they cause."""
@@ -165,9 +153,26 @@ class TopologyTestDriver:
         self._drain()
 
     def pipe_all(self, topic: str, records: Iterable[Record]) -> None:
-        """Send several records, one after the other."""
+        """Send several records, one after the other, and run everything that each causes before the next is sent."""
         for record in records:
             self.pipe(topic, *record)
+
+    def pipe_many(
+        self,
+        topic: str | Mapping[str, Iterable[Record]],
+        records: Iterable[Record] = (),
+        *,
+        partition: int | None = None,
+    ) -> None:
+        """Send many records at once, and run everything they cause, up to `commit_every` records between two commits.
+
+        `topic` may also be a mapping of topics to records: all are sent before any of them is processed. Raises as
+        `pipe`, and then sends none.
+        """
+        given = topic if isinstance(topic, Mapping) else {topic: records}
+        for batch in [self._serialized(each, list(some), partition) for each, some in given.items()]:
+            self.log.append(batch)
+        self._drain()
 
     def advance_wall_clock(self, duration: Duration) -> None:
         """Move the wall clock on, fire what is due, and run everything it causes."""
@@ -184,6 +189,21 @@ class TopologyTestDriver:
         self._source(topic)
         return InputTopic(topic, self.pipe)
 
+    def _serialized(self, topic: str, records: Sequence[Record], partition: int | None) -> OutputBatch:
+        """Return records as bytes, as the source that reads `topic` will read them."""
+        source, settings = self._source(topic), self.application.settings
+        what = f"source {source.name!r}"
+        key_serde = resolve_serde(source.key_serde, settings.key_serde, what).bind(topic, is_key=True)
+        value_serde = resolve_serde(source.value_serde, settings.value_serde, what).bind(topic, is_key=False)
+        return OutputBatch(
+            topic,
+            [None if each.key is None else key_serde.serialize(each.key) for each in records],
+            [None if each.value is None else value_serde.serialize(each.value) for each in records],
+            [self.wall_clock_ms if each.timestamp is None else each.timestamp for each in records],
+            [tuple(each.headers) for each in records] if any(each.headers for each in records) else None,
+            None if partition is None else [(partition,)] * len(records),
+        )
+
     # ------------------------------------------------------------------ records out
 
     def output_topic(self, topic: str, *, key_serde: SerdeLike = None, value_serde: SerdeLike = None) -> OutputTopic:
@@ -198,50 +218,19 @@ class TopologyTestDriver:
         """Return every record of an output topic that was not read yet: by partition, as they were produced."""
         return list(self._unread(topic, None, None))
 
+    def sent(self, topic: str) -> list[list[Record]]:
+        """Return every record of a source topic, by partition, as its source reads them."""
+        source = self._source(topic)
+        reader = TopicReader(self.application, self.log)
+        return list(map(list, reader.by_partition(topic, source.key_serde, source.value_serde)))
+
     def output_topics(self) -> list[str]:
         """Return the names of topics outside that have been written to, sorted."""
         sources = set(self.application.program.topics())
         return sorted(name for name, info in self.log.topics().items() if not info.internal and name not in sources)
 
     def _unread(self, topic: str, key_serde: SerdeLike, value_serde: SerdeLike) -> Iterator[Record]:
-        info = self.log.topics().get(topic)
-        if info is None:
-            return
-        sink = next(
-            (
-                node
-                for node in self.application.program.nodes.values()
-                if isinstance(node, SinkNode) and node.topic == topic
-            ),
-            next(
-                (
-                    node
-                    for node in self.application.program.nodes.values()
-                    if isinstance(node, SinkNode) and callable(node.topic)
-                ),
-                None,
-            ),
-        )
-        settings = self.application.settings
-        what = f"output topic {topic!r}"
-        key = resolve_serde(key_serde or (sink.key_serde if sink else None), settings.key_serde, what)
-        value = resolve_serde(value_serde or (sink.value_serde if sink else None), settings.value_serde, what)
-        key, value = key.bind(topic, is_key=True), value.bind(topic, is_key=False)
-        for partition in range(info.partitions):
-            while True:
-                at = self._outputs.get((topic, partition), 0)
-                batches = self.log.fetch(TopicPartition(topic, partition), at, at + 1, 1)
-                if not batches:
-                    break
-                batch = batches[0]
-                self._outputs[topic, partition] = batch.next_offset
-                raw_key, raw_value = batch.keys[0], batch.values[0]
-                yield Record(
-                    None if raw_key is None else key.deserialize(raw_key),
-                    None if raw_value is None else value.deserialize(raw_value),
-                    batch.timestamps[0],
-                    batch.headers[0] if batch.headers is not None else (),
-                )
+        return self._outputs.unread(topic, key_serde, value_serde)
 
     # ------------------------------------------------------------------ looking in
 
@@ -283,27 +272,40 @@ class TopologyTestDriver:
         self._metrics |= self._resources.global_metrics(self.application)
         waiting: set[TaskId] = set()
         while True:
-            heads: list[tuple[int, int, TaskWorker, TopicPartition, int]] = []
-            for order, worker in enumerate(self._workers.values()):
-                if worker.id in waiting:
-                    continue
-                ends = self.log.end_offsets(worker.partitions)
-                for partition, position in self.log.committed(self.application.id, worker.partitions).items():
-                    if position is not None and position < ends[partition]:
-                        batch = self.log.fetch(partition, position, ends[partition], 1)[0]
-                        heads.append((batch.timestamps[0], order, worker, partition, batch.offsets[0] + 1))
+            heads = [
+                (min(some[0][0] for some in found.values()), order, worker, found)
+                for order, worker in enumerate(self._workers.values())
+                if worker.id not in waiting and (found := self._waiting(worker))
+            ]
             if not heads:
                 return
-            _, _, worker, partition, end = min(heads, key=lambda head: head[:2])
-            planned = {partition: end}
+            _, _, worker, found = min(heads, key=lambda head: head[:2])
+            planned = oldest_first(found, self._commit_every)
             if self._may_wait:
                 # A task with `max_task_idle` has to see its other inputs, or it would wait for them.
-                planned = {each: up_to for _, _, of, each, up_to in heads if of is worker}
+                planned = {each: of[0][1] for each, of in found.items()} | planned
             report = self._run(worker, planned)
             if any(report.positions[each] >= up_to for each, up_to in planned.items()):
                 waiting.clear()
             else:
                 waiting.add(worker.id)
+
+    def _waiting(self, worker: TaskWorker) -> Waiting:
+        """Return the first records of each of a task's partitions that wait: timestamps, and the offsets after them."""
+        ends = self.log.end_offsets(worker.partitions)
+        found: Waiting = {}
+        for partition, position in self.log.committed(self.application.id, worker.partitions).items():
+            if position is not None and position < ends[partition]:
+                batches = self.log.fetch(
+                    partition, position, ends[partition], 1 if self._commit_every == 1 else _MANY_BYTES
+                )
+                offsets = [
+                    (timestamp, offset + 1)
+                    for batch in batches
+                    for timestamp, offset in zip(batch.timestamps, batch.offsets, strict=True)
+                ]
+                found[partition] = offsets[: self._commit_every]
+        return found
 
     def _run(self, worker: TaskWorker, ends: Mapping[TopicPartition, int], *, reopen: bool = True) -> TaskReport:
         report = worker.run_batch(ends, self._clock.now_ms())
@@ -378,7 +380,3 @@ class _AutoCreatingLog(MemoryLog):
     def _topic(self, name: str) -> Any:
         self.ensure(name)
         return super()._topic(name)
-
-
-def _serialized(serde: Serde[Any], topic: str, value: Any, is_key: bool) -> bytes | None:
-    return None if value is None else serde.bind(topic, is_key=is_key).serialize(value)

@@ -1,0 +1,54 @@
+"""Fixtures for pytest, which finds them where penstock is installed: drivers, applications, a broker."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.errors import RuntimeUnavailableError
+from penstock.program.builder import Topology
+from penstock.settings.application import Application
+from penstock.settings.topology_builder import TopologyBuilder
+
+from .driver import TopologyTestDriver
+from .kafka_broker import KafkaBroker
+
+
+@pytest.fixture
+def penstock_driver() -> Iterator[Callable[..., TopologyTestDriver]]:
+    """Make `TopologyTestDriver`s, with its arguments; each is closed at the end of the test."""
+    with ExitStack() as stack:
+
+        def make(program: Topology | TopologyBuilder | Application, **options: Any) -> TopologyTestDriver:
+            return stack.enter_context(TopologyTestDriver(program, **options))
+
+        yield make
+
+
+@pytest.fixture
+def penstock_application(tmp_path: Path) -> Callable[..., Application]:
+    """Make applications: a program and settings. Each has an id of its own, and its log and data in `tmp_path`."""
+
+    def make(program: Topology | TopologyBuilder, **settings: Any) -> Application:
+        name = f"test-{secrets.token_hex(4)}"
+        places = {"log": f"local:{tmp_path / 'log'}", "data_dir": str(tmp_path / name)}
+        return Application(name, program, **{**places, **settings})
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def penstock_broker() -> Iterator[KafkaBroker]:
+    """Return a real Kafka broker for all tests of this process; these are skipped where there is no Java."""
+    try:
+        broker = KafkaBroker()
+        broker.start()
+    except RuntimeUnavailableError as error:
+        pytest.skip(str(error))
+    with broker:
+        yield broker

@@ -1,0 +1,57 @@
+"""TopicReader: what is in the topics of a test driver, as records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from penstock.log import Log
+from penstock.program.nodes import SinkNode
+from penstock.program.serdes import SerdeLike, resolve_serde
+from penstock.record import Record, TopicPartition
+from penstock.serde import Serde
+from penstock.settings.application import Application
+
+
+class TopicReader:
+    """Reads each record once: by partition, as they were produced."""
+
+    def __init__(self, application: Application, log: Log) -> None:
+        self._application = application
+        self._log = log
+        self._next: dict[TopicPartition, int] = {}
+
+    def unread(self, topic: str, key_serde: SerdeLike, value_serde: SerdeLike) -> Iterator[Record]:
+        """Yield the records that were not read yet. A serde that is None is that of the sink that writes the topic."""
+        for each in self.by_partition(topic, key_serde, value_serde):
+            yield from each
+
+    def by_partition(self, topic: str, key_serde: SerdeLike, value_serde: SerdeLike) -> list[Iterator[Record]]:
+        """Return what `unread` yields of each partition."""
+        info = self._log.topics().get(topic)
+        if info is None:
+            return []
+        sink, settings = self._sink_of(topic), self._application.settings
+        what = f"topic {topic!r}"
+        key = resolve_serde(key_serde or (sink.key_serde if sink else None), settings.key_serde, what)
+        value = resolve_serde(value_serde or (sink.value_serde if sink else None), settings.value_serde, what)
+        key, value = key.bind(topic, is_key=True), value.bind(topic, is_key=False)
+        return [self._of_partition(TopicPartition(topic, number), key, value) for number in range(info.partitions)]
+
+    def _of_partition(self, partition: TopicPartition, key: Serde[Any], value: Serde[Any]) -> Iterator[Record]:
+        while batches := self._log.fetch(partition, at := self._next.get(partition, 0), at + 1, 1):
+            [batch] = batches
+            self._next[partition] = batch.next_offset
+            raw_key, raw_value = batch.keys[0], batch.values[0]
+            yield Record(
+                None if raw_key is None else key.deserialize(raw_key),
+                None if raw_value is None else value.deserialize(raw_value),
+                batch.timestamps[0],
+                batch.headers[0] if batch.headers is not None else (),
+            )
+
+    def _sink_of(self, topic: str) -> SinkNode | None:
+        """Return the sink that names a topic, or else one that chooses its topic for each record."""
+        sinks = [node for node in self._application.program.nodes.values() if isinstance(node, SinkNode)]
+        named = (sink for sink in sinks if sink.topic == topic)
+        return next(named, next((sink for sink in sinks if callable(sink.topic)), None))
