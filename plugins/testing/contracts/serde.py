@@ -192,7 +192,7 @@ class SerdeContract:
                     continue
                 raise AssertionError(
                     f"deserialize refuses {foreign!r}, but deserialize_column({column!r}) returned {read!r}"
-                )
+                ) from None
 
     @_few
     @given(st.data())
