@@ -93,10 +93,9 @@ class StoreBackend(ABC):
 class StoreBackendFactory(Protocol):
     """A class or function that opens a store backend; a plugin gives it a name.
 
-    It may have an attribute `open_files`: how many file descriptors one open backend needs at least. A runner refuses
-    to start where the limit of open files is too low for its tasks. And an attribute `exclusive`: True says that a
-    process that writes a directory keeps all others from opening it to write. A global store, which all processes of a
-    host fill, is then on `lmdb`.
+    It may have attributes: `open_files`, how many file descriptors an open backend needs at least (a runner refuses to
+    start where the limit is too low for its tasks), and `exclusive`, True if one process at a time opens a directory to
+    write: a global store, which all processes of a host fill, is then on `lmdb`.
     """
 
     def __call__(self, directory: Path, stores: Sequence[str], *, read_only: bool = False) -> StoreBackend:

@@ -11,7 +11,8 @@ from ..hooks import registry
 from ..processor import Processor, ValueTransformer
 from ..program.nodes import ProcessorNode
 from ..wrapping import ProcessorWrapper
-from .failures import RECORD_ERRORS, no_context
+from .describing import no_context
+from .failures import RECORD_ERRORS
 
 FORWARDS_TOO_EARLY = (
     "forwards a record, when the nodes below are not ready and no record is processed: forward in process, or schedule "

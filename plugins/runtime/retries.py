@@ -8,7 +8,8 @@ from typing import NamedTuple, Protocol
 
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
-from penstock.task.failures import FailureKey, RetryRequested, describe_cause, describe_place
+from penstock.task.describing import describe_cause, describe_place
+from penstock.task.failures import FailureKey, RetryRequested
 
 from .process_resources import ProcessResources
 

@@ -44,6 +44,7 @@ class TestThroughARepartitionTopic(ProcessorContract):
     reference = staticmethod(_words)
     records = streams(values=st.lists(st.sampled_from(["to", "be"]), max_size=3).map(" ".join))
     by_partition = False
+    options = {"statestore_cache_max_bytes": 0}
 
 
 TESTS = [name for name in vars(ProcessorContract) if name.startswith("test_")]

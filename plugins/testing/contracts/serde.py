@@ -68,7 +68,7 @@ class SerdeContract:
         serde = self.made()
         value = data.draw(self.values)
         written = serde.serialize(value)
-        assert type(written) is bytes
+        assert type(written) is bytes, f"serialize({value!r}) must return bytes, and returned {written!r}"
         read = serde.deserialize(written)
         assert self.same(read, value), f"{value!r} came back as {read!r}"
 
@@ -83,7 +83,10 @@ class SerdeContract:
         for wrong in self.refused:
             with pytest.raises(SerdeError):
                 serde.serialize(wrong)
-        assert serde.serialize(value) == written == self.made().serialize(value)
+        for again in (serde.serialize(value), self.made().serialize(value)):
+            assert again == written, (
+                f"{value!r} was written as {written!r} and later as {again!r}: always the same bytes"
+            )
 
     @_few
     @given(st.data())
@@ -93,8 +96,8 @@ class SerdeContract:
         value = data.draw(self.values)
         written = serde.serialize(value)
         sent = pickle.loads(pickle.dumps(serde))
-        assert sent.serialize(value) == written
-        assert self.same(sent.deserialize(written), value)
+        assert sent.serialize(value) == written, f"{value!r} is written in other bytes after pickling the serde"
+        assert self.same(sent.deserialize(written), value), f"{written!r} is read as another value after pickling"
 
     @_few
     @given(st.data())
@@ -104,7 +107,8 @@ class SerdeContract:
         value = data.draw(self.values)
         written = serde.serialize(value)
         _spoil(serde.deserialize(written))
-        assert self.same(serde.deserialize(written), value)
+        read = serde.deserialize(written)
+        assert self.same(read, value), f"{written!r} is read as {read!r} after what was read before was changed"
 
     @_each
     @given(st.data())
@@ -131,9 +135,9 @@ class SerdeContract:
         """A store serializes such values only at the next commit, when it is too late to refuse them."""
         serde = self.made()
         for kind in sorted(serde.immutable_types, key=repr):
-            value = data.draw(self._of_type(kind))
+            value = data.draw(self._of_type(kind, "immutable_types"))
             read = serde.deserialize(serde.serialize(value))
-            assert same_value(read, value), f"{value!r} came back as {read!r}"
+            assert same_value(read, value), f"immutable_types has {kind.__name__}: {value!r} came back as {read!r}"
 
     @_each
     @given(st.data())
@@ -141,37 +145,77 @@ class SerdeContract:
         """A store may return such a value as the object that was put, after `serialize` accepted it."""
         serde = self.made()
         for kind in sorted(serde.checked_types, key=repr):
-            value = data.draw(self._of_type(kind))
+            value = data.draw(self._of_type(kind, "checked_types"))
             try:
                 written = serde.serialize(value)
             except SerdeError:
                 continue
             read = serde.deserialize(written)
-            assert same_value(read, value), f"{value!r} came back as {read!r}"
+            assert same_value(read, value), f"checked_types has {kind.__name__}: {value!r} came back as {read!r}"
 
     @_few
     @given(st.data())
     def test_a_column_is_read_as_its_values_are(self, data: st.DataObject) -> None:
-        """A list of the same length, None for None."""
+        """A list of the same length, None for None, and no object twice that could be changed."""
         serde = self.made()
-        values = data.draw(st.lists(st.none() | self.values, max_size=5))
-        column = [None if value is None else serde.serialize(value) for value in values]
-        read = serde.deserialize_column(column)
-        assert isinstance(read, list) and len(read) == len(column)
-        for one, raw in zip(read, column, strict=True):
-            assert self.same(one, None if raw is None else serde.deserialize(raw))
+        once = [serde.serialize(value) for value in data.draw(st.lists(self.values, min_size=1, max_size=4))]
+        # Nothing, None only, None at each end and in the middle, equal bytes beside one another and apart, many rows.
+        for column in ([], [None], [*once, None, *once], [None, *once, *once[::-1], None], [*once, None] * 50):
+            given = list(column)
+            read = serde.deserialize_column(given)
+            assert given == column, f"deserialize_column changed the column that it was given: {column!r} to {given!r}"
+            assert isinstance(read, list), (
+                f"deserialize_column must return a list, and returned a {type(read).__name__}"
+            )
+            assert len(read) == len(column), f"deserialize_column returned {len(read)} values for {len(column)}"
+            for row, raw in enumerate(column):
+                expected = None if raw is None else serde.deserialize(raw)
+                assert self.same(read[row], expected), (
+                    f"deserialize_column returned {read[row]!r} for {raw!r}, where deserialize returns {expected!r}"
+                )
+                _spoil(read[row])  # no later row, and no later call, may see it
+
+    @_few
+    @given(st.data())
+    def test_a_column_has_nothing_that_is_refused(self, data: st.DataObject) -> None:
+        """Where `deserialize` raises, `deserialize_column` raises, too: the engine then reads value by value."""
+        serde = self.made()
+        written = serde.serialize(data.draw(self.values))
+        foreign = data.draw(self.foreign | _cut(written))
+        try:
+            serde.deserialize(foreign)
+        except SerdeError:
+            for column in ([foreign], [written, None, foreign]):
+                try:
+                    read = serde.deserialize_column(column)
+                except Exception:
+                    continue
+                raise AssertionError(
+                    f"deserialize refuses {foreign!r}, but deserialize_column({column!r}) returned {read!r}"
+                ) from None
 
     @_few
     @given(st.data())
     def test_the_fast_function_writes_the_same_bytes(self, data: st.DataObject) -> None:
-        """Or it raises, and then `serialize` is called."""
+        """Or it raises, and then `serialize` is called; it always raises for what `serialize` refuses."""
         serde = self.made()
-        value = data.draw(self.values)
-        try:
-            written = serde.serializer()(value)
-        except Exception:
-            return
-        assert written == serde.serialize(value)
+        fast = serde.serializer()
+        values = data.draw(st.lists(self.values, min_size=1, max_size=3))
+        for value in [*values, *values[::-1]]:
+            try:
+                written = fast(value)
+            except Exception:
+                continue
+            expected = serde.serialize(value)
+            assert type(written) is bytes and written == expected, (
+                f"serializer()({value!r}) returned {written!r}, where serialize returns {expected!r}"
+            )
+        for wrong in self.refused:
+            try:
+                written = fast(wrong)
+            except Exception:
+                continue
+            raise AssertionError(f"serialize refuses {wrong!r}, but serializer()({wrong!r}) returned {written!r}")
 
     @_few
     @given(st.data())
@@ -182,7 +226,10 @@ class SerdeContract:
             bound = self.made().bind("orders", is_key=is_key)
             assert self.same(bound.deserialize(bound.serialize(value)), value)
 
-    def _of_type(self, kind: type) -> st.SearchStrategy[Any]:
+    def _of_type(self, kind: type, declared: str) -> st.SearchStrategy[Any]:
+        assert kind.__hash__ is not None, (
+            f"{declared} has {kind.__name__}, whose values can be changed: stores keep them as objects"
+        )
         return _BUILT_IN.get(kind, self.values.filter(lambda value: type(value) is kind))
 
 

@@ -310,6 +310,8 @@ class StoreBackendContract:
         with pytest.raises(StoreError):
             backend.get("first", b"0000")
         with pytest.raises(StoreError):
+            backend.version()
+        with pytest.raises(StoreError):
             backend.write({}, "v1", "v2")
         try:
             rest = list(entries)
@@ -320,6 +322,41 @@ class StoreBackendContract:
         with self._opened(tmp_path) as again:
             assert again.version() == "v1"
             assert sum(1 for _ in again.range("first")) == 2000
+
+    def test_what_is_returned_has_its_type(self, tmp_path: Path) -> None:
+        """Keys and values are bytes and no other buffer, and a count is an int: serdes and stores rely on it."""
+        with self._opened(tmp_path) as backend:
+            backend.write({"first": [(b"a", b"1"), (b"b", b"")]}, None, "v1")
+            for key in (b"a", b"b"):
+                got = backend.get("first", key)
+                assert type(got) is bytes, f"get({key!r}) must return bytes, and returned {got!r}"
+            for reverse in (False, True):
+                for pair in backend.range("first", reverse=reverse):
+                    assert [type(each) for each in pair] == [bytes, bytes], (
+                        f"range must yield bytes, and yielded {pair!r}"
+                    )
+            count = backend.approximate_count("first")
+            assert type(count) is int, f"approximate_count must return an int, and returned {count!r}"
+
+    def test_destroying_leaves_no_files(self, tmp_path: Path) -> None:
+        """The directory itself may stay, empty."""
+        backend = type(self).open(tmp_path, STORES)
+        backend.write({"first": [(b"k", b"1")]}, None, "v1")
+        backend.destroy()
+        left = sorted(tmp_path.iterdir()) if tmp_path.exists() else []
+        assert not left, f"destroy must delete the stores' files, and left {left}"
+
+    def test_closing_frees_descriptors(self, tmp_path: Path) -> None:
+        """A runner opens and closes tasks for months."""
+        descriptors = Path("/proc/self/fd")
+        if not descriptors.exists():
+            pytest.skip("this system does not list a process's descriptors")
+        counts = []
+        for number in range(6):
+            with self._opened(tmp_path) as backend:
+                backend.write({"first": [(b"k", b"1")]}, backend.version(), f"v{number}")
+            counts.append(len(list(descriptors.iterdir())))
+        assert counts[-1] <= counts[0], f"close must free all descriptors; open after each close: {counts}"
 
     def test_destroying(self, tmp_path: Path) -> None:
         """The directory opens as a new one afterwards."""

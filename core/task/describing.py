@@ -1,0 +1,60 @@
+"""What messages say of a failure: where it happened, its cause, and what to mend."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+from ..errors import PenstockError
+from ..handlers import Failure
+from ..processor import Processor, ValueTransformer
+
+_OURS = __name__.partition(".")[0]
+
+
+def describe_place(failure: Failure, application_id: str, doing: str = "") -> str:
+    """Return which node and which record failed."""
+    where = (
+        "in a punctuator"
+        if failure.topic is None
+        else f"at topic {failure.topic!r} partition {failure.partition} offset {failure.offset}"
+    )
+    return f"application {application_id!r}, task {failure.task_id}, node {failure.node!r}{doing}, {where}"
+
+
+def describe_error(error: Exception) -> str:
+    """Return the message of an error, which may quote the record."""
+    return str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+
+
+def describe_cause(error: BaseException) -> str:
+    """Return the type of an error and the line of the user's code that it came from, without its message.
+
+    Messages quote what the record contains: `int("5 EUR")` does.
+    """
+    kinds, cause = type(error).__name__, error.__cause__
+    if cause is not None:
+        kinds += f" caused by {type(cause).__name__}"
+    place = ""
+    for each in filter(None, (error, cause)):
+        for frame, line in traceback.walk_tb(each.__traceback__):
+            module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+            if module != _OURS and module not in sys.stdlib_module_names - {"__main__"}:
+                code = frame.f_code
+                place = f" ({os.path.basename(code.co_filename)}, line {line}, in {code.co_name})"
+    return kinds + place
+
+
+def no_context(error: BaseException) -> str | None:
+    """Return what to say of an error because a processor has no context; None for any other error."""
+    owner = getattr(error, "obj", None)
+    if not isinstance(error, AttributeError) or error.name != "context":
+        return None
+    if not isinstance(owner, (Processor, ValueTransformer)):
+        return None
+    name = type(owner).__name__
+    return (
+        f"{name} has no context, because its init, or that of a wrapper around it, does not call the one of its base "
+        f"class: begin init of {name} with super().init(context)"
+    )
