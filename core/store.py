@@ -101,8 +101,7 @@ class StoreBackendFactory(Protocol):
     def __call__(self, directory: Path, stores: Sequence[str], *, read_only: bool = False) -> StoreBackend:
         """Open the stores named `stores` under `directory` (which exists), making what is missing.
 
-        Raises StoreError with the directory when it cannot. With `read_only`, opens for a reader beside a writing
-        process and never writes.
+        Raises StoreError with the directory when it cannot. `read_only`: for a reader beside a writer; never writes.
         """
         ...
 

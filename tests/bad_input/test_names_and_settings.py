@@ -32,7 +32,7 @@ PLUGINS: list[tuple[str, Any, list[str]]] = [
     (
         "store backend of a store",
         lambda: Topology().add_store(key_value_store("totals", backend="lmbd")),
-        ["store 'totals': no store backend named 'lmbd' is installed; installed: lmdb, " "memory", "Did you mean 'lmdb'?", INSTALL],
+        ["store 'totals': no store backend named 'lmbd' is installed; installed: contrib.rocksdb, contrib.sqlite, lmdb, " "memory", "Did you mean 'lmdb'?", INSTALL],
     ),
     (
         "serde of a store",
@@ -78,7 +78,7 @@ def test_a_plugin_that_went_away_loses_nothing(
             world.run()
     finally:
         registry().components["store backend", "lmdb"] = found
-    says(caught.value, "no store backend named 'lmdb' is installed; installed: memory", INSTALL)
+    says(caught.value, "no store backend named 'lmdb' is installed; installed: contrib.rocksdb, contrib.sqlite, memory", INSTALL)
     world.run()
     assert world.contents() == undisturbed
 
