@@ -78,7 +78,11 @@ def test_a_plugin_that_went_away_loses_nothing(
             world.run()
     finally:
         registry().components["store backend", "lmdb"] = found
-    says(caught.value, "no store backend named 'lmdb' is installed; installed: contrib.rocksdb, contrib.sqlite, memory", INSTALL)
+    says(
+        caught.value,
+        "no store backend named 'lmdb' is installed; installed: contrib.rocksdb, contrib.sqlite, memory",
+        INSTALL,
+    )
     world.run()
     assert world.contents() == undisturbed
 
