@@ -52,7 +52,7 @@ class StoreBackend(ABC):
 
     @abstractmethod
     def approximate_count(self, store: str) -> int:
-        """Return how many keys `store` has; an estimate will do."""
+        """Return how many keys `store` has: 0 if it has none, else an estimate from 1 on will do."""
 
     @abstractmethod
     def write(self, changes: Changes, previous: str | None, version: str) -> None:

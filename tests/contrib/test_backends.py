@@ -34,11 +34,6 @@ class TestRocksDb(StoreBackendContract):
     open = staticmethod(RocksDbBackend)
     examples = 8
 
-    def test_any_history(self) -> None:
-        # The suite forks, and a forked process lacks RocksDB's threads: test_a_killed_process_loses_nothing starts one.
-        self.in_one_process = True  # type: ignore[misc]
-        super().test_any_history()
-
 
 class TestKindsOverRocksDb(StoreKindsContract):
     open = staticmethod(RocksDbBackend)

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from itertools import islice
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,12 +22,11 @@ from hypothesis.stateful import (
 )
 
 from penstock.errors import StaleStoreError, StoreError
-from penstock.store import Changes, StoreBackend, StoreBackendFactory
+from penstock.store import Changes, StoreBackend
 
-from .child import answer, forked
+from .child import CleanChildren, answer
 from .histories import run_histories
-
-STORES = ("first", "second")
+from .store_processes import STORES, StoreProcesses, module_of, write_on
 
 NAMES = (
     "counts", "Counts", "a.b", "a_b", "a-b", "...", ".a", "a.", "-", "--", "_", "9", "n" * 249, "n" * 248 + "N",
@@ -56,7 +54,7 @@ VALUES: st.SearchStrategy[bytes] = st.binary(max_size=3) | st.integers(1, 20_000
 """Values of 0 bytes to 20 kB."""
 
 
-class StoreBackendContract:
+class StoreBackendContract(StoreProcesses):
     """The contract of a store backend, as tests; run them in a test class of yours.
 
     >>> from penstock.stores.memory import MemoryBackend
@@ -64,19 +62,16 @@ class StoreBackendContract:
     ...     open = staticmethod(MemoryBackend)
     ...     in_one_process = True
 
-    Needs pytest and hypothesis (`pip install 'penstock[testing]'`), and a system that can fork.
+    Needs pytest and hypothesis (`pip install 'penstock[testing]'`), and Unix.
     """
 
-    open: StoreBackendFactory
-    """The backend: its class or function, as a `staticmethod`."""
-    in_one_process: ClassVar[bool] = False
-    """Whether the state ends with the process; tests that need a second process are then skipped."""
     examples: ClassVar[int] = 20
     """How many random histories are tried."""
 
     def test_any_history(self) -> None:
         """Every read answers as a dict would, whatever is written, refused, reopened and killed."""
-        run_histories(lambda: _History(self), examples=self.examples, steps=20)
+        with CleanChildren([module_of(type(self).open)]) as children:
+            run_histories(lambda: _History(self, children), examples=self.examples, steps=20)
 
     def test_a_write_may_stay_at_its_version(self, tmp_path: Path) -> None:
         """The engine replaces a store's content this way, and opens a directory with more or fewer stores."""
@@ -380,59 +375,6 @@ class StoreBackendContract:
         with pytest.raises(StoreError, match="taken"):
             type(self).open(tmp_path / "taken", STORES)
 
-    def test_a_reader_in_another_process(self, tmp_path: Path) -> None:
-        """Each read sees the whole last commit; writing is refused."""
-        if self.in_one_process:
-            pytest.skip("this backend has no other processes")
-        opener = type(self).open
-
-        def read(connection: Connection) -> None:
-            reader: StoreBackend | None = None
-            while True:
-                question = connection.recv()
-                reader = reader or opener(tmp_path, STORES, read_only=True)
-                if question == "end":
-                    reader.close()
-                    connection.send("ended")
-                    return
-                if question == "get":
-                    connection.send(reader.get("first", b"n"))
-                elif question == "write":
-                    try:
-                        reader.write({}, reader.version(), "mine")
-                    except StoreError as error:
-                        connection.send(type(error).__name__)
-                    else:
-                        connection.send("written")
-                else:
-                    got = reader.get("first", b"n")
-                    content = {store: dict(reader.range(store)) for store in STORES}
-                    connection.send((reader.version(), got, content))
-
-        with forked(read) as connection, self._opened(tmp_path) as backend:
-            for number in range(5):
-                value = b"%d" % number
-                filling = [(b"x%04d" % row, value) for row in range(300)]
-                backend.write(
-                    {"first": [(b"n", value), *filling], "second": [(value, value)]},
-                    f"v{number - 1}" if number else None,
-                    f"v{number}",
-                )
-                connection.send("read")
-                version, got, content = answer(connection)
-                assert (version, got) == (f"v{number}", value)
-                assert content["first"] == dict([(b"n", value), *filling])
-                assert set(content["second"]) == {b"%d" % each for each in range(number + 1)}
-            for number in range(5, 8):
-                backend.write({"first": [(b"n", b"%d" % number)]}, f"v{number - 1}", f"v{number}")
-                connection.send("get")
-                assert answer(connection) == b"%d" % number
-            connection.send("write")
-            assert answer(connection) == "StoreError"
-            backend.write({"first": [(b"n", b"last")]}, "v7", "v8")
-            connection.send("end")
-            assert answer(connection) == "ended"
-
     # ------------------------------------------------------------------ helpers
 
     @contextmanager
@@ -452,9 +394,10 @@ def _changes(keys: st.SearchStrategy[bytes]) -> st.SearchStrategy[Changes]:
 class _History(RuleBasedStateMachine):
     """One directory over several openings, beside a dict for each store."""
 
-    def __init__(self, contract: StoreBackendContract) -> None:
+    def __init__(self, contract: StoreBackendContract, children: CleanChildren) -> None:
         super().__init__()
         self.contract = contract
+        self.children = children
         self.opener = type(contract).open
         self.model: dict[str, dict[bytes, bytes]] = {store: {} for store in STORES}
         self.version: str | None = None
@@ -538,22 +481,11 @@ class _History(RuleBasedStateMachine):
     def crash(self, plan: list[Changes], after: int, closed: bool) -> None:
         """Another process continues, and is killed in the write after number `after`."""
         self.backend.close()
-        opener, directory, version = self.opener, self.directory, self.version
+        version = self.version
         names = [self.next_version() for _ in plan]
-
-        def write_on(connection: Connection) -> None:
-            backend = opener(directory, STORES)
-            at = version
-            for changes, name in zip(plan, names, strict=True):
-                backend.write(changes, at, name)
-                at = name
-                connection.send(name)
-            if closed:
-                backend.close()
-            connection.send("done")
-
         acknowledged = 0
-        with forked(write_on, kill=True) as connection:
+        work = self.opener, self.directory, plan, version, names, closed
+        with self.children.started(write_on, *work, kill=True) as connection:
             while acknowledged < min(after, len(plan)):
                 assert answer(connection) == names[acknowledged]
                 acknowledged += 1
