@@ -20,6 +20,7 @@ VERBS: Components = {
         "produce",
         "consume",
         "plugins",
+        "new",
         "warmup",
     )
 }

@@ -1,0 +1,51 @@
+"""The verb `new`: writes a package with a plugin, its tests included."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from .command import Command, verbose_option
+from .output import note
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        ("A package with a processor and its tests", "penstock new processor acme-sessions"),
+        ("A package with a store backend", "penstock new backend acme-engine --directory engines/acme"),
+    ],
+)
+@click.argument("kind", type=click.Choice(["processor", "backend"]))
+@click.argument("name")
+@click.option("--directory", type=click.Path(path_type=Path), help="Where it is written. [default: a folder NAME]")
+@verbose_option
+def new(kind: str, name: str, directory: Path | None) -> None:
+    """Write a Python package NAME with a plugin: a processor, or a store backend.
+
+    It has tests with hypothesis (the contract suites), a workflow that runs them, and the entry point by which penstock
+    finds it. It works as it is; put your own code in place of its example.
+    """
+    from penstock.errors import ConfigError
+    from penstock.plugin_rules import prefixes_of
+
+    from .new_package import KINDS, files
+
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name) or name == "penstock":
+        raise ConfigError(
+            f"package name {name!r}: expected small letters and digits, in words with a dash between them, as in "
+            "acme-sessions; others install it by that name"
+        )
+    place = directory or Path(name)
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise ConfigError(f"{place} is there already: name an empty directory (--directory), or another package")
+    component = f"{prefixes_of(name)[0]}.{'count' if kind == 'processor' else 'sqlite'}"
+    written = files(kind, name, component)
+    for path, text in written.items():
+        file = place / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    note(f"{place}: a package with the {KINDS[kind]} {component!r}, in {len(written)} files")
+    note(f"next: cd {place}; pip install --editable '.[test]'; penstock plugins --check; pytest")

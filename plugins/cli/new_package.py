@@ -1,0 +1,337 @@
+"""The files of a new package with a plugin: what `penstock new` writes. $NAME and such are replaced."""
+
+from __future__ import annotations
+
+from string import Template
+
+_PYPROJECT = """\
+[build-system]
+requires = ["setuptools >= 70.1"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "$NAME"
+version = "0.1.0"
+description = "A $KIND for penstock"
+requires-python = ">=3.11"
+dependencies = ["penstock"]
+
+[project.optional-dependencies]
+test = ["penstock[testing]"]
+
+[project.entry-points.penstock]
+$MODULE = "$MODULE"
+
+[tool.setuptools.packages.find]
+where = ["src"]
+"""
+
+_WORKFLOW = """\
+name: test
+on: [push, pull_request]
+jobs:
+  test:
+    runs-on: ubuntu-latest
+    steps:
+      - uses: actions/checkout@v4
+      - uses: actions/setup-python@v5
+        with:
+          python-version: "3.11"
+      - uses: actions/setup-java@v4
+        with:
+          distribution: temurin
+          java-version: "17"
+      - run: pip install --editable '.[test]'
+      - run: penstock plugins --check
+      - run: pytest
+"""
+
+_README = """\
+# $NAME
+
+A $KIND for [penstock](https://pypi.org/project/penstock/), by the name `$COMPONENT`.
+
+```console
+$$ pip install --editable '.[test]'
+$$ penstock plugins --check
+$$ pytest
+```
+"""
+
+_PROCESSOR_HOOKS = '''\
+"""What $NAME brings to penstock."""
+
+from penstock.hooks import hookimpl
+
+
+@hookimpl
+def penstock_processors() -> dict[str, str]:
+    """Name our processors."""
+    return {"$COMPONENT": "$MODULE.processor:Count"}
+'''
+
+_PROCESSOR = '''\
+"""Count: forwards how many records of a key there have been."""
+
+from __future__ import annotations
+
+from penstock import Processor, Record, StoreBuilder, key_value_store
+from penstock.context import ProcessorContext
+
+
+class Count(Processor):
+    """Keeps a number for each key. It brings its store, so a topology need not declare it."""
+
+    def __init__(self, store: str = "counts") -> None:
+        self._store = store
+
+    @classmethod
+    def stores(cls, store: str = "counts") -> list[StoreBuilder]:
+        """Return the stores of a node with these options."""
+        return [key_value_store(store, value_serde="int")]
+
+    def init(self, context: ProcessorContext) -> None:
+        """Get ready for a task's records."""
+        super().init(context)
+        self._counts = context.get_store(self._store)
+
+    def process(self, record: Record) -> None:
+        """Count one record."""
+        count = (self._counts.get(record.key) or 0) + 1
+        self._counts.put(record.key, count)
+        self.context.forward(record.with_value(count))
+'''
+
+_PIPELINE = '''\
+"""An application with the processor, to try it: `penstock run pipeline:application`."""
+
+from penstock import Application, Topology
+
+topology = (
+    Topology()
+    .add_source("in", "words")
+    .add_processor("count", "$COMPONENT", "in")
+    .add_sink("out", "counts", "count", value_serde="int")
+)
+application = Application("$NAME", topology)
+'''
+
+_PROCESSOR_TEST = '''\
+"""The processor against plain Python, and on Spark."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from hypothesis import strategies as st
+
+from penstock import Application, Record, Topology
+from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.spark import run
+from penstock.plugins.testing.contracts.processor import ProcessorContract
+from penstock.plugins.testing.strategies import streams
+from penstock.record import OutputBatch, TopicPartition
+
+
+def counting() -> Topology:
+    """Return words -> count -> counts."""
+    topology = Topology().add_source("in", "words").add_processor("count", "$COMPONENT", "in")
+    return topology.add_sink("out", "counts", "count", value_serde="int")
+
+
+def counted(records: list[Record]) -> Iterator[tuple[str, int]]:
+    """Return what the processor is to answer."""
+    seen: Counter[str] = Counter()
+    for record in records:
+        seen[record.key] += 1
+        yield record.key, seen[record.key]
+
+
+class TestCount(ProcessorContract):
+    program = staticmethod(counting)
+    reference = staticmethod(counted)
+    records = streams(values=st.none(), late="10s")
+
+
+def test_it_runs_on_spark(penstock_application: Callable[..., Application]) -> None:
+    application = penstock_application(counting())
+    log = open_log(application.settings)
+    for topic in ("words", "counts"):
+        log.create_topic(topic, 2)
+    log.append(OutputBatch("words", [b"to", b"be", b"to"], [None] * 3, [0, 1, 2]))
+    assert run(application, master="local[2]").records_in == 3
+    found: list[bytes | None] = []
+    ends = log.end_offsets([TopicPartition("counts", number) for number in range(2)])
+    for partition, end in ends.items():
+        for batch in log.fetch(partition, 0, end, 1 << 20):
+            found += batch.keys
+    log.close()
+    assert sorted(filter(None, found)) == [b"be", b"to", b"to"]
+'''
+
+_BACKEND_HOOKS = '''\
+"""What $NAME brings to penstock."""
+
+from penstock.hooks import hookimpl
+
+
+@hookimpl
+def penstock_store_backends() -> dict[str, str]:
+    """Name our store backends."""
+    return {"$COMPONENT": "$MODULE.backend:Backend"}
+'''
+
+_BACKEND = '''\
+"""Backend: keeps the stores of a task in a file of SQLite. Put your engine in its place."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock import StaleStoreError, StoreBackend, StoreError
+from penstock.store import Changes
+
+
+class Backend(StoreBackend):
+    """One file for each task, in it one table for all stores."""
+
+    def __init__(self, directory: Path, stores: Sequence[str], *, read_only: bool = False) -> None:
+        self._file = directory / "state.sqlite"
+        self._stores = frozenset(stores)
+        mode = "ro" if read_only else "rwc"
+        try:
+            self._db = sqlite3.connect(f"{self._file.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None)
+        except sqlite3.Error as error:
+            raise StoreError(f"{self._file} cannot be opened: {error}") from error
+        if not read_only:
+            self._run("PRAGMA journal_mode = WAL")
+            # A power failure may lose the last commits, which leaves an older version: the changelog has the rest.
+            self._run("PRAGMA synchronous = NORMAL")
+            self._run("CREATE TABLE IF NOT EXISTS version (name TEXT)")
+            self._run(
+                "CREATE TABLE IF NOT EXISTS entries "
+                "(store TEXT, key BLOB, value BLOB NOT NULL, PRIMARY KEY (store, key)) WITHOUT ROWID"
+            )
+
+    def version(self) -> str | None:
+        """Return the version that the last write recorded."""
+        rows = self._run("SELECT name FROM version")
+        return rows[0][0] if rows else None
+
+    def get(self, store: str, key: bytes) -> bytes | None:
+        """Return a value, or None."""
+        rows = self._run("SELECT value FROM entries WHERE store = ? AND key = ?", (self._known(store), key))
+        return rows[0][0] if rows else None
+
+    def range(
+        self, store: str, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield entries in the order of their keys, page by page: the engine may write between two of them."""
+        beyond, order = ("<", "DESC") if reverse else (">", "ASC")
+        bounds: dict[str, Any] = {"store = ?": self._known(store), "key >= ?": start, "key < ?": end}
+        while True:
+            given = {condition: value for condition, value in bounds.items() if value is not None}
+            page = self._run(
+                f"SELECT key, value FROM entries WHERE {' AND '.join(given)} ORDER BY key {order} LIMIT 256",
+                tuple(given.values()),
+            )
+            yield from page
+            if len(page) < 256:
+                return
+            bounds[f"key {beyond} ?"] = page[-1][0]
+
+    def approximate_count(self, store: str) -> int:
+        """Return how many keys there are."""
+        return int(self._run("SELECT count(*) FROM entries WHERE store = ?", (self._known(store),))[0][0])
+
+    def write(self, changes: Changes, previous: str | None, version: str) -> None:
+        """Apply all changes and record the version, in one atomic step, if the store is at `previous`."""
+        self._run("BEGIN IMMEDIATE")
+        try:
+            if self.version() != previous:
+                raise StaleStoreError(f"{self._file} is at version {self.version()}, expected {previous}")
+            for store, rows in changes.items():
+                self._known(store)
+                for key, value in rows:
+                    if value is None:
+                        self._run("DELETE FROM entries WHERE store = ? AND key = ?", (store, key))
+                    else:
+                        self._run("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", (store, key, value))
+            self._run("DELETE FROM version")
+            self._run("INSERT INTO version VALUES (?)", (version,))
+            self._run("COMMIT")
+        except BaseException:
+            self._run("ROLLBACK")
+            raise
+
+    def close(self) -> None:
+        """Release everything."""
+        self._db.close()
+
+    def destroy(self) -> None:
+        """Close, and delete the files."""
+        self.close()
+        for file in self._file.parent.glob("state.sqlite*"):
+            file.unlink()
+
+    def _known(self, store: str) -> str:
+        if store not in self._stores:
+            raise StoreError(f"{self._file} was not opened with a store {store!r}")
+        return store
+
+    def _run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        try:
+            return self._db.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            raise StoreError(f"{self._file}: {error}") from error
+'''
+
+_BACKEND_TEST = '''\
+"""The backend keeps penstock's contract, and every kind of store works over it."""
+
+from __future__ import annotations
+
+from $MODULE.backend import Backend
+from penstock.plugins.testing.contracts.store_backend import StoreBackendContract
+from penstock.plugins.testing.contracts.store_kinds import StoreKindsContract
+
+
+class TestBackend(StoreBackendContract):
+    open = staticmethod(Backend)
+
+
+class TestKinds(StoreKindsContract):
+    open = staticmethod(Backend)
+'''
+
+_OF_KIND = {
+    "processor": {
+        "src/$MODULE/__init__.py": _PROCESSOR_HOOKS,
+        "src/$MODULE/processor.py": _PROCESSOR,
+        "pipeline.py": _PIPELINE,
+        "tests/test_processor.py": _PROCESSOR_TEST,
+    },
+    "backend": {
+        "src/$MODULE/__init__.py": _BACKEND_HOOKS,
+        "src/$MODULE/backend.py": _BACKEND,
+        "tests/test_backend.py": _BACKEND_TEST,
+    },
+}
+_OF_ALL = {
+    "pyproject.toml": _PYPROJECT,
+    "README.md": _README,
+    ".github/workflows/test.yml": _WORKFLOW,
+    "src/$MODULE/py.typed": "",
+}
+KINDS = {"processor": "processor", "backend": "store backend"}
+
+
+def files(kind: str, name: str, component: str) -> dict[str, str]:
+    """Return the files of a package by path: the package brings a thing of a kind, by the name `component`."""
+    values = {"NAME": name, "MODULE": name.replace("-", "_"), "COMPONENT": component, "KIND": KINDS[kind]}
+    given = {**_OF_ALL, **_OF_KIND[kind]}
+    return {Template(path).substitute(values): Template(text).substitute(values) for path, text in given.items()}
