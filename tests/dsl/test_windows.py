@@ -49,6 +49,7 @@ class Endless(TimeWindows):
         return ((timestamp, timestamp + 1),)
 
 
+SHORT = tumbling("10ms", grace="0s")
 KEYS = st.sampled_from(["a", "b", None])
 TIMES = st.integers(0, 24) | st.sampled_from([30, 40, 2000])
 RECORDS = st.lists(st.tuples(KEYS, st.none() | st.just(1), TIMES), max_size=15)
@@ -288,6 +289,51 @@ def test_late_records_go_to_a_stream_of_their_own(windows: Any, late: list[str])
         assert [each.value for each in driver.read_all("late")] == late
         assert [each.value for each in driver.read_all("out")] == [1, 1]
         assert driver.dropped_records() == 1
+
+
+def _late_values(make: Write) -> list[Any]:
+    """Return the values of the topic `late` for three dictionaries, of which the last is late."""
+    builder = StreamsBuilder()
+    make(builder.stream("in", value_serde="json"))
+    with TopologyTestDriver(Application("app", builder)) as driver:
+        for timestamp in (0, 50, 4):
+            driver.pipe("in", "a", {"at": timestamp}, timestamp=timestamp)
+        return [each.value for each in driver.read_all("late")]
+
+
+def _copied(stream: KStream[Any, Any]) -> KStream[Any, Any]:
+    return stream.map_values(lambda value: dict(value))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda stream: stream.group_by_key().windowed_by(SHORT, late="late").count("n"),
+        lambda stream: _copied(stream).group_by_key(value_serde="json").windowed_by(SHORT, late="late").count("n"),
+        lambda stream: (
+            _copied(stream).group_by(lambda v: "b", value_serde="json").windowed_by(SHORT, late="late").count("n")
+        ),
+        pytest.param(
+            lambda stream: (
+                _copied(stream)
+                .group_by_key()
+                .windowed_by(SHORT, late="late")
+                .reduce(lambda one, other: other, "n", value_serde="json")
+            ),
+            marks=pytest.mark.xfail(strict=True, reason="issue 26, row 8: late='topic' takes the default serde"),
+        ),
+    ],
+)
+def test_a_topic_of_late_records_has_the_serde_of_the_stream(make: Write) -> None:
+    assert _late_values(make) == [{"at": 4}]
+
+
+@pytest.mark.xfail(strict=True, reason="issue 26, row 8: the run dies at the first late record")
+@pytest.mark.parametrize("group", [lambda s: s.group_by_key(), lambda s: s.group_by(lambda value: "b")])
+def test_a_topic_of_late_records_whose_serde_is_not_known_is_refused(group: Callable[..., Any]) -> None:
+    message = r"late=.late.*serde of the values is not known.*group_by.*value_serde=.*aggregation of store .n."
+    with pytest.raises(TopologyError, match=message):
+        _late_values(lambda stream: group(_copied(stream)).windowed_by(SHORT, late="late").count("n"))
 
 
 def test_a_cached_store_sends_the_last_update_of_each_commit() -> None:
