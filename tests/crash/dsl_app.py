@@ -55,7 +55,7 @@ def make_builder() -> StreamsBuilder:
     by_region = placed.select_key(lambda value: value.split(" ")[2]).repartition("by-region", partitions=2)
     by_region.to(READ)
     windows = tumbling(f"{WINDOW_MS}ms", grace=f"{WINDOW_GRACE_MS}ms")
-    counts = by_region.group_by_key().windowed_by(windows, late=LATE).count("counts")
+    counts = by_region.group_by_key(value_serde="str").windowed_by(windows, late=LATE).count("counts")
     for table, topic in ((counts, COUNTS), (counts.suppress("window_closes", name="closing"), FINAL)):
         table.to_stream().map(lambda key, count: (key.key, f"{key.start} {count}"), with_key=True).to(
             topic, key_serde="str", value_serde="str"

@@ -313,14 +313,11 @@ def _copied(stream: KStream[Any, Any]) -> KStream[Any, Any]:
         lambda stream: (
             _copied(stream).group_by(lambda v: "b", value_serde="json").windowed_by(SHORT, late="late").count("n")
         ),
-        pytest.param(
-            lambda stream: (
-                _copied(stream)
-                .group_by_key()
-                .windowed_by(SHORT, late="late")
-                .reduce(lambda one, other: other, "n", value_serde="json")
-            ),
-            marks=pytest.mark.xfail(strict=True, reason="issue 26, row 8: late='topic' takes the default serde"),
+        lambda stream: (
+            _copied(stream)
+            .group_by_key()
+            .windowed_by(SHORT, late="late")
+            .reduce(lambda one, other: other, "n", value_serde="json")
         ),
     ],
 )
@@ -328,7 +325,6 @@ def test_a_topic_of_late_records_has_the_serde_of_the_stream(make: Write) -> Non
     assert _late_values(make) == [{"at": 4}]
 
 
-@pytest.mark.xfail(strict=True, reason="issue 26, row 8: the run dies at the first late record")
 @pytest.mark.parametrize("group", [lambda s: s.group_by_key(), lambda s: s.group_by(lambda value: "b")])
 def test_a_topic_of_late_records_whose_serde_is_not_known_is_refused(group: Callable[..., Any]) -> None:
     message = r"late=.late.*serde of the values is not known.*group_by.*value_serde=.*aggregation of store .n."

@@ -158,7 +158,9 @@ class KGroupedStream(Columnar[K], Generic[K, V]):
         again may give other results, because then they are not late.
 
         `late` gets the records that no window took any more, which are also counted as dropped: a topic, or a function
-        that is called with the stream of them. (Each aggregation of what this returns sends its own.)
+        that is called with the stream of them. (Each aggregation of what this returns sends its own.) The topic has the
+        serdes of this stream; if that of the values is not known, because a verb made them, TopologyError says where to
+        name it.
 
         >>> from penstock.plugins.dsl import StreamsBuilder, tumbling
         >>> from penstock.plugins.testing import TopologyTestDriver

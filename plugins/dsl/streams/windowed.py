@@ -118,17 +118,31 @@ class WindowedStream(Columnar[Windowed], Generic[K, V]):
         step = windowed_step(step_name, fold, windows, made, Serdes(source.serdes.key, value_serde), self._emit)
         source.recorder.add(step, parent)
         serdes = windowed_serdes(made.serdes(Serdes(source.serdes.key, value_serde)), windows)
-        last = step if self._emit.late is None else self._split(step, sources)
+        last = step if self._emit.late is None else self._split(verb, step, sources, made)
         return table_of(source, last, sources, serdes, WindowedTable(step, made.name), made)
 
-    def _split(self, step: UpdatingStep, sources: frozenset[str]) -> ProcessorStep:
-        """Add the stream of late records; return the step that has all others."""
+    def _split(self, verb: str, step: UpdatingStep, sources: frozenset[str], made: Materialized) -> ProcessorStep:
+        """Add the stream of late records; return the step that has all others.
+
+        What `reduce` stores is a value of the stream, so its store's serde fits. Where no serde is known, the
+        application's is not taken: a wrong one would end the run, but only at the first late record.
+        """
         recorder, late = self._source.recorder, self._emit.late
+        serdes = self._source.serdes
+        if serdes.value is None and verb == "reduce":
+            serdes = Serdes(serdes.key, made.serdes(serdes).value)
+        if isinstance(late, str) and serdes.value is None:
+            raise TopologyError(
+                f"windowed_by: late={late!r}: the serde of the values is not known, because a verb before has made "
+                'them; name it where they are grouped, group_by_key(value_serde="json"), group_by(..., '
+                f'value_serde="json"), or write them yourself, late=lambda records: records.to({late!r}, '
+                f'value_serde="json") (aggregation of store {made.name!r})'
+            )
         updates = ProcessorStep(step.options["updates_to"], PassThrough)
         lost = ProcessorStep(step.options["late_to"], PassThrough)
         recorder.add(updates, step)
         recorder.add(lost, step)
-        stream: KStream[Any, Any] = recorder.kinds.stream(recorder, Flow(lost, self._source.serdes, sources))
+        stream: KStream[Any, Any] = recorder.kinds.stream(recorder, Flow(lost, serdes, sources))
         if isinstance(late, str):
             stream.to(late)
         else:
