@@ -19,10 +19,14 @@ from typing import Any, TypeVar
 import pluggy
 
 from .errors import PluginError
+from .plugin_code import plugin_code
 from .plugin_rules import checked_components, has_prefix, prefixes_of, wrong_hooks
 
 GROUP = "penstock"
 PACKAGE = "penstock"
+MARK = f"{GROUP}_impl"
+"""The attribute that `@hookimpl` sets."""
+
 hookspec = pluggy.HookspecMarker(GROUP)
 hookimpl = pluggy.HookimplMarker(GROUP)
 
@@ -121,13 +125,12 @@ class Component:
         if isinstance(self.target, str):
             module, _, attribute = self.target.partition(":")
             try:
-                found = import_module(module)
-                for part in attribute.split("."):
-                    found = getattr(found, part)
+                with plugin_code():
+                    found = import_module(module)
+                    for part in attribute.split("."):
+                        found = getattr(found, part)
             except Exception as error:
-                raise PluginError(
-                    f"{self.title} cannot be loaded from {self.target!r}: {type(error).__name__}: {error}"
-                ) from error
+                raise PluginError(f"{self.title} cannot be loaded from {self.target!r}: {_said(error)}") from error
         if not callable(found) and self.kind not in _NOT_CALLED:
             raise PluginError(f"{self.title} is {found!r}, which cannot be called: name its class, or a function")
         return found
@@ -147,35 +150,40 @@ class Registry:
         self.components: dict[tuple[str, str], Component] = {}
         self._ambiguous: dict[tuple[str, str], str] = {}
         self._refused: dict[tuple[str, str], str] = {}
-        manager = pluggy.PluginManager(GROUP)
-        manager.add_hookspecs(Hooks)
-        origin: dict[str, tuple[str, str]] = {}
-        for name, package, version, plugin in found:
-            wrong = list(wrong_hooks(plugin, f"{GROUP}_impl", list(KINDS.values())))
-            for number, why in enumerate(wrong):
-                self.broken[f"{package} {version} ({name}{f', {number + 1}' if number else ''})"] = why
-            try:
-                manager.register(plugin, name)
-                manager.check_pending()
-            except (ValueError, pluggy.PluginValidationError) as error:
-                if manager.has_plugin(name):
-                    manager.unregister(name=name)
-                self.broken.setdefault(f"{package} {version} ({name})", f"{type(error).__name__}: {error}")
+        readers: dict[int, str] = {}
+        # Ours first: no other package can take their names. A plugin is its module: packages need not know how others
+        # name their entry points.
+        for point, package, version, plugin in sorted(found, key=lambda each: each[1] != PACKAGE):
+            where = f"{package} {version} ({point}"
+            if id(plugin) in readers:
+                why = f"its module is that of entry point {readers[id(plugin)]!r}: remove one of the two"
+                self.broken[f"{where})"] = why
                 continue
-            origin[name] = package, version
-        for kind, hook in KINDS.items():
-            # Ours first: no other package can take their names.
-            impls = getattr(manager.hook, hook).get_hookimpls()
-            for impl in sorted(impls, key=lambda each: origin[each.plugin_name][0] != PACKAGE):
-                package, version = origin[impl.plugin_name]
-                try:
-                    given = checked_components(hook, impl.function(), package)
-                except Exception as error:
-                    why = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
-                    self.broken[f"{package} {version} ({impl.plugin_name}: {hook})"] = why
-                    continue
-                for name, target in given.items():
-                    self._add(Component(kind, name, target, impl.plugin_name, package, version))
+            readers[id(plugin)] = point
+            try:
+                wrong = list(wrong_hooks(plugin, MARK, list(KINDS.values())))
+            except Exception as error:
+                wrong = [_said(error)]
+            for number, why in enumerate(wrong):
+                self.broken[f"{where}{f', {number + 1}' if number else ''})"] = why
+            for kind, hook in KINDS.items():
+                self._take(kind, hook, point, package, version, getattr(plugin, hook, None))
+
+    def _take(self, kind: str, hook: str, point: str, package: str, version: str, function: Any) -> None:
+        """Add what a hook of a plugin gives. What is wrong drops itself only."""
+        if not hasattr(function, MARK):
+            return
+        where = f"{package} {version} ({point}: "
+        try:
+            with plugin_code():
+                given, wrong = checked_components(hook, function, package)
+        except Exception as error:
+            self.broken[f"{where}{hook})"] = _said(error)
+            return
+        for name, why in wrong.items():
+            self.broken[f"{where}{kind} {name})"] = self._refused[kind, str(name)] = why
+        for name, target in given.items():
+            self._add(Component(kind, name, target, point, package, version))
 
     def _add(self, component: Component) -> None:
         """Add a component, unless its name is not its package's; one that two packages bring is refused at look-up."""
@@ -241,13 +249,18 @@ class Registry:
 def registry() -> Registry:
     """Return what is installed. A plugin that cannot be imported is kept in `broken`, and harms no other."""
     found, broken = [], {}
-    for point in sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value)):
+    for point in sorted(entry_points(group=GROUP), key=lambda each: (*_distribution(each), each.name, each.value)):
         package, version = _distribution(point)
         try:
-            found.append((point.name, package, version, point.load()))
+            with plugin_code():
+                found.append((point.name, package, version, point.load()))
         except Exception as error:
-            broken[f"{package} {version} ({point.name})"] = f"{type(error).__name__}: {error}"
+            broken[f"{package} {version} ({point.name})"] = _said(error)
     return Registry(found, broken)
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
 
 
 def _distribution(point: EntryPoint) -> tuple[str, str]:

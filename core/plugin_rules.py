@@ -36,19 +36,31 @@ def wrong_hooks(plugin: object, mark: str, hooks: Sequence[str]) -> Iterator[str
         )
 
 
-def checked_components(hook: str, given: object, package: str) -> dict[str, Any]:
-    """Return what a hook returned. Raises PluginError unless that is a mapping from names to things."""
+def checked_components(hook: str, function: Any, package: str) -> tuple[dict[str, Any], dict[object, str]]:
+    """Call a hook; return the components that it gives, and why it gives others in vain.
+
+    Raises PluginError for a function with parameters, and unless it returns a mapping from names to things.
+    """
     example = f"{{'{prefixes_of(package)[0]}.NAME': 'package.module:attribute'}}"
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise PluginError(f"{hook} takes no arguments, this one does: {error}") from error
+    given = function()
     if not isinstance(given, Mapping):
         raise PluginError(f"{hook} returned {type(given).__name__}, expected a mapping like {example}")
+    right: dict[str, Any] = {}
+    wrong: dict[object, str] = {}
     for name, target in given.items():
         if not isinstance(name, str) or not name:
-            raise PluginError(f"{hook} returned the name {name!r}, expected text, in a mapping like {example}")
-        if target is None or (isinstance(target, str) and not all(target.partition(":"))):
-            raise PluginError(
+            wrong[name] = f"{hook} returned the name {name!r}, expected text, in a mapping like {example}"
+        elif target is None or (isinstance(target, str) and not all(target.partition(":"))):
+            wrong[name] = (
                 f"{hook} returned {target!r} for {name!r}, expected the thing itself or where it is, as in {example}"
             )
-    return dict(given)
+        else:
+            right[name] = target
+    return right, wrong
 
 
 def prefixes_of(package: str) -> list[str]:

@@ -139,7 +139,7 @@ def check_supplier(where: str, supplier: object, options: Mapping[str, Any]) -> 
     # A class makes a new instance at each call, so it need not be tried: a constructor may be costly. What a factory
     # makes shows only when it is called.
     if not isinstance(made, type) or _has_own_way_of_making(made):
-        _try(where, supplier, options)
+        try_supplier(where, supplier, options)
     return supplier
 
 
@@ -155,14 +155,8 @@ def check_class(where: str, kind: type) -> None:
     check_methods(where, kind)
 
 
-def _has_own_way_of_making(kind: type) -> bool:
-    """Return whether calling a class may do something else than make an instance (a singleton does)."""
-    maker: Any = type(kind)
-    new: Any = kind.__new__
-    return maker.__call__ is not type.__call__ or new is not object.__new__
-
-
-def _try(where: str, supplier: Callable[..., object], options: Mapping[str, Any]) -> None:
+def try_supplier(where: str, supplier: Callable[..., object], options: Mapping[str, Any]) -> None:
+    """Call a supplier twice. Refuse one that makes no processors, or the same one twice."""
     try:
         one, other = supplier(**options), supplier(**options)
     except Exception as error:
@@ -174,6 +168,13 @@ def _try(where: str, supplier: Callable[..., object], options: Mapping[str, Any]
             f"{where}: its supplier returned the same object twice; each task needs an instance of its own"
         )
     check_methods(where, one)
+
+
+def _has_own_way_of_making(kind: type) -> bool:
+    """Return whether calling a class may do something else than make an instance (a singleton does)."""
+    maker: Any = type(kind)
+    new: Any = kind.__new__
+    return maker.__call__ is not type.__call__ or new is not object.__new__
 
 
 def unlogged_store(where: str, builder: StoreBuilder) -> StoreBuilder:

@@ -25,13 +25,9 @@ def provided_stores(where: str, supplier: object, options: Mapping[str, Any]) ->
     ask = getattr(maker, "stores", None)
     if ask is None:
         return ()
+    check_provider(where, maker)
     name = getattr(maker, "__qualname__", type(maker).__qualname__)
     what = f"{where}: {name}.stores"
-    if not callable(ask) or (inspect.isfunction(inspect.getattr_static(maker, "stores")) and isinstance(maker, type)):
-        raise TopologyError(
-            f"{what} declares the stores that its processors bring, and is a @classmethod that returns them: "
-            f"found {ask!r}"
-        )
     try:
         inspect.signature(ask).bind(*arguments, **named)
     except ValueError:
@@ -53,3 +49,16 @@ def provided_stores(where: str, supplier: object, options: Mapping[str, Any]) ->
             f"{what} returned {given!r}, expected a list of declared stores, for instance [key_value_store(NAME)]"
         )
     return stores
+
+
+def check_provider(where: str, maker: object) -> None:
+    """Refuse a supplier whose attribute `stores` is no function that can be called without an instance."""
+    ask = getattr(maker, "stores", None)
+    if ask is None:
+        return
+    if not callable(ask) or (inspect.isfunction(inspect.getattr_static(maker, "stores")) and isinstance(maker, type)):
+        name = getattr(maker, "__qualname__", type(maker).__qualname__)
+        raise TopologyError(
+            f"{where}: {name}.stores declares the stores that its processors bring, and is a @classmethod that returns "
+            f"them: found {ask!r}"
+        )

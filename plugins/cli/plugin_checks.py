@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from difflib import SequenceMatcher
 from importlib.metadata import Distribution, EntryPoint, distributions
+from pathlib import Path
 from typing import Any
 
 import click
 
 from penstock.errors import PenstockError, PluginError
-from penstock.hooks import GROUP, KINDS, PACKAGE, Component
+from penstock.hooks import GROUP, KINDS, MARK, PACKAGE, Component
+from penstock.plugin_code import plugin_code
 from penstock.plugin_rules import normal_name
-from penstock.program.checks import check_class
+from penstock.program.builder import Topology
+from penstock.program.checks import check_builder, check_class, try_supplier
+from penstock.program.provided import check_provider, provided_stores
 from penstock.serde import Serde
 from penstock.settings.names import Vocabulary
 from penstock.store import StoreBackend
+
+from .plugin_imports import imported
 
 _OF_PYTHON = frozenset({"console_scripts", "gui_scripts"})
 
@@ -26,13 +34,40 @@ def check_component(component: Component) -> None:
     """Raise PluginError for a component that cannot be loaded, or is not what its kind asks for."""
     found = component.load()
     try:
-        wrong = _CHECKS[component.kind](found)
+        with plugin_code():
+            wrong = _CHECKS[component.kind](found)
     except PenstockError as error:
         wrong = str(error)
     except Exception as error:
         wrong = f"calling it raised {type(error).__name__}: {error}"
     if wrong:
         raise PluginError(f"{component.title}: {wrong}")
+
+
+def costly_plugins() -> Iterator[tuple[str, str]]:
+    """Yield (plugin, what is wrong with it) for each module of hooks that does too much when it is imported."""
+    points = [
+        (f"{distribution.name} {distribution.version} ({point.name})", point.module)
+        for distribution in distributions()
+        if distribution.name is not None and normal_name(distribution.name) != PACKAGE
+        for point in distribution.entry_points
+        if point.group == GROUP
+    ]
+    for (plugin, module), done in zip(points, imported([module for _, module in points])):
+        if done.heavy:
+            yield (
+                plugin,
+                (
+                    f"its module {module} imports {' and '.join(done.heavy)}, and it is imported whenever any plugin "
+                    "is looked up: name components as 'package.module:attribute', which is imported when it is first "
+                    "used"
+                ),
+            )
+        if done.printed.strip():
+            yield (
+                plugin,
+                f"its module {module} prints when it is imported: {done.printed.strip()!r}; commands have their output",
+            )
 
 
 def misplaced_plugins() -> Iterator[tuple[str, str]]:
@@ -75,7 +110,7 @@ def _has_hooks(point: EntryPoint) -> bool:
         module = point.load()
     except Exception:
         return False  # whoever reads that group will say so
-    return any(hasattr(getattr(module, hook, None), f"{GROUP}_impl") for hook in KINDS.values())
+    return any(hasattr(getattr(module, hook, None), MARK) for hook in KINDS.values())
 
 
 # ---------------------------------------------------------------- by kind: what is wrong, or None
@@ -84,6 +119,12 @@ def _has_hooks(point: EntryPoint) -> bool:
 def _processor(found: Any) -> str | None:
     if isinstance(found, type):
         check_class("its class", found)
+    elif _takes(found) is None:
+        try_supplier("called without options", found, {})
+    check_provider("its class" if isinstance(found, type) else "its attribute", found)
+    if hasattr(found, "stores") and _takes(found.stores) is None:
+        for store in provided_stores("called without options", found, {}):
+            check_builder(store)
     return None
 
 
@@ -93,13 +134,30 @@ def _serde(found: Any) -> str | None:
     if _takes(found) is not None:
         return None if _takes(found, "str") is None else f"{_takes(found)}; a serde is made without arguments"
     made = found()
-    return None if isinstance(made, Serde) else f"it made {made!r}, expected a penstock.Serde"
+    if not isinstance(made, Serde):
+        return f"it made {made!r}, expected a penstock.Serde"
+    try:
+        pickle.dumps(made)
+    except Exception as error:
+        return (
+            f"it cannot be pickled, and it is sent to Spark's workers: {type(error).__name__}: {error}. Write "
+            "__reduce__, or make what cannot be pickled when it is first used"
+        )
+    return None
 
 
 def _store_backend(found: Any) -> str | None:
     if isinstance(found, type) and not issubclass(found, StoreBackend):
         return f"class {found.__name__} is not derived from penstock.StoreBackend"
-    return _abstract(found) or _takes(found, "directory", ["store"], read_only=True)
+    wrong = _abstract(found) or _takes(found, "directory", ["store"], read_only=True)
+    if wrong or isinstance(found, type):
+        return wrong
+    with tempfile.TemporaryDirectory(prefix="penstock-check-") as directory:
+        opened = found(Path(directory), ["store"])
+        if not isinstance(opened, StoreBackend):
+            return f"it opened {opened!r}, expected a penstock.StoreBackend"
+        opened.destroy()
+    return None
 
 
 def _changelog(found: Any) -> str | None:
@@ -109,6 +167,14 @@ def _changelog(found: Any) -> str | None:
 
 def _called_with(*arguments: str) -> Callable[[Any], str | None]:
     return lambda found: _abstract(found) or _takes(found, *arguments)
+
+
+def _renderer(found: Any) -> str | None:
+    wrong = _abstract(found) or _takes(found, "program")
+    if wrong:
+        return wrong
+    made = found(Topology().add_source("source", "topic").build())
+    return None if isinstance(made, str) else f"it returned {type(made).__name__} for a program, expected text"
 
 
 def _vocabulary(found: Any) -> str | None:
@@ -147,7 +213,7 @@ _CHECKS: Mapping[str, Callable[[Any], str | None]] = {
     "serde": _serde,
     "log": _called_with("location", "settings"),
     "changelog": _changelog,
-    "renderer": _called_with("program"),
+    "renderer": _renderer,
     "settings vocabulary": _vocabulary,
     "command": _command,
 }

@@ -45,7 +45,7 @@ def plugins(ctx: click.Context, kind: str | None, check: bool, as_json: bool) ->
     from penstock.errors import ConfigError, PluginError
     from penstock.hooks import KINDS, registry
 
-    from .plugin_checks import check_component, misplaced_plugins
+    from .plugin_checks import check_component, costly_plugins, misplaced_plugins
 
     if kind is not None and kind not in KINDS:
         raise ConfigError(f"--kind {kind!r}: expected one of {', '.join(map(repr, KINDS))}")
@@ -71,7 +71,7 @@ def plugins(ctx: click.Context, kind: str | None, check: bool, as_json: bool) ->
                 plugin = f"{component.package} {component.package_version} ({component.kind} {component.name})"
                 broken.append({"plugin": plugin, "error": str(error)})
     if check:
-        broken += ({"plugin": which, "error": why} for which, why in misplaced_plugins())
+        broken += ({"plugin": which, "error": why} for which, why in (*misplaced_plugins(), *costly_plugins()))
     if as_json:
         print_json({"components": components, "broken": broken})
     else:

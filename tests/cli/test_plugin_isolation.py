@@ -13,8 +13,6 @@ from penstock.hooks import Component, Components, Registry, hookimpl
 
 from .console import Console, install
 
-ROW = pytest.mark.xfail(strict=True, reason="issue 26, row 18: plugins are registered by their entry point's name")
-
 FINE = """
 @hookimpl
 def penstock_serdes():
@@ -31,23 +29,15 @@ def installed(console: Console, name: str, plugin: str = FINE, *, point: str = "
     return environment
 
 
-@ROW
-@pytest.mark.parametrize("point", ["stores", "cli", "serdes", "contrib-sqlite"])
-def test_an_entry_point_may_be_named_like_one_of_ours(console: Console, point: str) -> None:
+def test_entry_points_may_be_named_like_ours_and_like_those_of_others(console: Console) -> None:
     ours = {(each["kind"], each["name"]) for each in console.json("plugins", "--json")["components"]}
-    environment = installed(console, "acme", point=point)
-    found = json.loads(console.process("plugins", "--json", environment=environment)[0])
-    assert found["broken"] == []
-    assert {(each["kind"], each["name"]) for each in found["components"]} == ours | {("serde", "acme.fine")}
-
-
-@ROW
-def test_two_packages_may_name_their_entry_points_alike(console: Console) -> None:
-    for name in ("acme", "best"):
-        environment = installed(console, name, point="plugin")
+    points = {"acme": "stores", "best": "cli", "cent": "contrib-sqlite", "dell": "plugin", "east": "plugin"}
+    for name, point in points.items():
+        environment = installed(console, name, point=point)
     found = json.loads(console.process("plugins", "--check", "--json", environment=environment)[0])
     assert found["broken"] == []
-    assert {"acme.fine", "best.fine"} <= {each["name"] for each in found["components"]}
+    theirs = {("serde", f"{name}.fine") for name in points}
+    assert {(each["kind"], each["name"]) for each in found["components"]} == ours | theirs
 
 
 def module(name: str, **hooks: Components) -> ModuleType:
@@ -58,7 +48,6 @@ def module(name: str, **hooks: Components) -> ModuleType:
     return made
 
 
-@ROW
 def test_one_wrong_component_drops_itself_only() -> None:
     plugin = module(
         "acme", penstock_serdes={"acme.fine": "a:b", "acme.wrong": "a.b", 3: "a:b", "acme.none": None},  # type: ignore[dict-item]
@@ -82,7 +71,6 @@ def test_one_wrong_component_drops_itself_only() -> None:
         registry.find("serde", "acme.wrong")
 
 
-@ROW
 def test_a_module_that_two_entry_points_name_is_one_plugin() -> None:
     plugin = module("acme", penstock_serdes={"acme.fine": "a:b"})
     registry = Registry([("one", "acme", "1", plugin), ("two", "acme", "1", plugin)], {})
@@ -98,7 +86,6 @@ EXITS = {
 }
 
 
-@ROW
 def test_sys_exit_of_a_plugin_ends_nothing(console: Console) -> None:
     for number, (plugin, serdes, _) in enumerate(EXITS.values()):
         environment = installed(console, f"acme{number}", plugin, serdes=serdes)
@@ -109,20 +96,18 @@ def test_sys_exit_of_a_plugin_ends_nothing(console: Console) -> None:
     assert not found
 
 
-@ROW
 def test_what_a_plugin_prints_when_imported_goes_to_stderr(console: Console) -> None:
     """Stdout is a command's output, which others read."""
     environment = installed(console, "acme", FINE + "print('hello')\n", serdes=SERDES + "print('and hello')\n")
     out, err = console.process("plugins", "--json", environment=environment)
     assert "hello" not in out and "hello" in err
-    console.process("produce", "--log", "local:log", "--create", "words", environment=environment)
+    console("topics", "create", "words", "--log", "local:log")
     out, err = console.process(
         "consume", "--log", "local:log", "words", "--value-serde", "acme.fine", environment=environment
     )
     assert out == "" and "and hello" in err
 
 
-@ROW
 def test_a_component_that_exits_names_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "leaves_at_import.py").write_text("raise SystemExit(4)\n")
     monkeypatch.syspath_prepend(tmp_path)
