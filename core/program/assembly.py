@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..errors import TopologyError
+from ..extractors import fail_on_invalid_timestamp
 from ..names import index_name
 from ..store import StoreBuilder
 from .checks import nearest
@@ -21,6 +22,9 @@ def assemble(draft: Draft) -> Program:
     _check_stores(draft.nodes, draft.stores, draft.global_stores)
     _check_patterns(draft.nodes, draft.internal_topics, draft.readers)
     _check_internal_topics(draft)
+    draft = replace(
+        draft, nodes={name: _with_extractor(node, draft.internal_topics) for name, node in draft.nodes.items()}
+    )
     subtopologies, global_stores = _divide(draft)
     return Program(
         dict(draft.nodes),
@@ -104,6 +108,25 @@ def _check_internal_topics(draft: Draft) -> None:
                 f"{kind} store {store!r} reads the internal topic {source.topics[0]!r}, which is emptied as it is "
                 "processed; write to a topic of your own with add_sink, and let the store read that"
             )
+
+
+def _with_extractor(node: Node, internal_topics: Mapping[str, InternalTopic]) -> Node:
+    """Return the node; a source of an internal topic gets the extractor that returns each record's own timestamp.
+
+    The application's extractor has chosen that timestamp where the record came in. Here it would choose again, from
+    another value. Kafka Streams: `new FailOnInvalidTimestamp()` in OptimizableRepartitionNode. Raises TopologyError.
+    """
+    if not isinstance(node, SourceNode) or node.timestamp_extractor is not None:
+        return node
+    internal = [topic for topic in node.topics if topic in internal_topics]
+    outside = [topic for topic in node.topics if topic not in internal_topics]
+    if internal and outside:
+        raise TopologyError(
+            f"source {node.name!r} reads the internal topic {internal[0]!r} and {outside[0]!r}: the application's "
+            "timestamp extractor is for topics outside only; give each a source of its own, or this one a "
+            "timestamp_extractor"
+        )
+    return replace(node, timestamp_extractor=fail_on_invalid_timestamp) if internal else node
 
 
 def _divide(draft: Draft) -> tuple[tuple[Subtopology, ...], tuple[GlobalStore, ...]]:

@@ -57,7 +57,7 @@ class Settings:
     state_serde: SerdeLike = DEFAULTS.state_serde
     """Serde of keys and values for stores that name none."""
     timestamp_extractor: TimestampExtractor = fail_on_invalid_timestamp
-    """For sources that name none."""
+    """For sources of topics outside that name none."""
     offset_reset: Duration = "earliest"
     """Where a new application starts in topics whose source has no `offset_reset`: `earliest`, `latest`, or how far
     back in time, such as `1d`."""
