@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -23,14 +23,14 @@ from penstock import (
     RetryAfter,
     Topology,
 )
-from penstock.log import Log
+from penstock.log import Commit, Log
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.continuous import loop as loop_module
 from penstock.plugins.runtime.continuous import pauses
 from penstock.plugins.runtime.continuous.loop import TaskLoop
 from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.record import TopicPartition
+from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.application import Application
 
 from ..spark import apps
@@ -128,8 +128,6 @@ def two_tasks(tmp_path: Path, **given: Any) -> tuple[Application, MemoryLog, dic
 
 
 def put(log: Log, partition: int, *values: str) -> None:
-    from penstock.record import OutputBatch
-
     texts: list[bytes | None] = [value.encode() for value in values]
     count = len(values)
     log.append(OutputBatch("in", [b"k"] * count, texts, [1] * count, None, [[partition]] * count))
@@ -182,6 +180,32 @@ def test_commits_come_by_the_interval_when_asked_for_and_at_the_end(tmp_path: Pa
         assert sum(each.commits for each in reports) == 2
         assert [each.opened for each in reports if each.opened] == ["first", "first"]
         assert not loop.take_reports()
+
+
+@pytest.mark.xfail(strict=True, reason="issue 26, row 3: idle tasks never repeat their commit")
+def test_a_commit_that_the_log_would_forget_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of, log, tasks = two_tasks(tmp_path, commit_interval="0ms")
+    with looping(of, log, tasks) as loop:
+        turn_until(loop, lambda: loop.open_tasks == 2)
+        loop.commit_all()
+        committer = loop._tasks["0_1"].committer
+        assert committer is not None
+        committed, commit = list[Commit](), committer.commit
+
+        def note(made: Commit, outputs: Sequence[OutputBatch]) -> None:
+            committed.append(made)
+            commit(made, outputs)
+
+        monkeypatch.setattr(committer, "commit", note)
+        for _ in range(5):
+            loop.turn(0)
+        assert not committed
+        monkeypatch.setattr(committer, "expires", lambda: not committed)
+        turn_until(loop, lambda: bool(committed) and not loop._writing)
+        for _ in range(5):
+            loop.turn(0)
+        assert [each.positions for each in committed] == [{TopicPartition("in", 1): 0}]
+        assert not loop.take_failures()
 
 
 @given(st.integers(1, 3_600_000), st.integers(1, 9))
