@@ -108,9 +108,9 @@ class ApplicationEngine(SlotEngine):
     def _due(self, plan: SlotPlan) -> Iterable[str]:
         """Return open tasks without records whose punctuator is due, or whose commit has to be repeated."""
         for name, task in self._tasks.items():
-            tick, committer = task.next_tick(), task.committer
+            tick = task.next_tick()
             is_due = tick is not None and tick <= plan.clock_ms
-            if name not in plan.ends and (is_due or (committer is not None and committer.expires())):
+            if name not in plan.ends and (is_due or task.commit_expires()):
                 yield name
 
     def _prepare(self, names: Iterable[str], clock_ms: int, known: Mapping[str, KnownCommit]) -> dict[str, Exception]:

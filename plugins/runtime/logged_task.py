@@ -92,6 +92,10 @@ class LoggedTask:
         state = self._state
         return 0 if state is None else state.restored
 
+    def commit_expires(self) -> bool:
+        """Return whether the open task must repeat its last commit soon, because the log deletes old ones."""
+        return self._committer is not None and self._committer.expires()
+
     @property
     def committer(self) -> TaskCommitter | None:
         """The open committer, for `Log.are_current`."""
@@ -209,7 +213,7 @@ class LoggedTask:
         outputs, positions = made.outputs, made.positions
         produced = sum(map(len, outputs))
         unchanged = not changes and not outputs and not made.has_changed and positions == last.positions
-        if unchanged and not self._has_sent and not committer.expires():
+        if unchanged and not self._has_sent and not self.commit_expires():
             return None
         if outputs and committer.streams_outputs:
             # Send them now: at least once, only outputs that `send` takes can be read before the commit.

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 LEASE_SECONDS = 15
 HOST_LEASE_SECONDS = 60
 """The lease of a task host in continuous mode."""
+IDLE = "idle"
+"""The fault for which the broker keeps offsets as shortly as it can."""
+RETENTION_MINUTES, RETENTION_CHECK_SECONDS = 1, 5
 END_SECONDS = 240.0
 """How long something that must end by itself may take, on a machine that has much else to do."""
 
@@ -230,6 +233,14 @@ def freeze_broker(harness: Harness, strike: Strike) -> str | None:
     return f"{strike.freeze_seconds:.1f} s"
 
 
+def idle(harness: Harness, strike: Strike) -> str | None:
+    """Bring no input for longer than the broker keeps offsets, then stop; the next start must find all positions."""
+    harness.settle()
+    time.sleep(60 * RETENTION_MINUTES + RETENTION_CHECK_SECONDS + 5)
+    harness.stop()
+    return f"no input for more than {RETENTION_MINUTES} min"
+
+
 # ---------------------------------------------------------------------- zombies
 
 
@@ -430,6 +441,7 @@ FAULTS: dict[str, Fault] = {
     "outlive lease": outlive_lease,
     "hosts past lease": hosts_past_lease,
     "lose offsets": lose_offsets,
+    IDLE: idle,
 }
 """All faults by name; each returns what it did, None when there was nothing to do it to."""
 NEEDS_WORKERS = ("kill worker", "kill workers", "kill daemon", "freeze worker", "freeze workers")
@@ -442,11 +454,12 @@ NEEDS_HOSTS = (
 def kinds(log: str, mode: str) -> list[str]:
     """Return the faults that apply to a log and a mode, unless others are named.
 
-    Lost offsets are left to those who ask for them: what is processed again because of them is judged less strictly. On
+    Lost offsets are left to those who ask for them: what is processed again because of them is judged less strictly. So
+    is having no input, with a broker that soon forgets offsets: other faults keep an application away for longer. On
     the local log, a host that is frozen for good may be the one writer: the others give up before it is killed; and a
     driver that is frozen keeps its lease.
     """
-    left_out = {"lose offsets"}
+    left_out = {"lose offsets", IDLE}
     if log != "kafka":
         left_out |= {"kill broker", "freeze broker", "take over", "stuck host", "rival", "hosts past lease"}
     if mode != "continuous":

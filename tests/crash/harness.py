@@ -21,13 +21,28 @@ from ..processes import is_alive
 from . import plugin, watching
 from .driver import Driver, send, wait_for_end
 from .dsl_oracle import DslOracle
-from .faults import END_SECONDS, FAULTS, NEEDS_HOSTS, NEEDS_WORKERS, Strike, kinds, plan
+from .faults import (
+    END_SECONDS,
+    FAULTS,
+    IDLE,
+    NEEDS_HOSTS,
+    NEEDS_WORKERS,
+    RETENTION_CHECK_SECONDS,
+    RETENTION_MINUTES,
+    Strike,
+    kinds,
+    plan,
+)
 from .oracle import Oracle, Verdict
 from .programs import ID, PROGRAMS
 from .topics import Feeder, Reader
 
 PATIENCE = 240.0
 """Seconds after which waiting for a condition is a failure."""
+_FORGETFUL = {
+    "offsets.retention.minutes": str(RETENTION_MINUTES),
+    "offsets.retention.check.interval.ms": str(RETENTION_CHECK_SECONDS * 1000),
+}
 
 
 @dataclass(frozen=True)
@@ -95,7 +110,7 @@ class Harness:
         self.broker: KafkaBroker | None = None
         location = "local:log"
         if options.log == "kafka":
-            self.broker = KafkaBroker(directory / "kafka")
+            self.broker = KafkaBroker(directory / "kafka", options=_FORGETFUL if IDLE in options.faults else None)
             self.broker.start()
             location = f"kafka:{self.broker.bootstrap}"
         try:

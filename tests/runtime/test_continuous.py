@@ -182,7 +182,6 @@ def test_commits_come_by_the_interval_when_asked_for_and_at_the_end(tmp_path: Pa
         assert not loop.take_reports()
 
 
-@pytest.mark.xfail(strict=True, reason="issue 26, row 3: idle tasks never repeat their commit")
 def test_a_commit_that_the_log_would_forget_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of, log, tasks = two_tasks(tmp_path, commit_interval="0ms")
     with looping(of, log, tasks) as loop:

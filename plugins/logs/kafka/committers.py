@@ -18,6 +18,7 @@ from penstock.record import OutputBatch, TopicPartition
 from ..messages import fenced
 from .clients import Clients
 from .failures import describe, error_of, is_fenced
+from .groups import RENEWAL_SECONDS
 from .positions import from_kafka, plain, to_kafka
 from .producing import Outbox
 from .transactions import Transactions
@@ -27,14 +28,13 @@ _log = logging.getLogger("penstock.kafka")
 _ABORT_SECONDS = 5.0
 """An abort that takes longer is left to the next committer: opening it aborts the transaction."""
 _LAST_ABORT_SECONDS = 2.0
-_RENEWAL_SECONDS = 12 * 3600.0
-"""Brokers delete the offsets of a group without members `offsets.retention.minutes` after its last commit."""
 
 
 class KafkaCommitter(TaskCommitter):
     """One transaction a commit, under the task's transactional id. Opening fences, and aborts, a predecessor.
 
     `consumer` belongs to the application's group and reads its committed offsets; the tasks of a process share it.
+    `renewal_seconds`: age at which a commit `expires` (`groups.renewal_seconds`).
     """
 
     streams_outputs = True
@@ -50,6 +50,7 @@ class KafkaCommitter(TaskCommitter):
         partitions: Sequence[TopicPartition],
         count_partitions: Callable[[str], int],
         consumer: Consumer,
+        renewal_seconds: float = RENEWAL_SECONDS,
     ) -> None:
         self._clients = clients
         self._application_id = application_id
@@ -57,6 +58,7 @@ class KafkaCommitter(TaskCommitter):
         self._partitions = tuple(partitions)
         self._count_partitions = count_partitions
         self._consumer = consumer
+        self._renewal_seconds = renewal_seconds
         self._what = f"task {task_id} of application {application_id!r}"
         self._committed: Commit | None = None
         self._committed_at = 0.0
@@ -98,7 +100,7 @@ class KafkaCommitter(TaskCommitter):
 
     def expires(self) -> bool:
         """Return whether the positions should be committed again, so that brokers do not delete them."""
-        return self._committed is not None and time.time() >= self._committed_at + _RENEWAL_SECONDS
+        return self._committed is not None and time.time() >= self._committed_at + self._renewal_seconds
 
     def send(self, outputs: Sequence[OutputBatch]) -> None:
         """Produce ahead of the commit."""

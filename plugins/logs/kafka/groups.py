@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from penstock.errors import LogError
 
 from .admin import Ask
 from .clients import Clients
 from .failures import error_of
+
+_log = logging.getLogger("penstock.kafka")
+
+RENEWAL_SECONDS = 12 * 3600.0
+"""The age at which a task's commit is repeated where the brokers do not say how long they keep it."""
+_RETENTION = "offsets.retention.minutes"
+_RENEWALS = 4
+"""How often a commit is repeated in the time for which brokers keep it."""
 
 
 class Groups:
@@ -89,3 +99,22 @@ def _without_errors(answer: Any) -> Any:
         if each.error is not None:
             raise KafkaException(each.error)
     return answer
+
+
+def renewal_seconds(clients: Clients) -> float:
+    """Return the age at which a task repeats its commit: brokers forget the offsets of a group without members.
+
+    They do so `offsets.retention.minutes` after the commit. Raises LogError when no broker answers.
+    """
+    doing = f"reading the brokers' {_RETENTION}"
+    broker = str(min(clients.admin.list_topics(doing).brokers))
+    resource = ConfigResource(ResourceType.BROKER, broker)
+    try:
+        config = clients.admin.one(
+            doing, lambda client, seconds: client.describe_configs([resource], request_timeout=seconds)
+        )
+        return min(RENEWAL_SECONDS, float(config[_RETENTION].value) * 60 / _RENEWALS)
+    except (KafkaException, KeyError, TypeError, ValueError) as error:
+        # Most likely this client may not read it.
+        _log.debug("%s: %s: %s; commits are repeated after %.0f s", clients.where, doing, error, RENEWAL_SECONDS)
+        return RENEWAL_SECONDS

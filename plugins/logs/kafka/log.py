@@ -20,7 +20,7 @@ from .clients import Clients
 from .committers import AtLeastOnce, ExactlyOnce, KafkaCommitter
 from .failures import error_of, is_retriable, is_unknown_topic
 from .following import KafkaFollower
-from .groups import Groups
+from .groups import Groups, renewal_seconds
 from .notes import Notes
 from .positions import plain, position_of, start_positions, task_of, without_position
 from .producing import SharedOutbox, largest_message
@@ -65,6 +65,7 @@ class KafkaLog(Log):
         self._outbox = SharedOutbox(self._clients, self._topics.count)
         self._measured: dict[str, int | None] = {}
         self._positions: dict[tuple[str, str], Consumer] = {}
+        self._renewal_seconds: float | None = None
 
     def open_files(self, tasks: int) -> int:
         """Return how many the committers of `tasks` tasks, and one reader for all of them, need with one broker."""
@@ -205,7 +206,11 @@ class KafkaLog(Log):
         """Take the task's fence, then read its last commit."""
         self._topics.check(partitions)
         consumer = self._group(application_id, "read_committed")
-        return self._committer(self._clients, application_id, task_id, partitions, self._topics.count, consumer)
+        if self._renewal_seconds is None:
+            self._renewal_seconds = renewal_seconds(self._clients)
+        return self._committer(
+            self._clients, application_id, task_id, partitions, self._topics.count, consumer, self._renewal_seconds
+        )
 
     def are_current(self, committers: Sequence[TaskCommitter]) -> Sequence[bool]:
         """Return `is_current()` of each, by one request."""

@@ -166,7 +166,9 @@ class ContinuousWorker(LoggedTask):
         if task is None or committer is None or self._pending is not None:
             return inf
         if not (self._is_dirty or task.progress.has_changed):
-            return self._committed_at + _MOVED_SECONDS if self._has_moved else inf
+            if self._has_moved:
+                return self._committed_at + _MOVED_SECONDS
+            return 0.0 if self.commit_expires() else inf
         if task.commit_requested or task.output_bytes() + self._uncommitted_bytes() > self._settings.commit_bytes:
             return 0.0
         return min(self._due, self._sent_at + committer.commit_within)
