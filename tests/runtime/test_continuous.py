@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from penstock import (
     Processor,
     Record,
     RetryAfter,
+    StaleStoreError,
     Topology,
 )
 from penstock.log import Commit, Log
@@ -244,6 +246,43 @@ def test_a_task_that_was_taken_over_says_so_and_runs_again_when_told(tmp_path: P
         loop.run(tasks, {})
         turn_until(loop, lambda: values(log) == ["value"])
         assert not loop.take_failures()
+
+
+@pytest.mark.xfail(strict=True, reason="issue 26, row 4: the task stays closed for good")
+def test_a_task_whose_local_state_was_removed_runs_again_when_told(tmp_path: Path) -> None:
+    log = MemoryLog()
+    for topic in ("in", "out"):
+        log.create_topic(topic, 1)
+    of = Application(
+        "app", apps.count(), log="memory:", changelog="directory:changelog", data_dir=str(tmp_path),
+        state_dir=str(tmp_path / "state"), commit_interval="0ms",
+    )  # fmt: skip
+    tasks: dict[str, tuple[TopicPartition, ...]] = {"0_0": (TopicPartition("in", 0),)}
+    with looping(of, log, tasks) as loop:
+        put(log, 0, "a")
+        turn_until(loop, lambda: values(log) == ["1"] and not loop._writing)
+        shutil.rmtree(tmp_path / "state")
+        put(log, 0, "b")
+        turn_until(loop, lambda: loop.open_tasks == 0)
+        [failed] = loop.take_failures()
+        assert isinstance(failed.error, StaleStoreError)
+        loop.run(tasks, {})
+        turn_until(loop, lambda: loop.open_tasks == 1)
+        put(log, 0, "c")
+        turn_until(loop, lambda: values(log) == ["1", "2", "3"])
+        assert not loop.take_failures()
+
+
+def test_run_leaves_tasks_alone_that_are_open_or_wait(tmp_path: Path) -> None:
+    Failing.tries = 0
+    of, log, tasks = two_tasks(tmp_path, processing_handler=lambda failure: RetryAfter("1h"), commit_interval="0ms")
+    with looping(of, log, tasks) as loop:
+        put(log, 0, "bad")
+        turn_until(loop, lambda: Failing.tries == 1 and loop.open_tasks == 1)
+        for _ in range(3):
+            loop.run(tasks, {})
+            loop.turn(0)
+        assert Failing.tries == 1 and loop.open_tasks == 1 and not loop._preparing
 
 
 @pytest.mark.parametrize(("is_overtaken", "expected"), [(True, FencedError), (False, ChangelogError)])
