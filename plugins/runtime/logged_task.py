@@ -29,6 +29,7 @@ from .process_resources import ProcessResources
 from .report import NodeCounts, Phases, TaskReport
 from .retries import Retries, close_parts
 from .state import TaskState
+from .taken_over import is_taken_over
 
 _log = logging.getLogger("penstock.worker")
 
@@ -284,7 +285,7 @@ class LoggedTask:
                 )
                 return True
         else:
-            self.abandon("fenced" if isinstance(error, FencedError) else "failed")
+            self.abandon("fenced" if is_taken_over(error) else "failed")
         return False
 
     def _log_repeated(self, level: int, message: str, *arguments: object) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import FencedError, PenstockError, StaleStoreError
+from penstock.errors import PenstockError
 from penstock.log import Log
 from penstock.plugins.hosts import claims
 from penstock.plugins.hosts.application import ApplicationCargo
@@ -25,6 +25,7 @@ from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
 from penstock.plugins.hosts.slot_engine import SlotCargo
 from penstock.plugins.runtime.application.preparation import Prepared
 from penstock.plugins.runtime.report import TaskReport
+from penstock.plugins.runtime.taken_over import is_taken_over
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.repeats import Repeats
 
@@ -52,8 +53,6 @@ if TYPE_CHECKING:
 _OBSERVED = "penstock"
 _MOST_FENCES = 3
 """How often a task may be taken over without a report in between."""
-_TAKEN_OVER = (FencedError.__name__, StaleStoreError.__name__)
-"""Errors of an attempt whose task another attempt has taken over, in the log or in the local store."""
 
 _log = logging.getLogger("penstock.spark")
 
@@ -342,8 +341,8 @@ class ApplicationQuery:
         starts from the log's commit.
         """
         for failure in failures:
-            if failure.kind not in _TAKEN_OVER:
-                return failure.error()
+            if not is_taken_over(error := failure.error()):
+                return error
         for report in (each for batch in batches for each in batch.reports):
             self._fenced.pop(report.task_id, None)
         for failure in failures:

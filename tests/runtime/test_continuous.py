@@ -32,6 +32,7 @@ from penstock.plugins.runtime.continuous import loop as loop_module
 from penstock.plugins.runtime.continuous import pauses
 from penstock.plugins.runtime.continuous.loop import TaskLoop
 from penstock.plugins.runtime.process_resources import ProcessResources
+from penstock.plugins.runtime.taken_over import is_taken_over
 from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.application import Application
 
@@ -248,7 +249,6 @@ def test_a_task_that_was_taken_over_says_so_and_runs_again_when_told(tmp_path: P
         assert not loop.take_failures()
 
 
-@pytest.mark.xfail(strict=True, reason="issue 26, row 4: the task stays closed for good")
 def test_a_task_whose_local_state_was_removed_runs_again_when_told(tmp_path: Path) -> None:
     log = MemoryLog()
     for topic in ("in", "out"):
@@ -265,7 +265,7 @@ def test_a_task_whose_local_state_was_removed_runs_again_when_told(tmp_path: Pat
         put(log, 0, "b")
         turn_until(loop, lambda: loop.open_tasks == 0)
         [failed] = loop.take_failures()
-        assert isinstance(failed.error, StaleStoreError)
+        assert isinstance(failed.error, StaleStoreError) and is_taken_over(failed.error)
         loop.run(tasks, {})
         turn_until(loop, lambda: loop.open_tasks == 1)
         put(log, 0, "c")

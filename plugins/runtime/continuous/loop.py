@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf
 from time import perf_counter
 
-from penstock.errors import FencedError, LogError, OffsetOutOfRangeError
+from penstock.errors import LogError, OffsetOutOfRangeError
 from penstock.log import Log
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
@@ -40,7 +40,7 @@ _log = logging.getLogger("penstock.worker")
 
 @dataclass(frozen=True)
 class Failed:
-    """A task that ended with an error. It stays closed; after a FencedError until it is to run again."""
+    """A task that ended with an error. It stays closed until `TaskLoop.run` names it again."""
 
     task_id: str
     error: BaseException
@@ -71,7 +71,6 @@ class TaskLoop:
         self._tasks: dict[str, ContinuousWorker] = {}
         self._names: dict[TopicPartition, str] = {}
         self._open_at: dict[str, float] = {}
-        self._fenced: set[str] = set()
         self._preparing: dict[str, Future[None]] = {}
         self._writing: dict[str, Future[None]] = {}
         self._busy: dict[str, ContinuousWorker] = {}
@@ -90,7 +89,7 @@ class TaskLoop:
     # ------------------------------------------------------------------ which tasks
 
     def run(self, names: Iterable[str], known: Mapping[str, KnownCommit]) -> None:
-        """Run these tasks from now on, too; those again that another process took over.
+        """Run these tasks from now on, too; open those that are not open, and not about to be.
 
         `known`: commits that the log must have.
         """
@@ -98,10 +97,8 @@ class TaskLoop:
         for name in names:
             if name not in self._tasks:
                 self._tasks[name] = self._make(name)
-            elif name not in self._fenced:
-                continue
-            self._fenced.discard(name)
-            self._open_at[name] = 0.0
+            if not self._tasks[name].is_open and name not in self._preparing:
+                self._open_at.setdefault(name, 0.0)
 
     def _make(self, name: str) -> ContinuousWorker:
         partitions = self._partitions[name]
@@ -323,11 +320,9 @@ class TaskLoop:
             self._open_at[name] = now
         elif isinstance(error, RetryRequested):
             self._open_at[name] = now + error.delay_ms / 1000
-        elif isinstance(error, FencedError):
-            # The driver may be frozen, and its successor's hosts run the task: opening it here would take it from them.
-            self._fenced.add(name)
-            self._failures.append(Failed(name, error))
         elif isinstance(error, Exception):
+            # Not opened again here: if another process has the task, that would take it away. The driver may be frozen,
+            # and its successor's hosts run the task.
             self._failures.append(Failed(name, error))
         else:
             raise error
