@@ -6,6 +6,7 @@ import math
 import os
 import resource
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from penstock import WALL_CLOCK_TIME, LogError, Processor, Record, RetryAfter, RuntimeUnavailableError, Topology
+from penstock.clock import ManualClock
 from penstock.log import TaskCommitter
 from penstock.plugins.hosts import application as application_module
 from penstock.plugins.hosts.application import ApplicationCargo, ApplicationEngine
@@ -394,3 +396,40 @@ def test_a_limit_of_open_files_that_is_too_low_is_met_before_anything_is_opened(
     monkeypatch.undo()
     results = world.batch(engine, *world.tasks)
     assert all(result.report is not None for result in results.values())
+
+
+def old_state(world: World, task: str) -> Path:
+    """Return a task's local state, as an application leaves it that has been stopped for years."""
+    directory = Path(world.prepared.application.settings.data_dir) / "state" / "app" / task
+    directory.mkdir(parents=True)
+    lock = directory.with_name(f"{task}.lock")
+    lock.touch()
+    os.utime(lock, (0, 0))
+    return directory
+
+
+@pytest.mark.xfail(strict=True, reason="issue 26, row 13: the first host to start removes the others' local state")
+def test_local_state_stays_until_every_task_is_open_somewhere(make_world: MakeWorld) -> None:
+    world = make_world(apps.count(), state_dir="state", state_cleanup_delay="0ms")
+    neighbours = old_state(world, "0_1")
+    for _ in range(2):
+        engine = world.engine()
+        world.batch(engine, "0_0", is_settled=False)
+        assert neighbours.is_dir()
+    engine = world.engine()
+    world.batch(engine, "0_0", is_settled=True)
+    assert not neighbours.exists()
+    assert old_state(world, "0_1").is_dir()
+
+
+@pytest.mark.xfail(strict=True, reason="issue 26, row 13: a host without records does not say that it uses its state")
+def test_a_batch_without_work_says_that_local_state_is_in_use(make_world: MakeWorld) -> None:
+    world = make_world(apps.count(), state_dir="state")
+    engine = world.engine()
+    lock = Path(world.prepared.application.settings.data_dir) / "state" / "app" / "0_0.lock"
+    world.batch(engine, "0_0")
+    os.utime(lock, (0, 0))
+    clock = ManualClock(int(time.time() * 1000) + 60_001)
+    engine._resources._clock = clock
+    world.batch(engine)
+    assert lock.stat().st_mtime == clock.now_ms() / 1000

@@ -72,6 +72,23 @@ def world(tmp_path: Path, topology: Topology, **settings: Any) -> Iterator[World
             made.engine.close()
 
 
+@pytest.mark.xfail(strict=True, reason="issue 26, row 13: the first host to start removes the others' local state")
+def test_local_state_stays_until_every_task_is_open_somewhere(tmp_path: Path) -> None:
+    with world(tmp_path, apps.count(), state_dir="state", state_cleanup_delay="0ms") as each:
+        neighbours = tmp_path / "data" / "state" / "app" / "0_7"
+        neighbours.mkdir(parents=True)
+        (neighbours.parent / "0_7.lock").touch()
+        each.renew()
+        each.put("a")
+        wait_until(lambda: each.outputs() == ["1"], "a record", 30)
+        each.engine._resources.clean_up(each.prepared.application)
+        assert neighbours.is_dir()
+        each.renew(is_settled=True)
+        each.engine._resources._next_clean_up.clear()
+        each.engine._resources.clean_up(each.prepared.application)
+        assert not neighbours.exists()
+
+
 def test_tasks_work_between_renewals_and_heartbeats_tell_of_it(tmp_path: Path) -> None:
     with world(tmp_path, apps.count(), commit_interval="0ms") as each:
         first = each.renew()

@@ -52,6 +52,24 @@ def test_one_in_use_stays_also_for_another_process(tmp_path: Path) -> None:
     assert subprocess.run(other, capture_output=True, text=True, check=True).stdout == "['0_0']\n"
 
 
+@pytest.mark.xfail(strict=True, reason="issue 26, row 13: the lock file's time is not renewed while it is in use")
+def test_the_age_counts_from_the_last_use_however_the_process_ends(tmp_path: Path) -> None:
+    used_at(tmp_path / "0_0", 0)
+    script = (
+        "import sys; from pathlib import Path; from penstock.plugins.runtime.directories import DirectoryUse; "
+        "use = DirectoryUse(Path(sys.argv[1])); print('open', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "0_0")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as user:
+        assert user.stdout is not None
+        assert user.stdout.readline() == b"open\n"
+        assert os.stat(tmp_path / "0_0.lock").st_mtime > 0, "opening is a use"
+        assert remove_unused(tmp_path, 1_000, NOW) == []
+        user.kill()
+    assert remove_unused(tmp_path, 1_000, NOW + 999) == []
+    assert remove_unused(tmp_path, 1_000, NOW + 1_000) == ["0_0"]
+
+
 def test_a_process_that_is_frozen_while_it_deletes_keeps_nobody_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,3 +122,21 @@ def test_a_worker_removes_what_moved_away_and_a_task_that_comes_back_is_restored
     for worker in (moving, staying):
         worker.close()
     log.close()
+
+
+@pytest.mark.xfail(strict=True, reason="issue 26, row 13: a new process removes what its neighbours are about to open")
+def test_nothing_is_removed_before_the_delay_has_passed_since_the_start(tmp_path: Path) -> None:
+    topology = Topology().add_source("in", "in").add_processor("keep", Keep, "in", stores=[key_value_store("kept")])
+    application = Application("cleaning", topology, data_dir=str(tmp_path), state_cleanup_delay="1m")
+    clock = ManualClock(NOW)
+    resources = ProcessResources(clock)
+    directory = resources.task_directory(application, "0_0")
+    used_at(directory, 0)
+    for passed in ("0ms", "59s"):
+        clock.advance(passed)
+        resources.clean_up(application)
+        assert directory.is_dir()
+    clock.advance("61s")
+    resources.clean_up(application)
+    assert not directory.exists()
+    resources.close()

@@ -269,6 +269,21 @@ def test_rows_are_a_function_of_the_offset_alone(stage: Stage) -> None:
     assert [dict(each.ends) for each in plans(stage.planner, end)] == [{"0_0": {IN: 3}}, {"1_0": {INTERNAL: 0}}]
 
 
+@pytest.mark.xfail(strict=True, reason="issue 26, row 13: no plan says that every task is open")
+def test_a_plan_says_that_every_task_is_open_where_this_run_has_seen_it(stage: Stage) -> None:
+    first = stage.planner.next(stage.planner.first(), None)
+    assert [each.is_settled for each in plans(stage.planner, first)] == [False, False]
+    stage.order(unopened=[])
+    stage.put("in", 1)
+    second = stage.planner.next(first, None)
+    assert [each.is_settled for each in plans(stage.planner, second)] == [True, True]
+    # Spark repeats a batch of an earlier run, whose hosts are gone.
+    assert [each.is_settled for each in plans(stage.new_planner(control="elsewhere"), second)] == [False, False]
+    stage.order(unopened=["1_0"])
+    third = stage.planner.next(second, None)
+    assert [each.is_settled for each in plans(stage.planner, third)] == [False, False]
+
+
 def test_tasks_that_no_host_has_open_make_a_batch(stage: Stage) -> None:
     offset = stage.started()
     stage.order(unopened=["1_0", "gone"])

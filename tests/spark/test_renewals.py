@@ -70,6 +70,15 @@ def test_a_batch_runs_when_the_runner_asks_for_one(stage: Stage) -> None:
     assert [each.owner for each in stage.plans(asked)] == ["executor", ""]
 
 
+@pytest.mark.xfail(strict=True, reason="issue 26, row 13: no plan says that every task is open")
+def test_a_plan_says_whether_every_task_is_open(stage: Stage) -> None:
+    for renewal, unopened in enumerate((None, ["0_0"], [])):
+        stage.order(renewal=renewal, unopened=unopened)
+        planned = stage.next()
+        assert planned is not None
+        assert {each.is_settled for each in stage.plans(planned)} == {unopened == []}
+
+
 def test_a_batch_runs_when_a_slot_moves(stage: Stage) -> None:
     stage.order(owners={"0": "one", "1": "one"})
     stage.next()
