@@ -53,13 +53,14 @@ class ApplicationEngine(SlotEngine):
         """Run one batch."""
         plan = request.plan
         self._claim(plan, request.executor)
+        self._resources.is_settled = plan.is_settled
         names = [*plan.ends, *self._due(plan)]
         if names and not self._update_globals(plan):
             results = [TaskResult(name) for name in names]
         else:
             results = self._run_all(names, plan, request.known)
         self._logs.task = ""
-        self._resources.repeats.write_due()
+        self._resources.clean_up(self._application)
         return SlotMessage(
             plan.slot,
             request.executor,

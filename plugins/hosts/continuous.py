@@ -81,6 +81,7 @@ class ContinuousEngine(SlotEngine):
         plan = request.plan
         self._claim(plan, request.executor)
         self._executor = request.executor
+        self._resources.is_settled = plan.is_settled
         if self._failure_of_slot is not None:
             return self._message()
         if plan.stopping:

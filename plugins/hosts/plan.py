@@ -27,7 +27,8 @@ class SlotPlan:
     In continuous mode a batch is a renewal, and `ends` only names the tasks. `step`: a test's step, -1 without steps;
     then `ends` has offsets there, too. `stopping`: commit and close all tasks. `suspect`: why the host seems to be
     dead (`SILENT`, or `STUCK` and the number of its process, "stuck 123"); "" if it does not. `seconds`: for how long
-    the tasks read together; what is left then is for the next batch. None: up to the ends.
+    the tasks read together; what is left then is for the next batch. None: up to the ends. `is_settled`: every task of
+    the application is open, so that local state which nobody uses belongs to tasks that have moved away.
     """
 
     slot: int
@@ -40,6 +41,7 @@ class SlotPlan:
     stopping: bool = False
     suspect: str = ""
     seconds: float | None = None
+    is_settled: bool = False
 
     def to_json(self) -> str:
         """Return this as text."""
@@ -55,6 +57,7 @@ class SlotPlan:
                 "stopping": self.stopping,
                 "suspect": self.suspect,
                 "seconds": self.seconds,
+                "is_settled": self.is_settled,
             },
             separators=(",", ":"),
         )
@@ -74,6 +77,7 @@ class SlotPlan:
             data["stopping"],
             data["suspect"],
             data["seconds"],
+            data["is_settled"],
         )
 
 

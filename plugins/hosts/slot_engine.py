@@ -55,6 +55,7 @@ class SlotEngine(Engine):
         self._host = host
         self._application = cargo.application
         self._resources = ProcessResources()
+        self._resources.is_settled = False
         self._logs = log_to_driver(Path(cargo.log_directory), cargo.log_level)
         self._log: Log = open_log(cargo.application.settings, sends_at_once=self.sends_at_once)
         self._claims = None if cargo.layout is None else Claims(self._log, self._application.id, cargo.layout)

@@ -23,8 +23,9 @@ _REMOVED = ".removed"
 class DirectoryUse:
     """Marks a directory as used, from now until `close`: `remove_unused` of no process on this machine removes it.
 
-    A lock file beside the directory is locked (shared) while it is in use; its time says when it last was. It is not
-    inside: the file must outlive the directory, or one process could lock a file that another has just deleted.
+    A lock file beside the directory is locked (shared) while it is in use; its time says when it last was: it is set
+    when the use begins and ends, and by `remove_unused` meanwhile. It is not inside: the file must outlive the
+    directory, or one process could lock a file that another has just deleted.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -33,16 +34,20 @@ class DirectoryUse:
             directory.parent.mkdir(parents=True, exist_ok=True)
             self._file: int | None = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         lock_open_file(self._file, shared=True, wait=True)
+        self._set_time(self._file)
 
     def close(self) -> None:
         """Note the time, and release the lock; idempotent."""
         if self._file is not None:
-            try:
-                os.utime(self._file)
-            except OSError as error:
-                _log.debug("%s: %s", self._path, error)
+            self._set_time(self._file)
             os.close(self._file)
             self._file = None
+
+    def _set_time(self, file: int) -> None:
+        try:
+            os.utime(file)
+        except OSError as error:
+            _log.debug("%s: %s", self._path, error)
 
 
 def remove_all(root: Path) -> tuple[list[str], list[str]]:
@@ -72,8 +77,10 @@ def remove_all(root: Path) -> tuple[list[str], list[str]]:
     return removed, used
 
 
-def remove_unused(root: Path, delay_ms: int, now_ms: int) -> list[str]:
-    """Delete the directories under `root` that were not used for `delay_ms`; return their names.
+def remove_unused(root: Path, delay_ms: float, now_ms: int) -> list[str]:
+    """Delete the directories under `root` that were not used for `delay_ms` (inf: none); return their names.
+
+    Those in use are noted as used at `now_ms`: a process that is killed cannot do so itself.
 
     A directory is renamed under its lock and deleted without it: a process that is frozen while it deletes keeps no
     other from opening the task. What a killed process has renamed, the next call deletes.
@@ -84,14 +91,17 @@ def remove_unused(root: Path, delay_ms: int, now_ms: int) -> list[str]:
     for lock in locks:
         directory = lock.with_name(lock.name.removesuffix(_SUFFIX))
         try:
-            if not directory.is_dir() or now_ms - lock.stat().st_mtime * 1000 < delay_ms:
+            if not directory.is_dir():
                 continue
             file = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             continue
         try:
-            # A process that used it meanwhile has set the time anew.
-            if lock_open_file(file) and now_ms - os.fstat(file).st_mtime * 1000 >= delay_ms:
+            is_unused = lock_open_file(file)
+            age_ms = now_ms - os.fstat(file).st_mtime * 1000
+            if not is_unused and age_ms > 0:
+                os.utime(file, (now_ms / 1000, now_ms / 1000))
+            elif is_unused and age_ms >= delay_ms:
                 directory.rename(directory.with_name(f"{directory.name}.{secrets.token_hex(4)}{_REMOVED}"))
                 removed.append(directory.name)
         except OSError as error:

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from math import inf
 from pathlib import Path
 
 from penstock.clock import Clock, SystemClock, duration_ms
@@ -53,6 +54,10 @@ class ProcessResources:
         self._wait = wait
         self._globals: dict[tuple[str, Path], GlobalStores] = {}
         self._next_clean_up: dict[str, int] = {}
+        self._started_ms = self._clock.now_ms()
+        self.is_settled = True
+        """Whether every task of the application is open somewhere, as far as the driver knows, if there is one. Before,
+        local state that nobody uses may be that of a neighbour that is about to start."""
         self._lock = threading.Lock()
 
     def now_ms(self) -> int:
@@ -108,7 +113,8 @@ class ProcessResources:
     def clean_up(self, application: Application) -> None:
         """Once a minute, delete local state of tasks that have moved away (setting `state_cleanup_delay`).
 
-        Log lines that wait for their minute are written as well.
+        Nothing is deleted before that delay has passed since the start, nor until `is_settled`: how long ago a copy was
+        used says nothing while the application was stopped. Log lines that wait for their minute are written as well.
         """
         self.repeats.write_due()
         now_ms = self.now_ms()
@@ -116,7 +122,10 @@ class ProcessResources:
             return
         self._next_clean_up[application.id] = now_ms + _CLEAN_UP_MS
         root = state_directory(application.settings) / application.id
-        for task in remove_unused(root, duration_ms(application.settings.state_cleanup_delay), now_ms):
+        delay_ms: float = duration_ms(application.settings.state_cleanup_delay)
+        if not self.is_settled or now_ms - self._started_ms < delay_ms:
+            delay_ms = inf
+        for task in remove_unused(root, delay_ms, now_ms):
             _log.info("application %s, task %s: removed this host's copy, unused for a while", application.id, task)
 
     def _global(self, application: Application) -> GlobalStores:

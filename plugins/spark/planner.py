@@ -29,7 +29,8 @@ from .rests import Rests
 Offset = dict[str, Any]
 """What Spark logs for a batch: `seq` counts batches, `clock_ms` is their wall clock, `step` the test's step, and `ends`
 has for each topic and partition that the batch reads the offset up to which it may. `globals` has the same for topics
-of global stores, and `topics` their ids. `owners`: see Control."""
+of global stores, and `topics` their ids. `owners`: see Control. `settled_in`: the directory of the run in which every
+task was open."""
 
 Row = tuple[int, str]
 """(group, plan): the group key of a slot, and its `SlotPlan` as JSON."""
@@ -223,6 +224,7 @@ class BatchPlanner:
                     ids,
                     step,
                     seconds=self._batch_seconds if step < 0 else None,
+                    is_settled=end.get("settled_in") == self._plan.control,
                 ).to_json(),
             )
             for number, key in enumerate(self._keys)
@@ -302,6 +304,8 @@ class BatchPlanner:
         }
         if control.owners:
             offset["owners"] = dict(control.owners)
+        if control.unopened == []:
+            offset["settled_in"] = self._plan.control
         return {**offset, **self._globals()}
 
     def _ends(self, limited: Mapping[TopicPartition, int], unopened: Collection[str]) -> dict[TopicPartition, int]:

@@ -34,6 +34,7 @@ class RenewalPlanner:
     ) -> None:
         self._clock = clock or SystemClock()
         self._seconds = seconds
+        self._directory = plan.control
         self._control = ControlFile(plan.control)
         self._rests = Rests(self._control, wait, seconds)
         self._slots = slots(plan.tasks, plan.parallelism)
@@ -61,6 +62,7 @@ class RenewalPlanner:
             "owners": dict(control.owners),
             "suspects": dict(control.suspects) if is_asked_for else {},
             "stopping": control.stopping,
+            "settled_in": self._directory if control.unopened == [] else "",
         }
 
     def _is_wanted(self, control: Control) -> bool:
@@ -89,6 +91,7 @@ class RenewalPlanner:
                     {task: {} for task in self._slots[number]},
                     stopping=end.get("stopping", False),
                     suspect=suspects.get(str(number), ""),
+                    is_settled=end.get("settled_in") == self._directory,
                 ).to_json(),
             )
             for number, key in enumerate(self._keys)

@@ -210,6 +210,11 @@ class Driver:
         """Return the lock files of local state that somebody holds."""
         return [path for path in Path(self.settings.data_dir).glob("state-*/*/*.lock") if _is_held(path)]
 
+    def state_directories(self) -> dict[Path, int]:
+        """Return the tasks' directories of local state on the present host, with the numbers that the system gives."""
+        locks = Path(self.settings.data_dir).glob(f"state-{self.host}/*/*.lock")
+        return {each: each.stat().st_ino for lock in locks if (each := lock.with_suffix("")).is_dir()}
+
     def tracebacks(self) -> int:
         """Return how many Python tracebacks drivers printed, on all starts."""
         return len(re.findall(r"^Traceback \(most recent", self.log_file.read_text(errors="replace"), re.MULTILINE))

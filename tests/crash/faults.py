@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import signal
@@ -146,6 +147,23 @@ def second_driver(harness: Harness, strike: Strike) -> str | None:
 def stop(harness: Harness, strike: Strike) -> str | None:
     """Stop the application cleanly, and look at what it left."""
     return harness.stop()
+
+
+def long_rest(harness: Harness, strike: Strike) -> str | None:
+    """Stop the application, or kill it, for longer than `state_cleanup_delay`: the next start uses its local state."""
+    driver, is_killed = harness.driver, random.Random(strike.seed).random() < 0.5
+    if is_killed:
+        _kill(harness, driver.processes(), ends=True)
+    else:
+        harness.stop()
+    directories = driver.state_directories()
+    for each in directories:
+        os.utime(f"{each}.lock", (0, 0))
+    harness.next_host = driver.host
+    harness.wait_for_outputs(1_000, "work after a long rest")
+    if gone := [each for each, number in directories.items() if driver.state_directories().get(each) != number]:
+        harness.problems.append(f"local state was removed after a long rest: {', '.join(map(str, gone))}")
+    return f"{'killed' if is_killed else 'stopped'}, {len(directories)} copies of state"
 
 
 # ---------------------------------------------------------------------- task hosts
@@ -436,6 +454,7 @@ FAULTS: dict[str, Fault] = {
     "second hosts": second_hosts,
     "cleaned places": cleaned_places,
     "stop": stop,
+    "long rest": long_rest,
     "kill broker": kill_broker,
     "freeze broker": freeze_broker,
     "take over": take_over,

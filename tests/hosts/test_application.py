@@ -408,7 +408,6 @@ def old_state(world: World, task: str) -> Path:
     return directory
 
 
-@pytest.mark.xfail(strict=True, reason="issue 26, row 13: the first host to start removes the others' local state")
 def test_local_state_stays_until_every_task_is_open_somewhere(make_world: MakeWorld) -> None:
     world = make_world(apps.count(), state_dir="state", state_cleanup_delay="0ms")
     neighbours = old_state(world, "0_1")
@@ -422,7 +421,6 @@ def test_local_state_stays_until_every_task_is_open_somewhere(make_world: MakeWo
     assert old_state(world, "0_1").is_dir()
 
 
-@pytest.mark.xfail(strict=True, reason="issue 26, row 13: a host without records does not say that it uses its state")
 def test_a_batch_without_work_says_that_local_state_is_in_use(make_world: MakeWorld) -> None:
     world = make_world(apps.count(), state_dir="state")
     engine = world.engine()

@@ -72,7 +72,6 @@ def world(tmp_path: Path, topology: Topology, **settings: Any) -> Iterator[World
             made.engine.close()
 
 
-@pytest.mark.xfail(strict=True, reason="issue 26, row 13: the first host to start removes the others' local state")
 def test_local_state_stays_until_every_task_is_open_somewhere(tmp_path: Path) -> None:
     with world(tmp_path, apps.count(), state_dir="state", state_cleanup_delay="0ms") as each:
         neighbours = tmp_path / "data" / "state" / "app" / "0_7"

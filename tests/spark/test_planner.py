@@ -269,7 +269,6 @@ def test_rows_are_a_function_of_the_offset_alone(stage: Stage) -> None:
     assert [dict(each.ends) for each in plans(stage.planner, end)] == [{"0_0": {IN: 3}}, {"1_0": {INTERNAL: 0}}]
 
 
-@pytest.mark.xfail(strict=True, reason="issue 26, row 13: no plan says that every task is open")
 def test_a_plan_says_that_every_task_is_open_where_this_run_has_seen_it(stage: Stage) -> None:
     first = stage.planner.next(stage.planner.first(), None)
     assert [each.is_settled for each in plans(stage.planner, first)] == [False, False]

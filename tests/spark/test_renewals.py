@@ -70,7 +70,6 @@ def test_a_batch_runs_when_the_runner_asks_for_one(stage: Stage) -> None:
     assert [each.owner for each in stage.plans(asked)] == ["executor", ""]
 
 
-@pytest.mark.xfail(strict=True, reason="issue 26, row 13: no plan says that every task is open")
 def test_a_plan_says_whether_every_task_is_open(stage: Stage) -> None:
     for renewal, unopened in enumerate((None, ["0_0"], [])):
         stage.order(renewal=renewal, unopened=unopened)
