@@ -24,8 +24,9 @@ def describe_place(failure: Failure, application_id: str, doing: str = "") -> st
 
 
 def describe_error(error: Exception) -> str:
-    """Return the message of an error, which may quote the record."""
-    return str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+    """Return the message of an error with its notes (PEP 678); it may quote the record."""
+    message = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+    return "; ".join((message, *getattr(error, "__notes__", ())))
 
 
 def describe_cause(error: BaseException) -> str:

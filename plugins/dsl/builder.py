@@ -160,7 +160,7 @@ class StreamsBuilder(TopologyBuilder):
         if not isinstance(topic, str):
             raise TopologyError(f"table: expected the name of one topic, found {topic!r}; write table(TOPIC)")
         names = self._recorder.names
-        kept = materialized("table", names, store, options, f"{topic}-")
+        kept = materialized("table", names, store, options, f"{topic}-", TableOptions.__annotations__)
         if not kept.is_named:
             names.generated[kept.name] = f'table({topic!r}, "NAME")'
         consumed = Consumed(serdes_of_topic(key_serde, value_serde), timestamp_extractor, offset_reset)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from penstock.callbacks import check_plain
 from penstock.errors import TopologyError
+from penstock.program.checks import nearest
 from penstock.store import StoreBuilder
 
 Function = Callable[..., Any]
+
+_ELSEWHERE = {
+    "retention": ", it is for windows; entries of other stores expire with ttl=",
+    "ttl": ", windows expire with retention=",
+    "ttl_clock": ", windows expire with retention=",
+}
 
 
 def check_function(
@@ -51,6 +58,14 @@ def checked_stores(stores: Sequence[str | StoreBuilder]) -> tuple[str | StoreBui
     if isinstance(stores, (str, StoreBuilder)):
         raise TopologyError(f"stores is a list of stores or names of stores; write stores=[{stores!r}]")
     return tuple(stores)
+
+
+def check_options(verb: str, options: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse keyword arguments that a verb does not have. Raises TopologyError with the nearest ones."""
+    names = list(known)
+    for option in sorted(set(options) - set(names)):
+        hint = _ELSEWHERE.get(option) or nearest(option, names)
+        raise TopologyError(f"{verb}: there is no option {option!r} here{hint}")
 
 
 def keyed(function: Function, *, with_key: bool) -> Callable[[Any, Any], Any]:

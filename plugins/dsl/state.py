@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -17,6 +17,7 @@ from penstock.store_kinds.versioned import VersionedStoreSpec
 from penstock.store_kinds.window import WindowStoreSpec, window_store
 from penstock.store_specs import StoreSpec
 
+from .functions import check_options
 from .graph.names import Names, checked
 from .graph.writer import Writer
 from .serdes import KnownSerde, Serdes, key_of_store, value_of_store
@@ -38,14 +39,26 @@ class TableOptions(TypedDict, total=False):
 
 
 class StoreOptions(TableOptions, total=False):
-    """The keyword arguments that every verb with a store takes: those of TableOptions, and more.
+    """The keyword arguments that verbs with a store take: those of TableOptions, and more.
 
-    `key_serde` and `value_serde`: serdes, or names of installed ones. `retention`: how long windows are kept; at least
-    their length and grace.
+    `key_serde` and `value_serde`: serdes, or names of installed ones.
     """
 
     key_serde: SerdeLike
     value_serde: SerdeLike
+
+
+class WindowOptions(TypedDict, total=False):
+    """The keyword arguments that verbs with a store of windows take.
+
+    `retention`: how long windows are kept; at least their length and grace. The others are those of StoreOptions.
+    """
+
+    key_serde: SerdeLike
+    value_serde: SerdeLike
+    backend: str | None
+    logged: bool
+    cached: bool
     retention: Duration
 
 
@@ -150,9 +163,18 @@ class Materialized:
 
 
 def materialized(
-    verb: str, names: Names, store: StoreLike | None, options: Mapping[str, Any], prefix: str
+    verb: str,
+    names: Names,
+    store: StoreLike | None,
+    options: Mapping[str, Any],
+    prefix: str,
+    known: Iterable[str] = StoreOptions.__annotations__,
 ) -> Materialized:
-    """Return what a verb's store is; without `store`, its name is numbered, after `prefix`."""
+    """Return what a verb's store is; without `store`, its name is numbered, after `prefix`.
+
+    `known` are the options that the verb takes. Raises TopologyError for others, and for a name that is taken.
+    """
+    check_options(verb, options, known)
     if store is None:
         how = f'{verb}("NAME")'
         return Materialized(verb, names.store(prefix, how), False, None, dict(options))
@@ -162,10 +184,10 @@ def materialized(
             raise TopologyError(
                 f"{verb}: {', '.join(sorted(extra))} belong to the declared store {store.name!r}; say it there"
             )
-        return Materialized(verb, store.name, True, store, dict(options))
+        return Materialized(verb, names.own_store(store.name, verb), True, store, dict(options))
     if not isinstance(store, str):
         raise TopologyError(f"{verb}: expected the name of a store or a declared one, found {store!r}")
-    return Materialized(verb, checked(store), True, None, dict(options))
+    return Materialized(verb, names.own_store(checked(store), verb), True, None, dict(options))
 
 
 def has_headers(writer: Writer) -> bool:

@@ -220,7 +220,7 @@ def test_a_declared_store_must_retain_duplicates_for_long_enough() -> None:
 
 def test_an_option_that_does_not_exist() -> None:
     left, right = streams()
-    with pytest.raises(TopologyError, match="there is no option retain here; expected key_serde"):
+    with pytest.raises(TopologyError, match="there is no option 'retain' here; there is: key_serde"):
         left.join(right, lambda one, two: None, within("1s", grace="1s"), retain="1h")  # type: ignore[call-overload]
 
 

@@ -169,9 +169,9 @@ def test_grace_needs_versions() -> None:
 def test_options_of_another_join() -> None:
     builder = StreamsBuilder()
     stream, table, whole = builder.stream("stream"), builder.table("table"), builder.global_table("whole")
-    with pytest.raises(TopologyError, match="there is no option retention here"):
+    with pytest.raises(TopologyError, match="there is no option 'retention' here"):
         stream.join(table, lambda one, two: None, retention="1h")  # type: ignore[call-overload]
-    with pytest.raises(TopologyError, match="there is no option grace here; expected select_key"):
+    with pytest.raises(TopologyError, match="there is no option 'grace' here; there is: select_key"):
         stream.join(whole, lambda one, two: None, grace="1h")  # type: ignore[call-overload]
     with pytest.raises(TopologyError, match="its select_key is called with"):
         stream.join(whole, lambda one, two: None, select_key=lambda: None)  # type: ignore[misc, arg-type]

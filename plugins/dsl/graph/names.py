@@ -16,6 +16,7 @@ class Names:
     def __init__(self) -> None:
         self._next = 0
         self.generated: dict[str, str] = {}
+        self._owners: dict[str, str] = {}
 
     def copied(self) -> Names:
         """Return names that go on from here, for a step that an optimisation adds."""
@@ -42,6 +43,17 @@ class Names:
         name = f"{prefix}STATE-STORE-{self._next:010d}"
         self._next += 1
         self.generated[name] = how
+        return name
+
+    def own_store(self, name: str, verb: str) -> str:
+        """Return the name of a verb's store, which no other verb has then. Raises TopologyError if one has it."""
+        if name in self._owners:
+            raise TopologyError(
+                f"{verb}: store {name!r} is that of an earlier {self._owners[name]}; two verbs that write to one store "
+                "would overwrite each other's rows: choose another name. Processors may share it: "
+                f"process(..., stores=[{name!r}])"
+            )
+        self._owners[name] = verb
         return name
 
 

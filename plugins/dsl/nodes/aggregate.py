@@ -34,7 +34,12 @@ class Aggregate(UpdatingOperator):
             return self._bind_versioned(context)
         if isinstance(self._fold, Counting) and not self._keeps_headers:
             return self._bind_count(context)
-        initial, take, stored, sends_old = self._fold.initial, self._fold.compile_take(), self._stored, self._sends_old
+        initial, take, stored, sends_old = (
+            self._fold.initial,
+            self._fold.compile_take(context.node),
+            self._stored,
+            self._sends_old,
+        )
         get, put, forward, drop = store.get, store.put, self._forward(context, store), context.metrics.drop
 
         def run(record: Record) -> None:
@@ -83,7 +88,7 @@ class Aggregate(UpdatingOperator):
     def _bind_versioned(self, context: ProcessorContext) -> Run:
         """Return the function for a versioned store: what its history no longer takes is not forwarded."""
         store, forward, sends_old = context.get_store(self._store_name), sender(context), self._sends_old
-        initial, take, drop = self._fold.initial, self._fold.compile_take(), context.metrics.drop
+        initial, take, drop = self._fold.initial, self._fold.compile_take(context.node), context.metrics.drop
 
         def run(record: Record) -> None:
             key, value, timestamp, headers = record

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-Take = Callable[[Any, Any, Any], Any]
-"""(key, value, aggregate) -> the next aggregate."""
+from .aggregator import Aggregator, Take
 
 
 class Fold(ABC):
@@ -19,8 +18,8 @@ class Fold(ABC):
         """Return what an aggregate begins with."""
 
     @abstractmethod
-    def compile_take(self) -> Take:
-        """Return the function that takes a value into an aggregate."""
+    def compile_take(self, node: str) -> Take:
+        """Return the function that takes a value into an aggregate, for a task's `node`."""
 
     def merged(self, key: Any, one: Any, other: Any) -> Any:
         """Return the aggregate of two sessions."""
@@ -35,7 +34,7 @@ class Counting(Fold):
         """Return 0."""
         return 0
 
-    def compile_take(self) -> Take:
+    def compile_take(self, node: str) -> Take:
         """Return a function that adds 1."""
         return lambda key, value, aggregate: aggregate + 1
 
@@ -46,35 +45,32 @@ class Counting(Fold):
 
 @dataclass(frozen=True)
 class Reducing(Fold):
-    """Combines values by `reducer`; the first one is the first aggregate."""
+    """Combines values by `reducer`, a function of the aggregate and a value; the first one is the first aggregate."""
 
-    reducer: Callable[[Any, Any], Any]
+    reducer: Aggregator
 
     def initial(self) -> None:
         """Return nothing."""
         return
 
-    def compile_take(self) -> Take:
+    def compile_take(self, node: str) -> Take:
         """Return a function that calls the reducer."""
-        reducer = self.reducer
-        return lambda key, value, aggregate: value if aggregate is None else reducer(aggregate, value)
+        return self.reducer.compile_reducer(node)
 
     def merged(self, key: Any, one: Any, other: Any) -> Any:
         """Return what the reducer makes of both."""
-        return other if one is None else self.reducer(one, other)
+        return other if one is None else self.reducer.function(one, other)
 
 
 @dataclass(frozen=True)
 class Aggregating(Fold):
     """Combines values by `aggregator`, beginning with what `initializer` makes.
 
-    The aggregator gets the aggregate and the value, and with `with_key` the key before them. The `merger` gets two
-    aggregates, and with `merges_with_key` the key before them.
+    The `merger` gets two aggregates, and with `merges_with_key` the key before them.
     """
 
     initializer: Callable[[], Any]
-    aggregator: Callable[..., Any]
-    with_key: bool = False
+    aggregator: Aggregator
     merger: Callable[..., Any] | None = None
     merges_with_key: bool = False
 
@@ -82,12 +78,9 @@ class Aggregating(Fold):
         """Return what the initializer makes."""
         return self.initializer()
 
-    def compile_take(self) -> Take:
+    def compile_take(self, node: str) -> Take:
         """Return a function that calls the aggregator."""
-        aggregator = self.aggregator
-        if self.with_key:
-            return lambda key, value, aggregate: aggregator(key, aggregate, value)
-        return lambda key, value, aggregate: aggregator(aggregate, value)
+        return self.aggregator.compile(node)
 
     def merged(self, key: Any, one: Any, other: Any) -> Any:
         """Return what the merger makes of both."""

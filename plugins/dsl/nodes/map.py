@@ -10,6 +10,7 @@ from penstock.errors import ProcessingError
 from penstock.record import Record
 
 from ..functions import keyed
+from .map_values import no_list
 from .operator import Operator, Run, sender
 
 
@@ -42,7 +43,10 @@ class FlatMap(Operator):
         forward, function = sender(context), self._function
 
         def run(record: Record) -> None:
-            for each in function(record[0], record[1]):
+            made = function(record[0], record[1])
+            if made.__class__ is str or made.__class__ is bytes:
+                raise ProcessingError(f"the function returned {no_list(made)} of (key, value) pairs")
+            for each in made:
                 forward((*pair(each), record[2], record[3]))
 
         return run

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable
 from typing import Any
 
 from penstock.context import ProcessorContext
+from penstock.errors import ProcessingError
 from penstock.record import Record
 
 from .operator import Operator, Run, sender
@@ -46,7 +48,18 @@ class FlatMapValues(Operator):
 
         def run(record: Record) -> None:
             key, value, timestamp, headers = record
-            for each in function(key, value) if with_key else function(value):
+            made = function(key, value) if with_key else function(value)
+            if made.__class__ is str or made.__class__ is bytes:
+                raise ProcessingError(
+                    f"the function returned {no_list(made)} of values; return a list, or use map_values for one value"
+                )
+            for each in made:
                 forward((key, each, timestamp, headers))
 
         return run
+
+
+def no_list(made: str | bytes) -> str:
+    """Return the beginning of a message: Python could iterate over `made`, but that is never meant."""
+    what = "text" if isinstance(made, str) else "bytes"
+    return f"the {what} {reprlib.repr(made)}, expected a list"

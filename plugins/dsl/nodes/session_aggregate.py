@@ -42,7 +42,7 @@ class SessionAggregate(WindowedOperator):
         store = context.get_store(self._store_name)
         find, put, remove, drop = store.find_sessions, store.put, store.remove, context.metrics.drop
         gap, wait, on_close, keeps_headers = self._gap, self._gap + self._grace, self._on_close, self._keeps_headers
-        fold, take_value = self._fold, self._fold.compile_take()
+        fold, take_value = self._fold, self._fold.compile_take(context.node)
         update = self._compile_update(context, store)
         open_windows = OpenWindows(context, lambda after: _read_open(store, after))
 

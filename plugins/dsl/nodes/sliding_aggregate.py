@@ -48,7 +48,7 @@ class SlidingAggregate(WindowedOperator):
         store = context.get_store(self._store_name)
         grace, difference, on_close = self._grace, self._difference, self._on_close
         put, fetch, drop, stored = store.put, store.fetch, context.metrics.drop, self._stored
-        initial, take_value = self._fold.initial, self._fold.compile_take()
+        initial, take_value = self._fold.initial, self._fold.compile_take(context.node)
         update = self._compile_update(context, store)
         open_windows = OpenWindows(context, lambda after: self._read_open(store, after))
 

@@ -8,6 +8,7 @@ from typing import Any
 from penstock.context import ProcessorContext
 from penstock.record import Record
 
+from .aggregator import Aggregator
 from .operator import Run
 from .table_store import TableOperator
 
@@ -15,14 +16,14 @@ from .table_store import TableOperator
 class TableAggregate(TableOperator):
     """Takes the old value out of the group's aggregate with `subtractor`, and puts the new one in with `adder`.
 
-    Both are functions of (key, aggregate, value). The result has the latest timestamp of what went into it.
+    The result has the latest timestamp of what went into it.
     """
 
     def __init__(
         self,
         initializer: Callable[[], Any],
-        adder: Callable[[Any, Any, Any], Any],
-        subtractor: Callable[[Any, Any, Any], Any],
+        adder: Aggregator,
+        subtractor: Aggregator,
         *,
         store: str,
         sends_old: bool = False,
@@ -35,7 +36,8 @@ class TableAggregate(TableOperator):
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
         update, get, sends_old = self.compile_update(context), self.compile_get(context), self._sends_old
-        initializer, adder, subtractor = self._initializer, self._adder, self._subtractor
+        add, subtract = self._adder.compile(context.node), self._subtractor.compile(context.node)
+        initializer = self._initializer
 
         def run(record: Record) -> None:
             key, (value, old), timestamp, headers = record
@@ -43,9 +45,9 @@ class TableAggregate(TableOperator):
             before = aggregate = None if found is None else found[0]
             touched = value is not None
             if old is not None and found is not None:
-                aggregate, touched = subtractor(key, aggregate, old), True
+                aggregate, touched = subtract(key, old, aggregate), True
             if value is not None:
-                aggregate = adder(key, initializer() if aggregate is None else aggregate, value)
+                aggregate = add(key, value, initializer() if aggregate is None else aggregate)
             if touched and found is not None and found[1] > timestamp:
                 timestamp = found[1]
             update(key, aggregate, before if sends_old else None, timestamp, headers)
@@ -58,8 +60,8 @@ class TableReduce(TableOperator):
 
     def __init__(
         self,
-        adder: Callable[[Any, Any, Any], Any],
-        subtractor: Callable[[Any, Any, Any], Any],
+        adder: Aggregator,
+        subtractor: Aggregator,
         *,
         store: str,
         sends_old: bool = False,
@@ -71,7 +73,7 @@ class TableReduce(TableOperator):
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
         update, get, sends_old = self.compile_update(context), self.compile_get(context), self._sends_old
-        adder, subtractor = self._adder, self._subtractor
+        add, subtract = self._adder.compile(context.node), self._subtractor.compile(context.node)
 
         def run(record: Record) -> None:
             key, (value, old), timestamp, headers = record
@@ -79,12 +81,12 @@ class TableReduce(TableOperator):
             before = aggregate = None if found is None else found[0]
             touched = False
             if old is not None and found is not None:
-                aggregate, touched = subtractor(key, aggregate, old), True
+                aggregate, touched = subtract(key, old, aggregate), True
             if value is not None:
                 if aggregate is None:
                     aggregate = value
                 else:
-                    aggregate, touched = adder(key, aggregate, value), True
+                    aggregate, touched = add(key, value, aggregate), True
             if touched and found is not None and found[1] > timestamp:
                 timestamp = found[1]
             update(key, aggregate, before if sends_old else None, timestamp, headers)

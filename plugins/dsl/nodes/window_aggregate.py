@@ -33,7 +33,7 @@ class WindowAggregate(WindowedOperator):
     def _bind_windows(self, context: ProcessorContext, time: OwnTime) -> tuple[Take, Close]:
         store = context.get_store(self._store_name)
         fetch, put, drop = store.fetch, store.put, context.metrics.drop
-        initial, take_value, stored = self._fold.initial, self._fold.compile_take(), self._stored
+        initial, take_value, stored = self._fold.initial, self._fold.compile_take(context.node), self._stored
         windows_for, grace, on_close = self._windows.compile(), self._windows.grace_ms, self._on_close
         emit, sends_old, keeps_headers = self._emitter(context), self._sends_old, self._keeps_headers
         sends_updates = not on_close and store.record_cache is None

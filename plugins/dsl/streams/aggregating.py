@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..graph.recorder import Recorder
 from ..graph.repartition import RepartitionStep, repartition_names
 from ..graph.step import Step
 from ..serdes import Default, Serdes
-from ..state import Materialized, StoreLike, materialized
+from ..state import Materialized, StoreLike, StoreOptions, materialized
 from ..tables.values import TableSource
 from .base import Flow
 
@@ -48,12 +48,17 @@ class GroupedSource:
 
 
 def store_of(
-    verb: str, recorder: Recorder, store: StoreLike | None, options: Mapping[str, Any], prefix: str
+    verb: str,
+    recorder: Recorder,
+    store: StoreLike | None,
+    options: Mapping[str, Any],
+    prefix: str,
+    known: Iterable[str] = StoreOptions.__annotations__,
 ) -> Materialized:
     """Return the store of an aggregation; what it is called by its user, or a numbered name."""
     if verb == "count" and store is None and options:
         recorder.names.step("")  # Kafka Streams uses up a number here
-    return materialized(verb, recorder.names, store, options, prefix)
+    return materialized(verb, recorder.names, store, options, prefix, known)
 
 
 def table_of(

@@ -12,10 +12,11 @@ from ..functions import check_aggregator, check_initializer
 from ..graph.step import ProcessorStep
 from ..graph.updating import UpdatingStep
 from ..nodes.aggregate import Aggregate
+from ..nodes.aggregator import Aggregator
 from ..nodes.folds import Aggregating
 from ..nodes.pass_through import PassThrough
 from ..serdes import Serdes
-from ..state import Materialized, StoreLike, StoreOptions, materialized
+from ..state import Materialized, StoreLike, StoreOptions, WindowOptions, materialized
 from ..tables.values import StoreGetter, TableSource, WrittenTable
 from ..tables.windowed import WindowGetter
 from ..windows import SessionWindows, SlidingWindows, TimeWindows
@@ -39,8 +40,7 @@ class Member:
     def __init__(self, source: GroupedSource, aggregator: Callable[..., Any], *, with_key: bool) -> None:
         check_aggregator("cogroup", aggregator, with_key=with_key)
         self.source = source
-        self.aggregator = aggregator
-        self.with_key = with_key
+        self.aggregator = Aggregator(aggregator, with_key=with_key)
 
 
 class _Cogrouped(Generic[K, A]):
@@ -56,12 +56,13 @@ class _Cogrouped(Generic[K, A]):
         merger: Callable[..., Any] | None,
         store: StoreLike | None,
         name: str | None,
-        options: StoreOptions,
+        options: StoreOptions | WindowOptions,
     ) -> Any:
         check_initializer("aggregate", initializer)
         first = self._members[0].source
         recorder, names = first.recorder, first.recorder.names
-        made = materialized("aggregate", names, store, options, _AGGREGATE)
+        known = StoreOptions if self._windows is None else WindowOptions
+        made = materialized("aggregate", names, store, options, _AGGREGATE, known.__annotations__)
         serdes = made.serdes(Serdes(first.serdes.key))
         self._check_names()
         parents = [each.source.behind_repartition(made.name) for each in self._members]
@@ -69,7 +70,7 @@ class _Cogrouped(Generic[K, A]):
         steps = []
         for number, (member, (parent, _)) in enumerate(zip(self._members, parents, strict=True)):
             step_name = names.suffixed(name, f"-cogroup-agg-{number}", _AGGREGATE)
-            fold = Aggregating(initializer, member.aggregator, member.with_key, merger)
+            fold = Aggregating(initializer, member.aggregator, merger)
             steps.append(self._step(step_name, fold, made, serdes))
             if number < len(parents) - 1:
                 steps[-1].options["flushes"] = False
@@ -147,7 +148,7 @@ class WindowedCogroupedKStream(_Cogrouped[K, A]):
         *,
         merger: Callable[[A, A], A] | None = None,
         name: str | None = None,
-        **options: Unpack[StoreOptions],
+        **options: Unpack[WindowOptions],
     ) -> KTable[Windowed, A]:
         """Combine the values of all streams by key and window. Sessions need a `merger` of two aggregates."""
         if isinstance(self._windows, SessionWindows):

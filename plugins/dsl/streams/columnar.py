@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from ..nodes.aggregator import Aggregator
 from ..nodes.folds import Aggregating, Fold
 from ..serdes import KnownSerde
 from ..several import Column, columns_of
-from ..state import StoreLike, StoreOptions
+from ..state import StoreLike
 from .aggregating import AGGREGATE
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Columnar(Generic[R]):
         fold: Fold,
         store: StoreLike | None,
         name: str | None,
-        options: StoreOptions,
+        options: Any,
         value_serde: KnownSerde,
     ) -> Any:
         """Add an aggregation; return its table."""
@@ -55,6 +56,6 @@ class Columnar(Generic[R]):
         {'total': 10, 'largest': 5}
         """
         checked = columns_of(columns)
-        fold = Aggregating(checked.initial, checked.taken, merger=checked.merged)
+        fold = Aggregating(checked.initial, Aggregator(checked.taken), merger=checked.merged)
         made: KTable[R, Any] = self._aggregation("agg", AGGREGATE, fold, store, name, {}, None)
         return made.map_values(checked.shown)

@@ -12,6 +12,7 @@ from ..functions import check_aggregator, check_function, check_initializer
 from ..graph.recorder import Recorder
 from ..graph.updating import UpdatingStep
 from ..nodes.aggregate import Aggregate
+from ..nodes.aggregator import Aggregator
 from ..nodes.folds import Aggregating, Counting, Fold, Reducing
 from ..serdes import KnownSerde, Serdes
 from ..state import StoreLike, StoreOptions
@@ -62,7 +63,7 @@ class KGroupedStream(Columnar[K], Generic[K, V]):
         """
         check_function("reduce", reducer, "aggregate", "value", what="reducer")
         made: KTable[K, V] = self._aggregation(
-            "reduce", REDUCE, Reducing(reducer), store, name, options, self.source.serdes.value
+            "reduce", REDUCE, Reducing(Aggregator(reducer)), store, name, options, self.source.serdes.value
         )
         return made
 
@@ -105,7 +106,7 @@ class KGroupedStream(Columnar[K], Generic[K, V]):
         """
         check_initializer("aggregate", initializer)
         check_aggregator("aggregate", aggregator, with_key=with_key)
-        fold = Aggregating(initializer, aggregator, with_key)
+        fold = Aggregating(initializer, Aggregator(aggregator, with_key=with_key))
         return self._aggregation("aggregate", AGGREGATE, fold, store, name, options, None)
 
     # ------------------------------------------------------------------ several streams, and windows

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from penstock.clock import Duration
 from penstock.errors import TopologyError
 
-from ..functions import check_function
+from ..functions import check_function, check_options
 from ..graph.stream_joins import Joiner
 from ..join_stores import StreamJoinOptions, TableJoinOptions
 from ..join_windows import JoinWindows
@@ -265,7 +265,7 @@ class Joining(Output[K, V]):
             made = self._joined_with_table(kind, other, how, name, options)
         else:
             select_key = options.pop("select_key", None)
-            _check_options(verb, options, ("select_key",))
+            check_options(verb, options, ("select_key",))
             made = record_global_table_join(self.recorder, kind, self.flow, other, how, select_key, name)
         return kinds.stream(self.recorder, made)
 
@@ -277,14 +277,14 @@ class Joining(Output[K, V]):
                 f"{kind.verb}: a join of two streams needs a window, found {window!r}; write "
                 f'{kind.verb}(other, joiner, within("10m", grace="1m"))'
             )
-        _check_options(kind.verb, options, StreamJoinOptions.__annotations__)
+        check_options(kind.verb, options, StreamJoinOptions.__annotations__)
         left, right = self._flows(kind, other, name, options)
         return record_stream_join(self.recorder, kind, left, right, joiner, window, name, options)
 
     def _joined_with_table(self, kind: JoinKind, table: Any, joiner: Joiner, name: str | None, options: Any) -> Flow:
         grace = options.pop("grace", None)
         allowed = TableJoinOptions.__annotations__ if grace is not None else ("key_serde", "value_serde")
-        _check_options(kind.verb, options, (*allowed, "grace"))
+        check_options(kind.verb, options, (*allowed, "grace"))
         serdes = self._serdes(options.get("key_serde"), options.get("value_serde"))
         check_same_keys(kind.verb, serdes.key, table.flow.serdes.key)
         serdes = Serdes(_first(serdes.key, table.flow.serdes.key), serdes.value)
@@ -325,12 +325,6 @@ class Joining(Output[K, V]):
             return made
         self._repartitioned_for_join = made = self._repartitioned(base, serdes, how=how)
         return made
-
-
-def _check_options(verb: str, options: Iterable[str], known: Iterable[str]) -> None:
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        raise TopologyError(f"{verb}: there is no option {', '.join(unknown)} here; expected {', '.join(known)}")
 
 
 def _first(one: KnownSerde, other: KnownSerde) -> KnownSerde:

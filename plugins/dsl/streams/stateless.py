@@ -114,7 +114,7 @@ class Stateless(StreamBase[K, V]):
         self, function: Callable[[K, V], Iterable[V2]], *, with_key: Literal[True], name: str | None = None
     ) -> KStream[K, V2]: ...
     def flat_map_values(self, function: Callable[..., Any], *, with_key: bool = False, name: str | None = None) -> Any:
-        """Replace each record by one for each value that `function` returns."""
+        """Replace each record by one for each value that `function` returns; a text or bytes is refused as a list."""
         check_mapper("flat_map_values", function, with_key=with_key, may_generate=True)
         options = {"function": function, "with_key": with_key}
         serdes = Serdes(self.flow.serdes.key)

@@ -64,6 +64,9 @@ def record_stream_join(
         raise TopologyError(
             f"{kind.verb}: this_store and other_store are both named {stores[0].name!r}; a join has two"
         )
+    for each in stores:
+        if each.given is not None:
+            names.own_store(each.name, kind.verb)
     waiting = None
     if kind.keeps_left:
         shared = _waiting_name(kind, stores[0], name, this_number)

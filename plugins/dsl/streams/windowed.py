@@ -16,13 +16,14 @@ from ..functions import check_aggregator, check_function, check_initializer
 from ..graph.step import ProcessorStep
 from ..graph.updating import UpdatingStep
 from ..graph.writer import Writer
+from ..nodes.aggregator import Aggregator
 from ..nodes.folds import Aggregating, Counting, Fold, Reducing
 from ..nodes.pass_through import PassThrough
 from ..nodes.session_aggregate import SessionAggregate
 from ..nodes.sliding_aggregate import SlidingAggregate
 from ..nodes.window_aggregate import WindowAggregate
 from ..serdes import KnownSerde, Serdes, WindowedKey
-from ..state import Materialized, StoreLike, StoreOptions
+from ..state import Materialized, StoreLike, WindowOptions
 from ..tables.windowed import WindowedTable
 from ..windows import SessionWindows, SlidingWindows, TimeWindows
 from .aggregating import AGGREGATE, REDUCE, GroupedSource, store_of, table_of
@@ -79,7 +80,7 @@ class WindowedStream(Columnar[Windowed], Generic[K, V]):
         self._emit = emit
 
     def count(
-        self, store: StoreLike | None = None, *, name: str | None = None, **options: Unpack[StoreOptions]
+        self, store: StoreLike | None = None, *, name: str | None = None, **options: Unpack[WindowOptions]
     ) -> KTable[Windowed, int]:
         """Count the records of each key and window."""
         made: KTable[Windowed, int] = self._aggregation("count", AGGREGATE, Counting(), store, name, options, "int")
@@ -91,13 +92,13 @@ class WindowedStream(Columnar[Windowed], Generic[K, V]):
         store: StoreLike | None = None,
         *,
         name: str | None = None,
-        **options: Unpack[StoreOptions],
+        **options: Unpack[WindowOptions],
     ) -> KTable[Windowed, V]:
         """Combine the values of each key and window by `reducer`, a function of the aggregate and a value."""
         check_function("reduce", reducer, "aggregate", "value", what="reducer")
         value_serde = self._source.serdes.value
         made: KTable[Windowed, V] = self._aggregation(
-            "reduce", REDUCE, Reducing(reducer), store, name, options, value_serde
+            "reduce", REDUCE, Reducing(Aggregator(reducer)), store, name, options, value_serde
         )
         return made
 
@@ -108,11 +109,11 @@ class WindowedStream(Columnar[Windowed], Generic[K, V]):
         fold: Fold,
         store: StoreLike | None,
         name: str | None,
-        options: StoreOptions,
+        options: WindowOptions,
         value_serde: KnownSerde,
     ) -> Any:
         source, windows = self._source, self._windows
-        made = store_of(verb, source.recorder, store, options, prefix)
+        made = store_of(verb, source.recorder, store, options, prefix, WindowOptions.__annotations__)
         step_name = source.recorder.names.step(prefix, name)
         parent, sources = source.behind_repartition(made.name)
         step = windowed_step(step_name, fold, windows, made, Serdes(source.serdes.key, value_serde), self._emit)
@@ -162,7 +163,7 @@ class TimeWindowedKStream(WindowedStream[K, V]):
         *,
         with_key: Literal[False] = False,
         name: str | None = None,
-        **options: Unpack[StoreOptions],
+        **options: Unpack[WindowOptions],
     ) -> KTable[Windowed, A]: ...
     @overload
     def aggregate(
@@ -173,7 +174,7 @@ class TimeWindowedKStream(WindowedStream[K, V]):
         *,
         with_key: Literal[True],
         name: str | None = None,
-        **options: Unpack[StoreOptions],
+        **options: Unpack[WindowOptions],
     ) -> KTable[Windowed, A]: ...
     def aggregate(
         self,
@@ -183,7 +184,7 @@ class TimeWindowedKStream(WindowedStream[K, V]):
         *,
         with_key: bool = False,
         name: str | None = None,
-        **options: Unpack[StoreOptions],
+        **options: Unpack[WindowOptions],
     ) -> Any:
         """Combine the values of each key and window by `aggregator`, a function of the aggregate and a value.
 
@@ -192,7 +193,7 @@ class TimeWindowedKStream(WindowedStream[K, V]):
         """
         check_initializer("aggregate", initializer)
         check_aggregator("aggregate", aggregator, with_key=with_key)
-        fold = Aggregating(initializer, aggregator, with_key)
+        fold = Aggregating(initializer, Aggregator(aggregator, with_key=with_key))
         return self._aggregation("aggregate", AGGREGATE, fold, store, name, options, None)
 
 
@@ -209,7 +210,7 @@ class SessionWindowedKStream(WindowedStream[K, V]):
         *,
         with_key: Literal[False] = False,
         name: str | None = None,
-        **options: Unpack[StoreOptions],
+        **options: Unpack[WindowOptions],
     ) -> KTable[Windowed, A]: ...
     @overload
     def aggregate(
@@ -221,7 +222,7 @@ class SessionWindowedKStream(WindowedStream[K, V]):
         *,
         with_key: Literal[True],
         name: str | None = None,
-        **options: Unpack[StoreOptions],
+        **options: Unpack[WindowOptions],
     ) -> KTable[Windowed, A]: ...
     def aggregate(
         self,
@@ -232,7 +233,7 @@ class SessionWindowedKStream(WindowedStream[K, V]):
         *,
         with_key: bool = False,
         name: str | None = None,
-        **options: Unpack[StoreOptions],
+        **options: Unpack[WindowOptions],
     ) -> Any:
         """Combine the values of each key and session by `aggregator`, and the aggregates of merged ones by `merger`.
 
@@ -243,7 +244,7 @@ class SessionWindowedKStream(WindowedStream[K, V]):
         check_initializer("aggregate", initializer)
         check_aggregator("aggregate", aggregator, with_key=with_key)
         check_merger(merger, with_key=with_key)
-        fold = Aggregating(initializer, aggregator, with_key, merger, merges_with_key=with_key)
+        fold = Aggregating(initializer, Aggregator(aggregator, with_key=with_key), merger, with_key)
         return self._aggregation("aggregate", AGGREGATE, fold, store, name, options, None)
 
 

@@ -9,10 +9,11 @@ from penstock.errors import TopologyError
 from penstock.program.drawn import Drawn
 from penstock.program.program import Program
 
+from ..functions import check_options
 from ..graph.recorder import Recorder
 from ..graph.step import ProcessorStep
 from ..serdes import Serdes
-from ..state import Materialized, StoreLike, materialized
+from ..state import Materialized, StoreLike, StoreOptions, materialized
 from ..streams.base import Flow, K, V
 from .values import TableSource
 
@@ -48,6 +49,7 @@ class TableBase(Drawn, Generic[K, V]):
         """Return the store of a verb whose table needs none; None if the user asks for none."""
         if store is not None:
             return materialized(verb, self.recorder.names, store, options, prefix)
+        check_options(verb, options, StoreOptions.__annotations__)
         of_stores = sorted(set(options) - {"key_serde", "value_serde"})
         if of_stores:
             raise TopologyError(

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overlo
 from penstock.errors import TopologyError
 from penstock.serde import Serde
 
-from ..functions import check_function
+from ..functions import check_aggregator, check_function
 from ..graph.recorder import Recorder
 from ..graph.repartition import SUFFIX
 from ..graph.step import ProcessorStep, Step
 from ..graph.writer import RepartitionNames, Writer
+from ..nodes.aggregator import Aggregator
 from ..nodes.table_aggregate import TableAggregate, TableReduce
 from ..serdes import Default, Serdes, value_of_internal_topic
 from ..several import Column, columns_of, removable
@@ -55,8 +56,8 @@ class KGroupedTable(Generic[K, V]):
             TableAggregate,
             {
                 "initializer": int,
-                "adder": lambda key, count, value: count + 1,
-                "subtractor": lambda key, count, value: count - 1,
+                "adder": Aggregator(lambda count, value: count + 1),
+                "subtractor": Aggregator(lambda count, value: count - 1),
             },
         )
         return made
@@ -198,18 +199,17 @@ class KGroupedTable(Generic[K, V]):
         checked = removable(columns_of(columns))
         functions = {
             "initializer": checked.initial,
-            "adder": lambda key, states, value: checked.taken(states, value),
-            "subtractor": lambda key, states, value: checked.removed(states, value),
+            "adder": Aggregator(checked.taken),
+            "subtractor": Aggregator(checked.removed),
         }
         made: KTable[K, Any] = self._aggregated(
             "agg", "KTABLE-AGGREGATE-", store, name, {}, None, TableAggregate, functions
         )
         return made.map_values(checked.shown)
 
-    def _function(self, verb: str, what: str, function: Any, with_key: bool) -> Callable[[Any, Any, Any], Any]:
-        arguments = ("key", "aggregate", "value") if with_key else ("aggregate", "value")
-        check_function(verb, function, *arguments, what=what)
-        return function if with_key else lambda key, aggregate, value: function(aggregate, value)
+    def _function(self, verb: str, what: str, function: Any, with_key: bool) -> Aggregator:
+        check_aggregator(verb, function, with_key=with_key, what=what)
+        return Aggregator(function, with_key=with_key, may_delete=what == "subtractor")
 
     def _aggregated(
         self,
