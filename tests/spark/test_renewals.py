@@ -78,6 +78,14 @@ def test_a_plan_says_whether_every_task_is_open(stage: Stage) -> None:
         assert {each.is_settled for each in stage.plans(planned)} == {unopened == []}
 
 
+def test_renewals_follow_the_batches_of_the_other_mode(stage: Stage) -> None:
+    batch = {"seq": 7, "clock_ms": 5, "step": 3, "ends": {"in": {"0": 9}}, "settled_in": "elsewhere"}
+    assert [sorted(each.ends) for each in stage.plans(batch)] == [["0_0", "0_2"], ["0_1"]]
+    stage.at = batch
+    after = stage.next()
+    assert after is not None and after["seq"] == 8
+
+
 def test_a_batch_runs_when_a_slot_moves(stage: Stage) -> None:
     stage.order(owners={"0": "one", "1": "one"})
     stage.next()
