@@ -206,12 +206,12 @@ class BatchPlanner:
     def rows(self, end: Offset) -> list[Row]:
         """Return the rows of the batch that ends at `end`: one for every slot."""
         tasks: dict[int, dict[str, dict[TopicPartition, int]]] = {number: {} for number in range(len(self._keys))}
-        for partition, up_to in _flat(end["ends"]).items():
+        for partition, up_to in _flat(end.get("ends", {})).items():
             task = self._readers.get(partition)
             if task is not None:
                 tasks[self._slots[task]].setdefault(task, {})[partition] = up_to
         owners, ids, global_ends = end.get("owners", {}), end.get("topics", {}), _flat(end.get("globals", {}))
-        step = end.get("step", -1)
+        step = _step(end)
         return [
             (
                 key,
@@ -244,7 +244,7 @@ class BatchPlanner:
         if not self._has_run:
             return True
         if control.step is not None:
-            return bool(control.step > start["step"])
+            return bool(control.step > _step(start))
         return (
             has_unopened
             or any(control.owners.get(number) != owner for number, owner in self._owners.items())
@@ -264,7 +264,7 @@ class BatchPlanner:
     def _rest(self, control: Control, start: Offset) -> None:
         """Wait, as there is nothing to do."""
         if control.step is not None:
-            self._control.write_drained(start["step"])
+            self._control.write_drained(_step(start))
         if not self._drains_only:
             # Spark calls again after milliseconds, and each call asks the log.
             tick = (
@@ -299,7 +299,7 @@ class BatchPlanner:
         offset: Offset = {
             "seq": seq,
             "clock_ms": self._now_ms(control),
-            "step": start["step"] if control.step is None else control.step,
+            "step": _step(start) if control.step is None else control.step,
             "ends": _nested(self._planned),
         }
         if control.owners:
@@ -331,6 +331,11 @@ class BatchPlanner:
             "topics": {topic.name: topic.id for topic in topics},
             "globals": _nested(self._log.end_offsets(partitions)),
         }
+
+
+def _step(offset: Offset) -> int:
+    """Return the step of a batch; an offset of the continuous mode, which may be in the checkpoint, has none."""
+    return int(offset.get("step", -1))
 
 
 def _doubled(first: float, longest: float, times: int) -> float:

@@ -68,7 +68,7 @@ def test_hosts_work_between_batches_and_a_killed_one_is_replaced(tmp_path: Path,
         put(surroundings, KEYS)
         with running(application, spark, "0s") as run:
             run.wait(lambda: counted(surroundings) == 500 + KEYS, "batches after the continuous mode")
-            run.stop()
+            assert run.stop().workers_lost == 0
         assert heartbeat_topic(application.id) in surroundings.log.topics()
 
 
