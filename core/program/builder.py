@@ -19,7 +19,6 @@ from .checks import (
     check_serdes,
     check_supplier,
     check_topic,
-    nearest,
     unlogged_store,
 )
 from .draft import Draft
@@ -32,7 +31,6 @@ from .nodes import (
     ProcessorNode,
     ReadOnlyStore,
     SinkNode,
-    SourceNode,
     TopicChooser,
 )
 from .program import Program
@@ -127,6 +125,15 @@ class Topology(Drawn):
         own = timer_store(where, name, found, timers, timer_key_serde)
         connected = self._draft.connect(where, stores, own, provided_stores(where, found, options))
         self._draft.add(ProcessorNode(name, supplier, parents_given, connected, options))
+        return self
+
+    def save_as(self, processor: str, *names: str) -> Topology:
+        """Choose the name under which the engine saves its own numbers and the schedules of a processor: the first one.
+
+        `STORE` or `STORE/PART` keeps them with a store. What is saved under another of `names`, or under the node's
+        own, is taken over. The default is the node's name.
+        """
+        self._draft.save_as(processor, names)
         return self
 
     def add_sink(
@@ -279,15 +286,7 @@ class Topology(Drawn):
 
         Sources whose records reach the same store need not be named. `Program.resolve` checks it.
         """
-        known = [name for name, node in self._draft.nodes.items() if isinstance(node, SourceNode)]
-        for source in sources:
-            if source in self._draft.global_nodes():
-                raise TopologyError(f"copartition: {source!r} belongs to a global store, which every task reads whole")
-            if source not in known:
-                raise TopologyError(f"copartition: there is no source named {source!r} yet{nearest(source, known)}")
-        if len(set(sources)) < 2:
-            raise TopologyError(f"copartition: expected the names of at least two sources, found {list(sources)}")
-        self._draft.copartitioned.append(sources)
+        self._draft.copartition(sources)
         return self
 
     def build(self) -> Program:

@@ -10,11 +10,13 @@ from ..hooks import registry
 from ..store import StoreBuilder
 from .assignment import Assignment
 from .layouts import KEY_VALUE
-from .nodes import Graph, Subtopology
+from .nodes import Graph, Node, ProcessorNode, Subtopology
 from .serdes import NodeDefaults, SerdeLike, resolve_serde
 
-FORMAT = 2
+FORMAT = 3
 """In format 1 serdes had the names that the program gave them, null for a default, and stores had less in them."""
+BY_NODE = 2
+"""A program of this format, in which every processor saves by its own name, also starts in an earlier release."""
 
 
 def fingerprint(program: Graph, assignment: Assignment | None, settings: NodeDefaults) -> dict[str, Any]:
@@ -24,7 +26,7 @@ def fingerprint(program: Graph, assignment: Assignment | None, settings: NodeDef
     force under `settings`. `tasks` and `partitions` are null without an assignment.
     """
     return {
-        "format": FORMAT,
+        "format": FORMAT if any(map(_saves_elsewhere, program.nodes.values())) else BY_NODE,
         "subtopologies": {
             str(each.id): _subtopology(program, each, assignment, settings) for each in program.subtopologies
         },
@@ -42,6 +44,10 @@ def fingerprint(program: Graph, assignment: Assignment | None, settings: NodeDef
         "global_stores": {each.store.name: each.source.topics[0] for each in program.global_stores},
         "partitions": None if assignment is None else dict(sorted(assignment.partitions().items())),
     }
+
+
+def _saves_elsewhere(node: Node) -> bool:
+    return isinstance(node, ProcessorNode) and node.saved_as[:1] not in ((), (node.name,))
 
 
 def _subtopology(
@@ -97,7 +103,7 @@ def check_compatible(old: Mapping[str, Any], new: Mapping[str, Any], drained: Co
     sub-topology, more partitions where there is no store, other processors and edges. A store may have another backend,
     another TTL or none, timestamps or none, and may be in the changelog or not.
     """
-    if old.get("format") not in (1, FORMAT):
+    if old.get("format") not in range(1, FORMAT + 1):
         return [
             f"the saved state was written by another release (format {old.get('format')!r}, this one knows {FORMAT})"
         ]

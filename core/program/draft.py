@@ -253,3 +253,24 @@ class Draft:
                 raise TopologyError(f"processor {processor!r} fills a {kind} store and can have no other store")
         names = [self.connectable(f"processor {processor!r}", store) for store in stores]
         self.nodes[processor] = replace(node, stores=tuple(dict.fromkeys([*node.stores, *names])))
+
+    def save_as(self, processor: str, names: tuple[str, ...]) -> None:
+        """Set under which names what the engine saves for a processor is found."""
+        node = self.nodes.get(processor)
+        if not isinstance(node, ProcessorNode):
+            raise TopologyError(
+                f"save_as: there is no processor named {processor!r} yet{nearest(processor, self.nodes)}"
+            )
+        self.nodes[processor] = replace(node, saved_as=names)
+
+    def copartition(self, sources: tuple[str, ...]) -> None:
+        """Note that the topics of sources need equal numbers of partitions."""
+        known = [name for name, node in self.nodes.items() if isinstance(node, SourceNode)]
+        for source in sources:
+            if source in self.global_nodes():
+                raise TopologyError(f"copartition: {source!r} belongs to a global store, which every task reads whole")
+            if source not in known:
+                raise TopologyError(f"copartition: there is no source named {source!r} yet{nearest(source, known)}")
+        if len(set(sources)) < 2:
+            raise TopologyError(f"copartition: expected the names of at least two sources, found {list(sources)}")
+        self.copartitioned.append(sources)

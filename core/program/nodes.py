@@ -56,13 +56,23 @@ class SourceNode:
 
 @dataclass(frozen=True)
 class ProcessorNode:
-    """Runs a processor. `supplier` makes it, or is the name of an installed one, called with `options`."""
+    """Runs a processor. `supplier` makes it, or is the name of an installed one, called with `options`.
+
+    `saved_as`: see `Topology.save_as`; empty: the node's name.
+    """
 
     name: str
     supplier: ProcessorSupplier | str
     parents: tuple[str, ...]
     stores: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
+    saved_as: tuple[str, ...] = ()
+
+    @property
+    def store_saved_with(self) -> str | None:
+        """The store to which what the engine saves for this node belongs; None: to the node alone."""
+        store = self.saved_as[0].partition("/")[0] if self.saved_as else None
+        return store if store in self.stores else None
 
 
 @dataclass(frozen=True)

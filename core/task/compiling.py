@@ -188,10 +188,6 @@ class Nodes:
 
     # ------------------------------------------------------------------ afterwards
 
-    def engine_values(self) -> dict[str, dict[str, int]]:
-        """Return by node the numbers to save with the next commit."""
-        return {name: values for name, values in self._shared.engine_values.items() if values and name in self._nodes}
-
     def count(self) -> None:
         """Bring the metrics' counts of records up to date from those of the edges."""
         received = dict.fromkeys(self._nodes, 0)

@@ -17,6 +17,7 @@ from ..record_cache import FlushListener
 from ..settings.settings import Settings
 from ..store import Entries, StateStore
 from .progress import Progress
+from .saved_values import SavedValues
 from .timers import Timers
 
 Schedule = Callable[[str, Duration, Punctuator, PunctuationType, int | None, str | None], Cancellable]
@@ -27,7 +28,7 @@ Schedule = Callable[[str, Duration, Punctuator, PunctuationType, int | None, str
 class Shared:
     """What all contexts of one task share. `takes_commit_requests`: whether a processor's `commit` has an effect.
 
-    `engine_values` are, by node, the numbers that the engine's own operators saved with the last commit.
+    `values` are the numbers that the engine's own operators save with each commit.
     """
 
     application_id: str
@@ -40,7 +41,7 @@ class Shared:
     schedule: Schedule
     takes_commit_requests: bool
     timers: Timers
-    engine_values: dict[str, dict[str, int]]
+    values: SavedValues
 
 
 class TransformerContext:
@@ -54,12 +55,8 @@ class TransformerContext:
         self.task_id = shared.task_id
         self.node = node.name
         self.metrics = metrics
-        self.engine_values = self.engine_values_of(node.name)
-        """Numbers that the engine's own operators save with every commit, by name."""
-
-    def engine_values_of(self, node: str) -> dict[str, int]:
-        """Return the `engine_values` of another node of this task, for operators that share them."""
-        return self._shared.engine_values.setdefault(node, {})
+        self.engine_values = shared.values.of(node.name)
+        """Numbers that the engine's own operators save with every commit; see `Topology.save_as`."""
 
     @property
     def config(self) -> Mapping[str, Any]:

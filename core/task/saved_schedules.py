@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..program.nodes import ProcessorNode, Subtopology
 from ..punctuation import PunctuationType
 from .schedule import describe_callback, read_times
 
@@ -15,14 +16,24 @@ _log = logging.getLogger("penstock.task")
 Texts = dict[str, dict[str, list[str | None]]]
 """By node and key, the saved texts of schedules: those of `init` first, None for a cancelled one."""
 
+SavedNames = Mapping[str, tuple[str, ...]]
+"""By node, under which names what is saved for it is found, and the first one is written; see `Topology.save_as`."""
+
+
+def saved_names(subtopology: Subtopology) -> SavedNames:
+    """Return the names of nodes that have any beside their own."""
+    return {each.name: each.saved_as for each in subtopology.nodes if isinstance(each, ProcessorNode) and each.saved_as}
+
 
 class SavedSchedules:
-    """Takes the `engine_state` of the last commit.
+    """Takes the `engine_state` of the last commit, and the names of nodes in it.
 
     What the program no longer has is kept, and saved again with each commit.
     """
 
-    def __init__(self, saved: Mapping[str, Any]) -> None:
+    def __init__(self, saved: Mapping[str, Any], names: SavedNames) -> None:
+        self._names = names
+        self._aliases: Mapping[str, str] = saved.get("names", {})
         self._saved: Texts = {
             node: {key: list(texts) for key, texts in keys.items()} for node, keys in saved.get("timers", {}).items()
         }
@@ -31,9 +42,24 @@ class SavedSchedules:
         self._claims: dict[str, deque[str | None]] = {}
         self._kept: dict[str, dict[str, list[str]]] = {}
 
+    def name(self, node: str) -> str:
+        """Return the name under which the schedules of a node are saved."""
+        return self._names[node][0] if node in self._names else node
+
+    def state(self, texts: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the texts of all schedules as a part of the engine state.
+
+        With the second names of nodes, for a program that has only these.
+        """
+        names = {each[1]: each[0] for each in self._names.values() if len(each) > 1 and each[0] in texts}
+        return {**({"timers": texts} if texts else {}), **({"names": names} if names else {})}
+
     def begin(self, node: str) -> None:
         """Note that `claim` is about this node from now on."""
-        self._claims = {key: deque(texts) for key, texts in self._saved.pop(node, {}).items()}
+        names = [*self._names.get(node, ()), node]
+        names += [self._aliases[name] for name in names if name in self._aliases]
+        found = next((name for name in names if name in self._saved), node)
+        self._claims = {key: deque(texts) for key, texts in self._saved.pop(found, {}).items()}
 
     def claim(self, node: str, key: str, kind: PunctuationType, position: int) -> tuple[bool, str | None]:
         """Return whether the next schedule of this key that `init` makes was saved, and its text (None: cancelled).
@@ -74,7 +100,7 @@ class SavedSchedules:
 
     def keep(self, node: str, key: str, text: str) -> None:
         """Keep a schedule whose callback is gone."""
-        self._kept.setdefault(node, {}).setdefault(key, []).append(text)
+        self._kept.setdefault(self.name(node), {}).setdefault(key, []).append(text)
         _log.warning(
             "node %r: the program no longer has %s, which a schedule of every %s ms that was saved calls. It does not "
             "fire, and is kept: put the callback back under that name, and it goes on",
@@ -83,7 +109,7 @@ class SavedSchedules:
 
     def forget(self, node: str, key: str) -> None:
         """Forget what is kept under a name that a new schedule has."""
-        self._kept.get(node, {}).pop(key, None)
+        self._kept.get(self.name(node), {}).pop(key, None)
 
     def add_to(self, data: Texts) -> None:
         """Add what is kept to what a commit saves."""

@@ -12,7 +12,7 @@ from ..clock import Duration, duration_ms
 from ..errors import ConfigError
 from ..punctuation import PunctuationType, Punctuator
 from ..wrapping import innermost
-from .saved_schedules import SavedSchedules, Texts
+from .saved_schedules import SavedNames, SavedSchedules, Texts
 from .schedule import Request, Schedule, check_request, first_due, is_name, method_name, read_times, too_many
 
 NEVER = 1 << 62
@@ -24,15 +24,16 @@ _LATEST = 9_999_999_999_999
 class Schedules:
     """All schedules of one task.
 
-    A schedule is saved under its node and the key of its `Request`. `saved` is the `engine_state` of the last commit.
+    A schedule is saved under its node's name, or the first of its `names`, and the key of its `Request`. `saved` is the
+    `engine_state` of the last commit.
     `changed` is called when something must be saved that no record or firing shows.
 
     For each node in turn call `begin`, run the processor's `init`, and call `end`; then `end_all` once.
     """
 
-    def __init__(self, saved: Mapping[str, Any], changed: Callable[[], None]) -> None:
+    def __init__(self, saved: Mapping[str, Any], changed: Callable[[], None], names: SavedNames | None = None) -> None:
         self._changed = changed
-        self._saved = SavedSchedules(saved)
+        self.saved = SavedSchedules(saved, names or {})
         self._all: list[Schedule] = []
         self._processors: dict[str, object] = {}
         self._named: dict[tuple[str, str], Punctuator] = {}
@@ -44,7 +45,7 @@ class Schedules:
     def begin(self, node: str, processor: object) -> None:
         """Note that `init` of a node's processor runs from now on. Methods are those of the one inside its wrappers."""
         self._processors[node] = innermost(processor)
-        self._saved.begin(node)
+        self.saved.begin(node)
         self._initialising = True
 
     def end(self, node: str) -> None:
@@ -53,16 +54,16 @@ class Schedules:
         A saved schedule that `init` did not make again goes on if it was made after `init`; else it ends.
         """
         self._initialising = False
-        for key, text in self._saved.end(node):
+        for key, text in self.saved.end(node):
             if not self._restore(node, key, text):
-                self._saved.keep(node, key, text)
+                self.saved.keep(node, key, text)
 
     def end_all(self) -> None:
         """Note that every node is initialised.
 
         Schedules of nodes that are gone are kept for a program that has them again.
         """
-        self._saved.end_all()
+        self.saved.end_all()
 
     def _restore(self, node: str, key: str, text: str) -> bool:
         """Make a schedule again that was made after `init`; return False if its callback is gone."""
@@ -151,7 +152,7 @@ class Schedules:
         schedule.from_init = True
         schedule.set(request, (0, next(self._counter)))
         self._all.append(schedule)
-        found, text = self._saved.claim(node, key, kind, sum(each.kind is kind for each in own))
+        found, text = self.saved.claim(node, key, kind, sum(each.kind is kind for each in own))
         schedule.is_kept = found
         if not found:
             if kind is PunctuationType.WALL_CLOCK_TIME:
@@ -179,7 +180,7 @@ class Schedules:
         schedule.set(request, (1, next(self._counter)))
         self._changed()
         if is_name(key):
-            self._saved.forget(node, key)
+            self.saved.forget(node, key)
 
         def undo() -> None:
             values = Request(node, key, before.method, before.kind, before.interval, before.due, before.punctuator)
@@ -244,6 +245,6 @@ class Schedules:
         for each in self._all:
             if each.from_init or not each.cancelled:
                 text = None if each.cancelled else each.to_text(ranks.get(each.order, 0), least)
-                data.setdefault(each.node, {}).setdefault(each.key, []).append(text)
-        self._saved.add_to(data)
+                data.setdefault(self.saved.name(each.node), {}).setdefault(each.key, []).append(text)
+        self.saved.add_to(data)
         return data

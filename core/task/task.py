@@ -30,6 +30,8 @@ from .loop import Loop
 from .outputs import Outputs
 from .progress import Progress
 from .punctuators import Punctuators
+from .saved_schedules import saved_names
+from .saved_values import SavedValues
 from .schedules import NEVER, Schedules
 
 _LEAST_ROOM = 200
@@ -91,7 +93,8 @@ class Task:
         progress = self.progress = Progress(max(wall_clock_ms, state.get("wall", 0)))
         progress.stream_time = state.get("stream", -1)
         name = str(task_id)
-        self._schedules = Schedules(state, progress.note_change)
+        self._values = SavedValues(state, subtopology)
+        self._schedules = Schedules(state, progress.note_change, saved_names(subtopology))
         self._outputs = Outputs(name, settings, self._metrics, topic_name, partition_count, refusals or {})
         self._failures = Failures(
             name, application_id, settings, progress, self._metrics, repeats, attempt,
@@ -111,7 +114,7 @@ class Task:
         shared = Shared(
             application_id, name, settings, stores, self.global_stores, read_only_views(subtopology, stores), progress,
             schedule, not takes_whole_batches,
-            self._punctuators.timers, {node: dict(values) for node, values in state.get("nodes", {}).items()},
+            self._punctuators.timers, self._values,
         )  # fmt: skip
         self._nodes = Nodes(subtopology, shared, self._outputs, self._failures, self._metrics)
         try:
@@ -210,18 +213,12 @@ class Task:
 
     def engine_state(self) -> bytes:
         """Return what the next opening of this task has to know, as compact JSON."""
-        state = self._times_and_values()
-        schedules = self._schedules.to_data()
-        if schedules:
-            state["timers"] = schedules
+        state = self._times_and_values() | self._schedules.saved.state(self._schedules.to_data())
         return json.dumps(state, separators=(",", ":")).encode()
 
     def _times_and_values(self) -> dict[str, Any]:
-        state: dict[str, Any] = {"stream": self.stream_time, "wall": self.wall_clock, **self.inputs.to_data()}
-        values = self._nodes.engine_values()
-        if values:
-            state["nodes"] = values
-        return state
+        times = {"stream": self.stream_time, "wall": self.wall_clock, **self.inputs.to_data()}
+        return {**times, **self._values.state()}
 
     # ------------------------------------------------------------------ counts, and the end
 

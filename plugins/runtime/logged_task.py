@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from time import perf_counter
 
@@ -156,7 +157,9 @@ class LoggedTask:
         committer, state, commit = self._committer, self._state, self._commit
         assert committer is not None and state is not None and commit is not None
         state.open(commit.version, self._inputs.refills(commit, self._retries.attempt))
-        self._commit = commit = state.settle(commit, committer.commit)
+        adopted = replace(commit, engine_state=state.adopt(commit.version, commit.engine_state))
+        has_adopted, commit = adopted != commit, state.settle(adopted, committer.commit)
+        self._commit = commit
         task = self.task = Task(
             self.id,
             self._subtopology,
@@ -174,6 +177,8 @@ class LoggedTask:
             stopwatch=perf_counter,
             repeats=self._resources.repeats,
         )
+        if has_adopted:
+            task.progress.note_change()
         state.connect(task)
         self._counts = NodeCounts()
 

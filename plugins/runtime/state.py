@@ -21,6 +21,7 @@ from penstock.settings.application import Application
 from penstock.store import Change, Changes, StateStore, StoreBackend, StoreContext
 from penstock.stores.layers.commit_buffer import CommitBuffer
 from penstock.task.progress import Progress
+from penstock.task.saved_values import adopt_values
 from penstock.task.task import Task
 
 from .backends import Backends
@@ -137,6 +138,14 @@ class TaskState:
     def is_settled(self) -> bool:
         """Whether the present version was written in the present layout."""
         return self._coverage.is_settled
+
+    def adopt(self, version: str, engine_state: bytes) -> bytes:
+        """Return the engine state that was committed with `version`, as far as it belongs to the present stores.
+
+        Raises IncompatibleStateError if an earlier release saved it in a form that cannot be assigned to the stores.
+        """
+        layouts = self._layouts
+        return adopt_values(engine_state, self._subtopology, layouts.of_version(version), layouts.now)
 
     def settle(self, last: Commit, make: Callable[[Commit, list[OutputBatch]], None]) -> Commit:
         """Commit a version of the present layout if that of `last` is of an earlier one; return the last commit then.

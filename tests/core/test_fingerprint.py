@@ -194,7 +194,7 @@ UNFIT: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[], dict[str, Any]
     "another release": (
         lambda: {"format": 99},
         lambda: saved(base()),
-        ["the saved state was written by another release (format 99, this one knows 2)"],
+        ["the saved state was written by another release (format 99, this one knows 3)"],
     ),
 }  # fmt: skip
 

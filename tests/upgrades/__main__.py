@@ -13,7 +13,7 @@ from .page import PAGE, page
 
 if __name__ == "__main__":
     (ROOT / PAGE).write_text(page())
-    if not saved.ARCHIVE.exists():
+    if not saved.ARCHIVES[-1].exists():
         with tempfile.TemporaryDirectory() as directory:
             with saved.opened(Path(directory)) as made:
                 made.make()

@@ -35,7 +35,7 @@ from penstock.plugins.dsl.windows import Window
 class Chosen:
     """What may differ between two versions of a program.
 
-    `in_front`: there is a verb more at the top. `named`: the nodes have names. `windows` are in place of the verb's own.
+    `in_front`: there is a verb more at the top. `named`: the nodes have names. `windows` are in place of the own.
     `options` are those of the aggregation, `emit` those of `windowed_by`, `until` that of `suppress`.
     """
 

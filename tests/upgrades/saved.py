@@ -1,7 +1,7 @@
-"""Applications with every kind of store, and what they left on a disk: `state.tar.xz`, which later versions must read.
+"""Applications with every kind of store, and what they left on a disk: `ARCHIVES`, which later versions must read.
 
-`python -m tests.upgrades` makes it if it is not there. To change a format on purpose, keep reading the old one, and
-add the new one beside it.
+`python -m tests.upgrades` makes the newest if it is not there. To change a format on purpose, keep reading the old one,
+and add the new one beside it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from penstock.record import Headers, OutputBatch, TopicPartition
 from penstock.store_kinds.headers import ValueTimestampHeaders
 from tests.processes import opened_workers
 
-ARCHIVE = Path(__file__).parent / "state.tar.xz"
+ARCHIVES = [Path(__file__).parent / name for name in ("state.tar.xz", "state_by_store.tar.xz")]
+"""The newest last. In the first, times of the DSL's operators are saved under the names of their nodes."""
 HEADERS = (("trace", b"1"), ("empty", None))
 _FAR = 2**62
 _NOWADAYS = 10**12
@@ -263,11 +264,11 @@ def opened(directory: Path) -> Iterator[Saved]:
 
 def pack(directory: Path) -> None:
     """Make the archive of a data directory."""
-    with tarfile.open(ARCHIVE, "w:xz") as archive:
+    with tarfile.open(ARCHIVES[-1], "w:xz") as archive:
         archive.add(directory, arcname=".", filter=lambda each: None if "lock" in Path(each.name).name else each)
 
 
-def unpack(directory: Path) -> None:
-    """Write out what is in the archive."""
-    with tarfile.open(ARCHIVE) as archive:
+def unpack(directory: Path, archived: Path) -> None:
+    """Write out what is in an archive."""
+    with tarfile.open(archived) as archive:
         archive.extractall(directory, filter="data")

@@ -21,16 +21,7 @@ def unchanged(verb: str) -> list[Any]:
         return [restarts.start(program(verb), rows) for rows in phases()]
 
 
-BROKEN = {
-    *(each for each in PROGRAMS if each.startswith(("tumbling", "hopping", "sliding", "process", "filter"))),
-    *("sessions, on_close, idle", "windows of one's own", "windows of one's own, on_close", "cogroup, tumbling"),
-    *("cogroup, sliding", "suppress", "suppress, idle", "suppress, window_closes"),
-    "outer_join, this_store and other_store",
-}
-LOST = pytest.mark.xfail(strict=True, reason="issue 26, row 2: times and schedules are saved by the node's number")
-
-
-@pytest.mark.parametrize("verb", [pytest.param(each, marks=[LOST] if each in BROKEN else []) for each in PROGRAMS])
+@pytest.mark.parametrize("verb", PROGRAMS)
 @pytest.mark.parametrize("change", [IN_FRONT, NAMED], ids=["a verb in front", "a name given"])
 def test_a_number_or_a_name_changes_nothing(verb: str, change: Chosen, tmp_path: Path) -> None:
     restarts = Restarts(tmp_path)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from . import saved
-from .saved import NAMES, Saved
+from .saved import ARCHIVES, NAMES, Saved
 
 
 class Fresh:
@@ -43,14 +43,21 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Fresh:
 
 
 @pytest.fixture
-def old(tmp_path: Path) -> Iterator[Saved]:
-    """The data directory in the archive."""
-    saved.unpack(tmp_path)
+def archive() -> Path:
+    """The newest archive."""
+    return ARCHIVES[-1]
+
+
+@pytest.fixture
+def old(archive: Path, tmp_path: Path) -> Iterator[Saved]:
+    """The data directory in an archive."""
+    saved.unpack(tmp_path, archive)
     with saved.opened(tmp_path) as made:
         yield made
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda archive: archive.name)
 @pytest.mark.parametrize("place", ["the host's copy", "the changelog"])
 def test_what_was_saved_is_read(old: Saved, fresh: Fresh, name: str, place: str) -> None:
     if place == "the changelog":

@@ -56,7 +56,8 @@ class Step(ABC):
 class ProcessorStep(Step):
     """Writes one processor. `options` are the arguments of `supplier`; they may be changed until the program is built.
 
-    `stores` are known when it is written, since a table may get its store only from a later verb.
+    `stores` are known when it is written, since a table may get its store only from a later verb. `saved_as`: under
+    which names the engine saves what it keeps for the processor, see `Topology.save_as`.
     """
 
     def __init__(
@@ -73,10 +74,15 @@ class ProcessorStep(Step):
         self.supplier = supplier
         self.options = dict(options or {})
         self.stores = stores
+        self.saved_as: tuple[str, ...] = ()
 
     def write(self, writer: Writer) -> None:
         """Add the processor."""
-        stores = self.stores(writer) if self.stores is not None else ()
-        writer.topology.add_processor(
-            self.name, self.supplier, writer.names_of(self.parent_names()), stores=stores, **self.options
-        )
+        self.add_to(writer, self.stores(writer) if self.stores is not None else (), self.options)
+
+    def add_to(self, writer: Writer, stores: Sequence[str | StoreBuilder], options: Mapping[str, Any]) -> None:
+        """Add the processor with these stores and options."""
+        parents = writer.names_of(self.parent_names())
+        writer.topology.add_processor(self.name, self.supplier, parents, stores=stores, **options)
+        if self.saved_as:
+            writer.topology.save_as(self.name, *self.saved_as)

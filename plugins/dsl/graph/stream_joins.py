@@ -94,13 +94,14 @@ class StreamJoinStep(Step):
             stores = (other.store, waiting if is_left else waiting.name)
             options |= {
                 "waiting": waiting.name,
-                "left": self.left.join,
                 "grace_ms": self.windows.grace_ms,
                 "emit_interval_ms": self.emit_interval_ms,
                 "keeps_headers": has_headers(writer),
                 "keeps_unmatched": self.keep_unmatched[0 if is_left else 1],
             }
         writer.topology.add_processor(mine.join, supplier, [mine.window.name], stores=stores, **options)
+        if waiting is not None:
+            writer.topology.save_as(mine.join, waiting.name)
 
 
 class SelfJoinStep(Step):
@@ -125,6 +126,7 @@ class SelfJoinStep(Step):
         writer.topology.add_processor(
             self.name, StreamStreamSelfJoin, [side.window.name], stores=(side.store,), **options
         )
+        writer.topology.save_as(self.name, side.store)
 
 
 class TableJoinStep(ProcessorStep):

@@ -41,5 +41,4 @@ class UpdatingStep(ProcessorStep):
         options = {**self.options, "store": store.name, **({"keeps_headers": True} if keeps else {})}
         if self._needs_key_serde:
             options["key_serde"] = getattr(store, "key_serde", None) or writer.settings.state_serde
-        parents = writer.names_of(self.parent_names())
-        writer.topology.add_processor(self.name, self.supplier, parents, stores=(store,), **options)
+        self.add_to(writer, (store,), options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -47,11 +48,17 @@ class Writer:
         self.settings = settings
         self.topology = Topology()
         self.renamed: dict[str, str] = {}
+        self._numbered: Counter[str] = Counter()
         self._readers: dict[re.Pattern[str] | frozenset[str], tuple[str, Consumed]] = {}
 
     def names_of(self, parents: Iterable[str]) -> list[str]:
         """Return the names of parents in the topology."""
         return list(dict.fromkeys(self.renamed.get(name, name) for name in parents))
+
+    def numbered(self, name: str) -> str:
+        """Return a name, and from its second use on with a number: `NAME`, `NAME/1`."""
+        number, self._numbered[name] = self._numbered[name], self._numbered[name] + 1
+        return f"{name}/{number}" if number else name
 
     @property
     def has_record_cache(self) -> bool:

@@ -20,8 +20,8 @@ class StreamStreamOuterJoin(Operator):
 
     Unmatched records of a side that `keeps_unmatched` wait in the store `waiting`, under (time, side, key), until the
     join's own stream time has passed the end of their window and `grace_ms`; then they are forwarded without a value
-    of the other side. Both sides of a join share `waiting`, and the times of the node `left`. The other options are
-    those of StreamStreamJoin. Closed windows are looked for at most once in `emit_interval_ms` of the wall clock.
+    of the other side. Both sides of a join share `waiting`, and the times that are saved with it. The other options
+    are those of StreamStreamJoin. Closed windows are looked for at most once in `emit_interval_ms` of the wall clock.
     With `keeps_headers`, what waits keeps its headers; else it gets those of the record that closes its window.
     Kafka Streams: KStreamKStreamJoin with an outer join store.
     """
@@ -30,7 +30,6 @@ class StreamStreamOuterJoin(Operator):
         self,
         others: str,
         waiting: str,
-        left: str,
         before_ms: int,
         after_ms: int,
         grace_ms: int,
@@ -44,7 +43,6 @@ class StreamStreamOuterJoin(Operator):
     ) -> None:
         self._others = others
         self._waiting = waiting
-        self._left = left
         self._before_ms = before_ms
         self._after_ms = after_ms
         self._grace_ms = grace_ms
@@ -63,7 +61,7 @@ class StreamStreamOuterJoin(Operator):
         before, after, grace = self._before_ms, self._after_ms, self._grace_ms
         is_left, keeps, keeps_headers = self._is_left, self._keeps_unmatched, self._keeps_headers
         join = joining(self._joiner, with_key=self._with_key, is_left=is_left)
-        times: dict[str, int] = context.engine_values_of(self._left)  # type: ignore[attr-defined]
+        times: dict[str, int] = context.engine_values  # type: ignore[attr-defined]
         emit_closed = self._bind_emit_closed(context, times)
         # Kafka Streams looks for closed windows also when nothing waits, which only counts for the interval.
         looks_always = self._emit_interval_ms > 0 and after + grace > 0

@@ -72,6 +72,8 @@ class _Cogrouped(Generic[K, A]):
             step_name = names.suffixed(name, f"-cogroup-agg-{number}", _AGGREGATE)
             fold = Aggregating(initializer, member.aggregator, merger)
             steps.append(self._step(step_name, fold, made, serdes))
+            if number and self._windows is not None:
+                steps[-1].saved_as = (f"{made.name}/{number}",)
             if number < len(parents) - 1:
                 steps[-1].options["flushes"] = False
             recorder.add(steps[-1], parent)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from penstock.names import timer_store_name
 from penstock.processor import Processor, ValueTransformer
 from penstock.program.checks import check_class
 from penstock.program.nodes import Partitioner, TopicChooser
@@ -14,7 +15,7 @@ from penstock.store import StoreBuilder
 from ..functions import check_function, checked_stores
 from ..graph.repartition import RepartitionStep, repartition_names
 from ..graph.sources import SinkStep
-from ..graph.step import ProcessorStep
+from ..graph.user_step import UserStep
 from ..nodes.fixed_key import FixedKey
 from ..serdes import Default, KnownSerde, Serdes
 from .base import Flow, K, StreamBase, V
@@ -104,7 +105,7 @@ class Output(StreamBase[K, V]):
         keys.
         """
         made: KStream[Any, Any] = self._user_processor(
-            "KSTREAM-PROCESSOR-", name, supplier, stores, options, Serdes(), changes_key=True
+            "KSTREAM-PROCESSOR-", name, supplier, stores, options, Serdes(), supplier, changes_key=True
         )
         return made
 
@@ -120,6 +121,7 @@ class Output(StreamBase[K, V]):
 
         A Processor that forwards another key is an error at that record.
         """
+        code = supplier
         if isinstance(supplier, type) and issubclass(supplier, Processor):
             check_class("process_values", supplier)
             timers = None if supplier.on_timer is Processor.on_timer else True
@@ -127,7 +129,7 @@ class Output(StreamBase[K, V]):
             supplier = FixedKey
         serdes = Serdes(self.flow.serdes.key)
         made: KStream[K, Any] = self._user_processor(
-            "KSTREAM-PROCESSVALUES-", name, supplier, stores, options, serdes, changes_key=False
+            "KSTREAM-PROCESSVALUES-", name, supplier, stores, options, serdes, code, changes_key=False
         )
         return made
 
@@ -139,14 +141,21 @@ class Output(StreamBase[K, V]):
         stores: Stores,
         options: dict[str, Any],
         serdes: Serdes,
+        code: Any,
         *,
         changes_key: bool,
     ) -> Any:
-        connected = checked_stores(stores)
-        step = ProcessorStep(
-            self.recorder.names.unless_given(name, prefix),
+        connected, names = checked_stores(stores), self.recorder.names
+        node = names.unless_given(name, prefix)
+        if name is None:
+            verb = "process" if changes_key else "process_values"
+            names.generated[timer_store_name(node)] = f'{verb}(..., name="NAME")'
+        step = UserStep(
+            node,
             supplier,
             options,
+            code,
+            is_named=name is not None,
             stores=lambda writer: connected,
             changes_key=changes_key,
             changes_value=True,

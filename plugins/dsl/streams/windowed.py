@@ -311,7 +311,7 @@ def windowed_step(
         def declare(writer: Writer) -> StoreSpec:
             return made.window(writer, serdes, kept, size)
 
-    return UpdatingStep(
+    step = UpdatingStep(
         name,
         supplier,
         {"fold": fold, "windows": windows, **emit.options(name)},
@@ -319,3 +319,5 @@ def windowed_step(
         window_grace_ms=grace,
         needs_key_serde=supplier is not WindowAggregate,
     )
+    step.saved_as = (made.name,)
+    return step

@@ -83,6 +83,7 @@ class ForeignKeyJoin:
         kept = self._named("-subscription-store", f"{_PREFIX}SUBSCRIPTION-STATE-STORE-")
         deletions = None if self.is_left else Deletions(f"{kept}-deletions")
         send.options["deletions"] = None if deletions is None else deletions.name
+        send.saved_as = () if deletions is None else (deletions.name,)
         send.stores = lambda writer: () if deletions is None else (deletions.declared(self._key(writer, left)),)
         receive = LateStep(
             self._named("-subscription-receive", _PROCESSOR),
@@ -219,9 +220,7 @@ class LateStep(ProcessorStep):
     def write(self, writer: Writer) -> None:
         """Add the processor."""
         stores: Sequence[Any] = self.stores(writer) if self.stores is not None else ()
-        parents = writer.names_of(self.parent_names())
-        options = {**self.options, **self._late(writer)}
-        writer.topology.add_processor(self.name, self.supplier, parents, stores=stores, **options)
+        self.add_to(writer, stores, {**self.options, **self._late(writer)})
 
 
 class MessageTopic(Step):

@@ -13,6 +13,7 @@ from penstock.store import StoreBuilder
 
 from ..functions import check_mapper, checked_stores, keyed
 from ..graph.step import ProcessorStep
+from ..graph.user_step import UserStep
 from ..nodes.table_filter import TableFilter
 from ..nodes.table_map_values import TableMapValues
 from ..nodes.table_transform_values import TableTransformValues
@@ -205,10 +206,12 @@ class TableStateless(TableBase[K, V]):
         brought = provided_stores("transform_values", supplier, given)
         connected += tuple(each for each in brought if each.name not in named)
         kept = self._kept("transform_values", store, options, "KTABLE-TRANSFORMVALUES-")
-        step = ProcessorStep(
+        step = UserStep(
             self.recorder.names.step("KTABLE-TRANSFORMVALUES-", name),
             TableTransformValues,
             {"transformer": supplier, "arguments": given, "sends_old": False},
+            supplier,
+            is_named=name is not None,
             stores=lambda writer: connected,
         )
         used = tuple(each if isinstance(each, str) else each.name for each in connected)

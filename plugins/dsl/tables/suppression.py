@@ -102,6 +102,7 @@ class SuppressStep(ProcessorStep):
     def __init__(self, name: str, store: str, serdes: Serdes, *, logged: bool) -> None:
         super().__init__(name, Suppress)
         self.store = store
+        self.saved_as = (store,)
         self.serdes = serdes
         self._logged = logged
 
@@ -112,9 +113,7 @@ class SuppressStep(ProcessorStep):
         value = value_of_store(self.serdes.value, settings) or settings.state_serde
         buffer = key_value_store(self.store, key_serde="bytes", value_serde=BufferedSerde(value), logged=self._logged)
         options = {**self.options, "store": self.store, "key_serde": key, "value_serde": value}
-        writer.topology.add_processor(
-            self.name, self.supplier, writer.names_of(self.parent_names()), stores=(buffer,), **options
-        )
+        self.add_to(writer, (buffer,), options)
 
 
 class SuppressedTable(TableSource):

@@ -18,6 +18,7 @@ from penstock.task.dead_letter import dead_letter_topics
 from .changelog_location import check_location
 from .committed import CommittedPartitions
 from .compatibility import check_saved
+from .earlier_values import check_earlier_values
 from .heartbeat_topic import heartbeat_topic
 from .saved_program import gone_stores, read_note, saved_subtopologies, write_note
 from .status_topic import status_topic
@@ -79,6 +80,7 @@ def prepare(application: Application, log: Log) -> Prepared:
     now, application = check_saved(application, assignment, before, log)
     committed = CommittedPartitions(log, application.id, now["identity"])
     committed.check(application, assignment)
+    check_earlier_values(application, assignment, before, now, log)
     _check_repartition_topics(assignment, log)
     make_repartition_topics(assignment, log)
     assignment = replace(assignment, missing={})

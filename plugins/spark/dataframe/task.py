@@ -209,7 +209,7 @@ class StreamTask:
             [TaskInput(partition, source, commit.read.get(partition.topic, 0)) for partition, source in self._inputs],
             state.stores,
             {},
-            saved=commit.engine_state.encode(),
+            saved=state.adopt(commit.version, commit.engine_state.encode()),
             wall_clock_ms=clock_ms,
             attempt=self._retries.attempt,
             takes_whole_batches=True,
