@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -81,7 +81,7 @@ def skip(failure: Failure) -> Decision:
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A handler that sends failed records to a dead-letter topic.
+    """A handler that sends failed records to a dead-letter topic, which the application itself must not read.
 
     The headers of a dead letter are those of KIP-1034: `__streams.errors.exception`, `.message`, `.stacktrace`,
     `.topic`, `.partition` and `.offset`.
@@ -105,3 +105,14 @@ class Retry:
     def __call__(self, failure: Failure) -> Decision:
         """Decide."""
         return RetryAfter(self.delay) if failure.attempt <= self.attempts else self.then(failure)
+
+
+def dead_letter_topics(handlers: Iterable[Handler]) -> tuple[str, ...]:
+    """Return the topics that handlers send to, as far as they say so: `DeadLetter`, also behind `Retry`."""
+    topics = []
+    for handler in handlers:
+        while isinstance(handler, Retry):
+            handler = handler.then
+        if isinstance(handler, DeadLetter):
+            topics.append(handler.topic)
+    return tuple(dict.fromkeys(topics))

@@ -40,7 +40,7 @@ LIBRARIES = {
     "pluggy": {"core"},
     "prometheus_client": {"plugins/metrics"},
     "pyarrow": {"plugins/spark", "plugins/changelogs", "plugins/runtime"},
-    "pyspark": {"plugins/spark"},
+    "pyspark": {"plugins/runtime", "plugins/spark"},
     "pytest": {"plugins/testing"},
     "rich": {"plugins/cli"},
     "rocksdict": {"contrib/rocksdb"},

@@ -1,12 +1,11 @@
-"""What a dead letter says about its failure, in headers named as in KIP-1034; and which topics dead letters go to."""
+"""What a dead letter says about its failure, in headers named as in KIP-1034."""
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..handlers import DeadLetter, Failure, Handler, Retry
+from ..handlers import Failure
 from ..record import Headers
 
 PREFIX = "__streams.errors."
@@ -78,17 +77,6 @@ def split_headers(headers: Headers) -> tuple[Headers, FailureNote | None]:
         _number(said.get("partition")),
         _number(said.get("offset")),
     )
-
-
-def dead_letter_topics(handlers: Iterable[Handler]) -> tuple[str, ...]:
-    """Return the topics that handlers send to, as far as they say so: `DeadLetter`, also behind `Retry`."""
-    topics = []
-    for handler in handlers:
-        while isinstance(handler, Retry):
-            handler = handler.then
-        if isinstance(handler, DeadLetter):
-            topics.append(handler.topic)
-    return tuple(dict.fromkeys(topics))
 
 
 def _bytes(value: object) -> bytes:

@@ -151,6 +151,8 @@ class Failures:
         if isinstance(decision, Skip):
             self._log_dropped(failure, where, "skipped")
         elif isinstance(decision, SendToDeadLetter):
+            if decision.topic == failure.topic:
+                raise Decided(f"{asked} returned {decision!r}, the topic that it came from: it would fail there again")
             self._log_dropped(failure, where, f"sent to {decision.topic}")
             self._send_dead_letter(decision.topic, failure)
         elif isinstance(decision, RetryAfter):

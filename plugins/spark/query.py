@@ -25,6 +25,7 @@ from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
 from penstock.plugins.hosts.slot_engine import SlotCargo
 from penstock.plugins.runtime.application.preparation import Prepared
 from penstock.plugins.runtime.report import TaskReport
+from penstock.plugins.runtime.shipping import pack
 from penstock.plugins.runtime.taken_over import is_taken_over
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.repeats import Repeats
@@ -40,7 +41,6 @@ from .host_caller import HostCaller, digest_of, host_key
 from .placement import slots
 from .planner import Plan
 from .session import is_cluster, tune
-from .shipping import pack
 from .slot_owners import SlotReport
 from .slot_placement import SlotPlacement
 from .slots import Slots

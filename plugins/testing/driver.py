@@ -13,6 +13,7 @@ from penstock.plugins.changelogs.memory import MemoryChangelog
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.report import TaskReport
+from penstock.plugins.runtime.shipping import pack
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.program.builder import Topology
@@ -82,6 +83,7 @@ class TopologyTestDriver:
             application = program.with_settings(**given)
         else:
             application = Application("test", program, **given)
+        pack(application)  # as for Spark's workers, so that a test finds what could not be sent there
         self.application = application
         self._counts = partitions
         self._reopen = reopen_tasks

@@ -16,12 +16,12 @@ import pytest
 from penstock import Application, DeadLetter, Processor, Record, TaskId, Topology, key_value_store
 from penstock.errors import ConfigError, TopologyError
 from penstock.plugins.runtime.process_resources import ProcessResources
+from penstock.plugins.runtime.shipping import pack
 from penstock.plugins.spark import Records, transform
 from penstock.plugins.spark.dataframe.commit import StreamCommit
 from penstock.plugins.spark.dataframe.task import StreamTask
 from penstock.plugins.spark.placement import group_key
 from penstock.plugins.spark.session import tune
-from penstock.plugins.spark.shipping import pack
 from penstock.record import TopicPartition
 
 from ..processes import python

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from penstock import Application, ConfigError
-from penstock.plugins.spark.shipping import pack
+from penstock.plugins.runtime.shipping import pack
 
-from . import apps
+from ..spark import apps
 
 
 def test_an_application_of_modules_that_are_not_installed_unpacks_elsewhere(tmp_path: Path) -> None:

@@ -1,0 +1,103 @@
+"""Shipping: an application as bytes for workers that have penstock, but not the user's own modules."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from penstock.errors import ConfigError
+from penstock.program.checks import kind_of
+from penstock.settings.application import Application
+
+_packing = threading.Lock()
+
+
+def pack(cargo: Any) -> bytes:
+    """Return `cargo` pickled; classes and functions of modules that are not installed go along by value.
+
+    Raises ConfigError for something that cannot be pickled, such as an open file or a lock in a module or a
+    processor's options.
+    """
+    from pyspark import cloudpickle
+
+    # Modules are registered for the whole process, and another thread may pack its application now.
+    with _packing, _by_value(cloudpickle):
+        try:
+            data: bytes = cloudpickle.dumps(cargo)  # type: ignore[no-untyped-call]
+        except Exception as error:
+            where = _unpicklable(getattr(cargo, "application", cargo), cloudpickle)
+            raise ConfigError(
+                f"the application cannot be sent to Spark's workers{where}: {type(error).__name__}: {error}. Whatever "
+                "its topology and settings refer to must be picklable: make files, locks and connections in a "
+                "processor's init"
+            ) from error
+    return data
+
+
+def _unpicklable(application: Any, cloudpickle: ModuleType) -> str:
+    """Return which parts of an application cannot be pickled, for a message; "" if that is not known."""
+    if not isinstance(application, Application):
+        return ""
+    settings, program = application.settings, application.program
+    parts = {f"setting {name!r}": getattr(settings, name) for name in settings.names()}
+    parts |= {f"{kind_of(node)} {node.name!r}": node for node in program.nodes.values()}
+    parts |= {f"store {store.name!r}": store for store in program.all_stores()}
+    found = [name for name, part in parts.items() if not _can_be_pickled(part, cloudpickle)]
+    return f" ({', '.join(found)})" if found else ""
+
+
+def _can_be_pickled(part: Any, cloudpickle: ModuleType) -> bool:
+    try:
+        cloudpickle.dumps(part)
+    except Exception:
+        return False
+    return True
+
+
+@contextmanager
+def _by_value(cloudpickle: ModuleType) -> Iterator[None]:
+    registered = []
+    for module in _own_modules():
+        cloudpickle.register_pickle_by_value(module)
+        registered.append(module)
+    try:
+        yield
+    finally:
+        for module in registered:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _own_modules() -> list[ModuleType]:
+    """Return the imported modules that a worker could not import: files that belong to no installed distribution."""
+    return [
+        module
+        for name, module in list(sys.modules.items())
+        if (file := getattr(module, "__file__", None)) is not None
+        and getattr(module, "__name__", None) == name
+        and _is_own(name, file)
+    ]
+
+
+@cache
+def _is_own(name: str, file: str) -> bool:
+    if name == "__main__" or name.partition(".")[0] == "penstock":
+        return False
+    paths = sysconfig.get_paths()
+    installed = tuple(
+        {str(Path(paths[name]).resolve()) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    )
+    # An editable install keeps its files elsewhere; its modules can be imported all the same.
+    return not str(Path(file).resolve()).startswith(installed) and name.partition(".")[0] not in _distributed()
+
+
+@cache
+def _distributed() -> frozenset[str]:
+    return frozenset(packages_distributions())
