@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from penstock import Application, ConfigError, DeadLetter, Failure, Retry, SendToDeadLetter, Topology, key_value_store
+from penstock import (
+    Application,
+    ConfigError,
+    DeadLetter,
+    Failure,
+    Retry,
+    SendToDeadLetter,
+    Topology,
+    key_value_store,
+    skip,
+)
 from penstock.handlers import Decision
 from penstock.plugins.dsl import StreamsBuilder
 from penstock.plugins.testing import TopologyTestDriver
@@ -57,7 +67,7 @@ def test_dead_letters_do_not_go_where_the_application_reads(topic: str, handler:
 def test_dead_letters_of_a_streams_builder_by_kafkas_name() -> None:
     builder = StreamsBuilder()
     builder.stream("orders").map_values(int).to("out")
-    config = {"errors.dead.letter.queue.topic.name": "orders", "processing_handler": "skip"}
+    config = {"errors.dead.letter.queue.topic.name": "orders", "processing_handler": skip}
     with pytest.raises(ConfigError, match="setting 'processing_handler': its dead letters would go to topic 'orders'"):
         Application("shop", builder, config)
 
