@@ -23,3 +23,16 @@ def test_one_line_says_so(console: Console, command: list[str]) -> None:
     _, err = console.process(*command, *target, code=1, environment={"PENSTOCK_TASK_TIMEOUT": "1s"})
     assert len(err.strip().splitlines()) == 1, err
     says(err, f"Kafka at {NOBODY} did not answer for 1 s (task_timeout)", "Connection refused")
+
+
+@pytest.mark.xfail(strict=True, reason="issue 26, row 15: they wait for 300 s")
+@pytest.mark.parametrize("command", ["lag", "status"])
+def test_who_only_looks_says_how_long_to_wait(console: Console, command: str) -> None:
+    console.write(
+        "shop.py",
+        "from penstock import Application, Topology\n"
+        "topology = Topology().add_source('in', 'orders').add_sink('out', 'totals', 'in')\n"
+        f"application = Application('shop', topology, log='kafka:{NOBODY}')\n",
+    )
+    result = console(command, "shop:application", "--timeout", "1s", code=1)
+    says(result.stderr, f"Kafka at {NOBODY} did not answer for 1 s", "Connection refused")

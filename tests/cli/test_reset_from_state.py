@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 import pytest
@@ -156,3 +157,21 @@ def test_the_changelog_moves(console: Console) -> None:
     totals(console)
     run(changelog="directory:elsewhere", state_dir="fresh")
     assert totals(console) == ["a=3"]
+
+
+@pytest.mark.xfail(strict=True, reason="issue 26, row 15: it says success and changes nothing")
+def test_a_changelog_that_is_older_than_the_commits_is_refused(console: Console) -> None:
+    counting(console)
+    changelog, backup = (console.directory / ".penstock" / each for each in ("changelog", "backup"))
+    for text in ("a", "ab"):
+        with logs(console) as log:
+            append(log, 0, text, 1)
+        run()
+        if text == "a":
+            shutil.copytree(changelog, backup)
+    shutil.rmtree(changelog)
+    backup.rename(changelog)
+    before = positions(console)
+    said = console("reset", TARGET, "--from-state", "--yes", code=1).stderr
+    assert "task 1_0: the log has its commit" in said and "bring" in said
+    assert positions(console) == before

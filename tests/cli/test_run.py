@@ -321,3 +321,19 @@ def test_a_hosts_line_keeps_its_time(capsys: pytest.CaptureFixture[str]) -> None
     time_of_it, _, rest = capsys.readouterr().err.partition(" ")
     assert datetime.fromisoformat(time_of_it).timestamp() == 0.5
     assert rest == "INFO mine: task 0_1: x\n"
+
+
+@pytest.mark.xfail(strict=True, reason="issue 26, row 15: --quiet prints INFO lines")
+def test_quiet_shows_warnings_unless_a_level_is_given(shout: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    import penstock.plugins.spark as runner
+
+    def run(application: object, **options: object) -> object:
+        for level in (logging.INFO, logging.WARNING):
+            logging.getLogger("penstock.spark").log(level, "at %s", logging.getLevelName(level))
+        return runner.RunSummary("shouting")
+
+    monkeypatch.setattr(runner, "run", run)
+    assert "at INFO" in shout("run", "shout:application").stderr
+    quiet = shout("run", "shout:application", "--quiet").stderr
+    assert "at INFO" not in quiet and "at WARNING" in quiet
+    assert "at INFO" in shout("run", "shout:application", "--quiet", "--log-level", "info").stderr

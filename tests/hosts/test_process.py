@@ -119,6 +119,23 @@ def test_a_lost_host_is_replaced_and_the_loss_is_told(make: Maker) -> None:
     assert client.take_losses() == []
 
 
+@pytest.mark.xfail(strict=True, reason="issue 26, row 15: no line names the signal")
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (signal.SIGKILL, "was killed by SIGKILL"),
+        (signal.SIGSEGV, "was killed by SIGSEGV (Segmentation fault"),
+        (signal.SIGABRT, "was killed by SIGABRT (Aborted"),
+    ],
+)
+def test_the_signal_that_killed_a_host_is_named(make: Maker, number: signal.Signals, said: str) -> None:
+    client = make()
+    process = client.call("pid", "first")
+    os.kill(process, number)
+    client.call("pid", "first")
+    assert [str(each).partition(") ")[2][: len(said)] for each in client.take_losses()] == [said]
+
+
 def test_a_host_that_the_kernel_killed_for_its_memory_is_named(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     kills = [5]
     monkeypatch.setattr(client_module, "memory_kills", lambda: kills[0])

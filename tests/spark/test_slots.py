@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from penstock.plugins.hosts.reports import SlotMessage, TaskResult
 from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.runtime.report import TaskReport
@@ -61,3 +63,29 @@ def test_a_heartbeat_from_before_the_end_of_a_host_is_no_other_host() -> None:
     say("third", is_heartbeat=True)
     say("third", "the second has ended")
     assert slots.lost == 2
+
+
+@pytest.mark.xfail(strict=True, reason="issue 26, row 15: one kill counts as two lost workers")
+def test_a_loss_that_several_workers_meet_is_counted_and_told_once() -> None:
+    from penstock.plugins.hosts.loss import Loss
+
+    slots, killed = Slots({0: ["0_0"]}), Loss("host a (process 7) was killed", 7)
+    told = []
+
+    def say(token: str, process: int, *losses: Loss, is_heartbeat: bool = False) -> None:
+        message = SlotMessage.from_json(
+            SlotMessage(0, "e", host=HostStatus(token, 0, process), losses=list(losses)).to_json()
+        )
+        slots.take(message, is_heartbeat=is_heartbeat)
+        told.extend(slots.take_losses())
+
+    say("a", 7)
+    say("b", 8, is_heartbeat=True)
+    say("b", 8, killed)
+    # Each of Spark's workers has a connection of its own to the host that was killed.
+    say("b", 8, killed, is_heartbeat=True)
+    say("b", 8, killed)
+    assert (slots.lost, told) == (1, ["host a (process 7) was killed"])
+    # Of hosts that never listened nobody knows the process.
+    say("b", 8, Loss("did not start", 0), Loss("did not start", 0))
+    assert (slots.lost, len(told)) == (3, 3)
