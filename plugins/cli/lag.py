@@ -14,7 +14,7 @@ from penstock.clock import SystemClock, duration_ms
 from .application import application_options, find_application
 from .command import Command, verbose_option
 from .failures import FAILED, ended_by_sigterm
-from .options import open_log
+from .options import open_log, timeout_option, with_timeout
 from .output import note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 )
 @click.option("--quiet", "-q", is_flag=True, help="Print no table; for --fail-above.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object; with --follow one on each line.")
+@timeout_option
 @application_options
 @verbose_option
 def lag(
@@ -51,6 +52,7 @@ def lag(
     fail_above: int | None,
     quiet: bool,
     as_json: bool,
+    timeout: str | None,
     **where: Any,
 ) -> None:
     """Show how many records wait for the application MODULE:ATTR.
@@ -59,7 +61,7 @@ def lag(
     what lies between. It is read from the log: Spark is not needed, and the application may run or not.
     """
     pause_seconds = duration_ms(interval, "--interval") / 1000
-    application = find_application(target, **where)
+    application = with_timeout(find_application(target, **where), timeout)
     pause = threading.Event()  # never set: an interruptible wait
     with open_log(application.settings) as log, ended_by_sigterm() if follow else nullcontext():
         while True:

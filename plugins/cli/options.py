@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from penstock.clock import duration_ms
 from penstock.settings.layers import Layer
 from penstock.settings.settings import Settings
 from penstock.settings.sources import layers
@@ -16,6 +17,9 @@ from .command import AnyFunction
 
 if TYPE_CHECKING:
     from penstock.log import Log
+    from penstock.settings.application import Application
+
+_LONGEST_LOOK_MS = 30_000
 
 LOG_HELP = (
     "The log that holds the topics, e.g. local:DIRECTORY or kafka:HOST:PORT. "
@@ -58,6 +62,24 @@ def config_option(command: AnyFunction) -> AnyFunction:
         metavar="FILE",
         help="A TOML file with settings. [env var: PENSTOCK_CONFIG; default: penstock.toml, if it is here]",
     )(command)
+
+
+def timeout_option(command: AnyFunction) -> AnyFunction:
+    """Add --timeout, for verbs that only look; see `with_timeout`."""
+    return click.option(
+        "--timeout",
+        metavar="TIME",
+        help="How long to wait for a log that does not answer. [default: task_timeout, but at most 30s]",
+    )(command)
+
+
+def with_timeout(application: Application, timeout: str | None) -> Application:
+    """Return the application with the time that it waits for its log, from --timeout."""
+    if timeout is None:
+        shortest_ms = min(duration_ms(application.settings.task_timeout), _LONGEST_LOOK_MS)
+        return application.with_settings(task_timeout=f"{shortest_ms}ms")
+    duration_ms(timeout, "--timeout")
+    return application.with_settings(task_timeout=timeout)
 
 
 def find_layer(

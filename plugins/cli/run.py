@@ -58,9 +58,7 @@ AVAILABLE_NOW, CONTINUOUS = "available_now", "continuous"
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="Which log lines of the application and its tasks are shown on stderr.",
+    help="Which log lines of the application and its tasks are shown on stderr. [default: info; with --quiet warning]",
 )
 @click.option(
     "--log-format",
@@ -71,7 +69,7 @@ AVAILABLE_NOW, CONTINUOUS = "available_now", "continuous"
     show_envvar=True,
     help="How log lines are shown. json: an object a line; progress, summary and the error that ends the run, too.",
 )
-@click.option("--quiet", "-q", is_flag=True, help="No progress and no summary.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress, no summary, and of log lines only warnings.")
 @click.option("--json", "as_json", is_flag=True, help="At the end, print a summary as a JSON object.")
 @verbose_option
 @click.pass_context
@@ -83,7 +81,7 @@ def run(
     master: str | None,
     given_conf: tuple[str, ...],
     metrics_port: int | None,
-    log_level: str,
+    log_level: str | None,
     log_format: str,
     quiet: bool,
     as_json: bool,
@@ -109,7 +107,7 @@ def run(
     conf = parse_conf(given_conf)
     say = note if log_format == TEXT else cli_log.info
     # The runner handles signals once it runs. Until then a SIGTERM must release the lease.
-    with ended_by_sigterm(), log_lines(log_level, log_format, application.id):
+    with ended_by_sigterm(), log_lines(log_level or ("warning" if quiet else "info"), log_format, application.id):
         with Meter(f"running {application.id}", quiet=quiet, say=say) as meter:
             meter.say("starting Spark")
             summary = run_on_spark(

@@ -15,7 +15,7 @@ from penstock.errors import PenstockError
 from .application import application_options, find_application
 from .command import Command, verbose_option
 from .failures import ended_by_sigterm
-from .options import open_log
+from .options import open_log, timeout_option, with_timeout
 from .output import count, print_json, print_table, print_text
 
 if TYPE_CHECKING:
@@ -39,9 +39,10 @@ if TYPE_CHECKING:
 )
 @click.option("--interval", metavar="TIME", default="5s", show_default=True, help="How often --follow shows it.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object; with --follow one on each line.")
+@timeout_option
 @application_options
 @verbose_option
-def status(target: str, follow: bool, interval: str, as_json: bool, **where: Any) -> None:
+def status(target: str, follow: bool, interval: str, as_json: bool, timeout: str | None, **where: Any) -> None:
     """Show what the application MODULE:ATTR does, or how its last run ended.
 
     Where each task runs, its lag, its rate, its last commit, what it restored, and what went wrong since the start.
@@ -49,7 +50,7 @@ def status(target: str, follow: bool, interval: str, as_json: bool, **where: Any
     Spark is not needed, and this may run on another host.
     """
     pause_seconds = duration_ms(interval, "--interval") / 1000
-    application = find_application(target, **where)
+    application = with_timeout(find_application(target, **where), timeout)
     pause = threading.Event()  # never set: an interruptible wait
     with open_log(application.settings) as log, ended_by_sigterm() if follow else nullcontext():
         while True:

@@ -19,6 +19,7 @@ from typing import Any
 from penstock.errors import RuntimeUnavailableError
 
 from .life import LEASE_SECONDS, Process
+from .loss import Loss
 from .memory import memory_kills
 from .place import Place, check_peer
 from .process import BOOTSTRAP
@@ -39,6 +40,10 @@ def nothing() -> None:
 
 class HostLostError(Exception):
     """The host ended, or was killed because it was frozen, before it answered, or before it listened."""
+
+    def __init__(self, loss: Loss) -> None:
+        super().__init__(loss.text)
+        self.loss = loss
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ class Client:
         self._process = 0
         self._memory_kills = 0
         self._silent_seconds = _SILENT_SECONDS
-        self._losses: list[str] = []
+        self._losses: list[Loss] = []
         self._starting: subprocess.Popen[bytes] | None = None
 
     def call(self, request: Any, reason: str, silent_seconds: float | None = None) -> Any:
@@ -103,7 +108,7 @@ class Client:
             except HostLostError as error:
                 self.close()
                 lost.append(str(error))
-                self._losses.append(str(error))
+                self._losses.append(error.loss)
                 if len(lost) >= _MOST_STARTS:
                     raise RuntimeUnavailableError(
                         f"{self.spec.title}: the task host of slot {self.spec.slot} was lost {len(lost)} times in one "
@@ -123,8 +128,8 @@ class Client:
                 if not self.place.is_taken():
                     self._starting = self._spawn(reason)
 
-    def take_losses(self) -> list[str]:
-        """Return what happened to the hosts that were lost since the last call, one text for each."""
+    def take_losses(self) -> list[Loss]:
+        """Return what happened to the hosts that were lost since the last call."""
         losses, self._losses = self._losses, []
         return losses
 
@@ -147,7 +152,9 @@ class Client:
                 pass
         except ClosedError as error:
             killed = memory_kills() > self._memory_kills
-            how = "was killed by the kernel: the container's memory was used up" if killed else "has ended"
+            how = (
+                "was killed by the kernel: the container's memory was used up" if killed else self.place.how_it_ended()
+            )
             raise HostLostError(self._lost(how)) from error
         except SilentError as error:
             self._kill()
@@ -158,8 +165,8 @@ class Client:
         self._memory_kills = memory_kills()
         return message
 
-    def _lost(self, how: str) -> str:
-        return f"the task host of slot {self.spec.slot} (process {self._process}) {how}"
+    def _lost(self, how: str) -> Loss:
+        return Loss(f"the task host of slot {self.spec.slot} (process {self._process}) {how}", self._process)
 
     def _connect(self, reason: str) -> socket.socket:
         """Return a connection to a host with this code and these settings; start one if there is none."""
@@ -226,8 +233,10 @@ class Client:
             raise RuntimeUnavailableError(f"{spec.title}: {said.removeprefix('failed ')}")
         if said not in ("ready", "taken"):
             raise HostLostError(
-                f"the task host of slot {spec.slot} did not start: it {how} (what it said is in the log of the "
-                "executor, standard error)"
+                Loss(
+                    f"the task host of slot {spec.slot} did not start: it {how} (what it said is in the log of the "
+                    "executor, standard error)"
+                )
             )
 
     def _spawn(self, reason: str) -> subprocess.Popen[bytes]:

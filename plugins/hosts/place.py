@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import stat
 import struct
 import sys
 import tempfile
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +21,7 @@ _PREFIX = "penstock-host-"
 _LONGEST_PATH = 107 if sys.platform.startswith("linux") else 103
 """Bytes of the longest path of a socket."""
 _ELSEWHERE = "let the environment variable TMPDIR of Spark's workers (spark.executorEnv.TMPDIR) name another directory"
-
+_PAUSE, _MOST_LOOKS = 0.02, 50
 
 Listening = socket.socket
 
@@ -102,6 +104,7 @@ class Place:
                 os.close(file)
                 return None
             if self._has(file):
+                os.truncate(file, 0)
                 return file
             # An ending host, or a process that cleans up, has removed the file before it was locked.
             os.close(file)
@@ -116,6 +119,29 @@ class Place:
             return not lock_open_file(file, shared=True)
         finally:
             os.close(file)
+
+    def how_it_ended(self) -> str:
+        """Return how the last host ended, for a proxy that has just lost it.
+
+        A host removes its lock file at its end. If the file is left, the host was killed: Python's fault handler has
+        written into it by which signal, but for SIGKILL, which no process can handle.
+        """
+        try:
+            note = self.lock.read_text(errors="replace")
+        except OSError:
+            return "has ended"
+        for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL):
+            description = signal.strsignal(number)
+            if description and f"error: {description}" in note:
+                _, _, frame = note.partition("\n  File ")
+                where = f" in {frame.splitlines()[0]}" if frame else ""
+                return f"was killed by {number.name} ({description}{where})"
+        # The kernel ends the connections of a killed process a little before its locks.
+        for _ in range(_MOST_LOOKS):
+            if not self.is_taken():
+                return "was killed by SIGKILL: by the kernel for want of memory, by kill -9, or it called os._exit"
+            time.sleep(_PAUSE)
+        return "has ended"
 
     def listen(self) -> Listening:
         """Make the directory and return a listening socket; call it with the lock held."""

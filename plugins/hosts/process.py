@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import logging
 import os
 import pickle
@@ -77,6 +78,8 @@ class HostProcess:
             signal.signal(number, lambda *_: self.end("it was asked to end by a signal"))
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._lock = lock
+        with contextlib.suppress(RuntimeError, ValueError, OSError):
+            faulthandler.enable(lock, all_threads=False)  # see Place.how_it_ended
         self._life = Life(self._watched, self.end, self._lease_seconds, lambda: self._place.is_kept(lock))
         threading.Thread(target=self._accept, args=(listening,), name="penstock-accept", daemon=True).start()
         _say("ready")

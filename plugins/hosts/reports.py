@@ -12,6 +12,7 @@ from penstock.errors import PenstockError
 from penstock.plugins.runtime.report import TaskReport
 from penstock.system_errors import what_to_do
 
+from .loss import Loss
 from .plan import offsets_from_json, offsets_to_json
 from .status import HostStatus
 
@@ -106,7 +107,7 @@ class SlotMessage:
     results: list[TaskResult] = field(default_factory=list)
     failure: TaskFailure | None = None
     host: HostStatus | None = None
-    losses: list[str] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
     lines: list[dict[str, Any]] = field(default_factory=list)
     planned: str = ""
     run: str = ""
@@ -124,7 +125,7 @@ class SlotMessage:
                 "results": [each.to_data() for each in self.results],
                 "failure": None if self.failure is None else asdict(self.failure),
                 "host": None if self.host is None else asdict(self.host),
-                "losses": self.losses,
+                "losses": [asdict(each) for each in self.losses],
                 "lines": self.lines,
                 "planned": self.planned,
                 "run": self.run,
@@ -146,7 +147,7 @@ class SlotMessage:
             [TaskResult.from_data(each) for each in data["results"]],
             None if data["failure"] is None else TaskFailure(**data["failure"]),
             None if data["host"] is None else HostStatus(**data["host"]),
-            data["losses"],
+            [Loss(**each) for each in data["losses"]],
             data["lines"],
             data["planned"],
             data["run"],

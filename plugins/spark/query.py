@@ -294,13 +294,13 @@ class ApplicationQuery:
     ) -> Batch:
         """Return what hosts did; add their failures to `failures`."""
         reports: list[TaskReport] = []
-        losses = [loss for message in messages for loss in message.losses]
         for message in messages:
             for line in message.lines:
                 forward(line)
-            slot_reports, slot_failures = self.slots.take(message, is_heartbeat=number is None)
+            slot_reports, slot_failures = self.slots.take(message)
             reports += slot_reports
             failures += slot_failures
+        losses = self.slots.take_losses()
         for loss in losses:
             self._repeats.log(_log, logging.WARNING, "host lost", "%s; another one was started", loss)
         return Batch(number, seconds, reports, tuple(self.slots.hosts.values()), losses)

@@ -29,15 +29,17 @@ class Slots:
         """The host of each slot, as of its last answer."""
         self.processes: dict[str, int] = {}
         """The process that ran each task last."""
-        self._noted_losses: dict[int, int] = {}
         self._gone: set[str] = set()
+        self._counted: set[tuple[int, str, int]] = set()
+        self._told: set[tuple[int, str, int]] = set()
+        self._losses: list[str] = []
         self.lost = 0
         """How many hosts were lost."""
 
-    def take(self, message: SlotMessage, *, is_heartbeat: bool = False) -> tuple[list[TaskReport], list[TaskFailure]]:
+    def take(self, message: SlotMessage) -> tuple[list[TaskReport], list[TaskFailure]]:
         """Note what a slot's tasks did; return their reports and failures.
 
-        The heartbeat of a new host may come before the batch that tells of the loss of the one before it.
+        Each lost host is counted once: several workers may tell of it, or the heartbeat of its successor comes first.
         """
         failures = [] if message.failure is None else [message.failure]
         if message.elsewhere:
@@ -46,12 +48,15 @@ class Slots:
         if host is not None and host.token in self._gone:
             host = None  # a heartbeat from before the end of a host that has a successor
         is_new = host is not None and self._tokens.get(slot) not in (None, host.token)
-        # A host that ended between two batches is missed by nobody, but another one answers.
-        if is_heartbeat:
-            self.lost += is_new
-            self._noted_losses[slot] = self._noted_losses.get(slot, 0) + is_new
-        else:
-            self.lost += max(len(message.losses) - self._noted_losses.pop(slot, 0), is_new)
+        for loss in message.losses:
+            lost = slot, message.executor, loss.process
+            self._count_lost(lost)
+            if not loss.process or lost not in self._told:
+                self._told.add(lost)
+                self._losses.append(loss.text)
+        if is_new and (before := self.hosts.get(slot)) is not None:
+            # A host that ended between two batches is missed by nobody, but another one answers.
+            self._count_lost((slot, self.executors.get(slot, ""), before.process))
         opened = self._open[slot]
         again = HOST_LOST if self.executors.get(slot) == message.executor else MOVED
         self.executors[slot] = message.executor
@@ -77,6 +82,16 @@ class Slots:
                 self.processes[task] = host.process
             reports.append(report)
         return reports, failures
+
+    def _count_lost(self, lost: tuple[int, str, int]) -> None:
+        """Count a lost host of a slot, by its executor and process; that of 0 is another one each time."""
+        self.lost += not lost[2] or lost not in self._counted
+        self._counted.add(lost)
+
+    def take_losses(self) -> list[str]:
+        """Return what happened to the hosts that were lost since the last call, one text for each."""
+        losses, self._losses = self._losses, []
+        return losses
 
     def next_tick(self) -> int | None:
         """Return when (ms) the first wall-clock punctuator is due; None if there is none."""

@@ -25,7 +25,6 @@ def test_one_line_says_so(console: Console, command: list[str]) -> None:
     says(err, f"Kafka at {NOBODY} did not answer for 1 s (task_timeout)", "Connection refused")
 
 
-@pytest.mark.xfail(strict=True, reason="issue 26, row 15: they wait for 300 s")
 @pytest.mark.parametrize("command", ["lag", "status"])
 def test_who_only_looks_says_how_long_to_wait(console: Console, command: str) -> None:
     console.write(

@@ -159,7 +159,6 @@ def test_the_changelog_moves(console: Console) -> None:
     assert totals(console) == ["a=3"]
 
 
-@pytest.mark.xfail(strict=True, reason="issue 26, row 15: it says success and changes nothing")
 def test_a_changelog_that_is_older_than_the_commits_is_refused(console: Console) -> None:
     counting(console)
     changelog, backup = (console.directory / ".penstock" / each for each in ("changelog", "backup"))

@@ -323,7 +323,6 @@ def test_a_hosts_line_keeps_its_time(capsys: pytest.CaptureFixture[str]) -> None
     assert rest == "INFO mine: task 0_1: x\n"
 
 
-@pytest.mark.xfail(strict=True, reason="issue 26, row 15: --quiet prints INFO lines")
 def test_quiet_shows_warnings_unless_a_level_is_given(shout: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     import penstock.plugins.spark as runner
 

@@ -12,6 +12,7 @@ import pytest
 from penstock import ProcessingError, Processor, Record, TopicPartition
 from penstock.errors import PenstockError
 from penstock.plugins.hosts.log_lines import HostLogHandler, HostLogReader, forward, log_to_driver
+from penstock.plugins.hosts.loss import Loss
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure, TaskResult
 from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.runtime.report import TaskReport
@@ -142,7 +143,7 @@ def test_reports_survive_their_text() -> None:
         "executor",
         results=[TaskResult("0_1", report), TaskResult("0_2")],
         host=HostStatus("token", 3, 7),
-        losses=["x"],
+        losses=[Loss("x", 7)],
     )
     assert SlotMessage.from_json(message.to_json()) == message
 

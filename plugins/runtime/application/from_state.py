@@ -117,17 +117,53 @@ def plan_from_state(
 def go_on(application: Application, log: Log, plan: FromStatePlan, check_lease: Callable[[], None]) -> list[str]:
     """Carry a plan out; return remarks about what could not be deleted. The caller holds the application's lease.
 
+    Raises IncompatibleStateError, and changes nothing, for a task that goes on from its commit whose changelog does not
+    lead there, such as a copy that is older than the log.
+
     Each task is one commit. If this process is killed in between, repeat it: tasks with a new commit are skipped, and a
     run is refused until all have one. Spark's checkpoint is deleted first: it may have later commits.
     """
     plan.check(application.id)
     check_lease()
+    _check_kept(application, log, plan)
     remark = delete_checkpoint(application.settings, application.id)
     make_repartition_topics(plan.assignment, log)
     for each in plan.recoveries:
         check_lease()
         _commit(application, log, plan.assignment.tasks[each.task], each)
     return [] if remark is None else [remark]
+
+
+def _check_kept(application: Application, log: Log, plan: FromStatePlan) -> None:
+    """Raise IncompatibleStateError for tasks with a commit whose state the changelog does not have.
+
+    Only here, with the lease: a commit can be read by the one that has the task's fence.
+    """
+    recovered = {each.task for each in plan.recoveries}
+    tasks = [each for each in plan.assignment.tasks if each not in recovered and keeps_state(application, each)]
+    if application.settings.changelog_is_in_log or not tasks:
+        return
+
+    def unreachable(task: TaskId) -> str:
+        with closing(log.open_committer(application.id, str(task), plan.assignment.tasks[task])) as committer:
+            commit = committer.committed
+        if commit is not None:
+            with closing(open_changelog(application.settings, application.id, str(task))) as changelog:
+                try:
+                    changelog.restore(commit.version, None)
+                except ChangelogError as error:
+                    return f"task {task}: the log has its commit (state version {commit.version}), and {error}"
+        return ""
+
+    with ThreadPoolExecutor(_THREADS, "from-state") as pool:
+        wrong = list(filter(None, pool.map(unreachable, tasks)))
+    if wrong:
+        raise IncompatibleStateError(
+            f"application {application.id!r}: the changelog {application.settings.changelog!r} does not lead to what "
+            f"the log has committed: {'; '.join(wrong)}. Nothing was changed. If it was replaced by an older copy, "
+            "bring the newer one back. A host whose local state has these versions goes on without it. "
+            "`penstock reset` without --from-state starts the application afresh"
+        )
 
 
 def _commit(application: Application, log: Log, partitions: Sequence[TopicPartition], recovery: Recovery) -> None:
