@@ -103,6 +103,30 @@ def test_what_the_log_still_has_is_waited_for(inputs: dict[str, list[int]], data
     assert seen == merged(inputs)
 
 
+@pytest.mark.xfail(strict=True, reason="issue 26, row 1: an unknown end counts as the end")
+@pytest.mark.parametrize("max_task_idle", ["0ms", "10ms"])
+def test_an_input_of_which_the_end_is_unknown_is_waited_for(max_task_idle: str) -> None:
+    """KIP-695: unknown is not empty. The idle time begins when the log has said that there is no more."""
+    first, second, third = (TopicPartition(topic, 0) for topic in ORDER)
+    task = open_task(several_inputs(), max_task_idle=max_task_idle, wall_clock_ms=0)
+    task.feed(batch("a", ("k", "v", 5)))
+    task.plan({first: 0, second: 1, third: None}, 100)
+    assert task.process(10) == 0
+    assert task.wants() == []
+    task.plan({first: 0, second: 1, third: 0}, 100)
+    assert task.process(10) == (1 if max_task_idle == "0ms" else 0)
+    task.plan({first: 0, second: 1, third: 0}, 110)
+    assert task.process(10) == (0 if max_task_idle == "0ms" else 1)
+
+
+@pytest.mark.xfail(strict=True, reason="issue 26, row 1: an unknown end counts as the end")
+def test_a_task_that_never_waits_takes_an_unknown_end_for_the_end() -> None:
+    task = open_task(several_inputs(), max_task_idle=None)
+    task.feed(batch("a", ("k", "v", 5)))
+    task.plan({TopicPartition("c", 0): None}, 0)
+    assert task.process(10) == 1
+
+
 def test_a_positive_idle_time_waits_for_an_empty_input_by_the_wall_clock() -> None:
     task = open_task(several_inputs(), max_task_idle="10ms", wall_clock_ms=100)
     task.feed(batch("a", ("k", "v", 5)))

@@ -50,8 +50,9 @@ def poll_into(follower: Follower, found: Read, positions: dict[TopicPartition, i
             assert position <= batch.offsets[0] and batch.offsets[-1] < batch.next_offset
         found.setdefault(partition, []).extend(zip(batch.offsets, batch.values, strict=True))
         positions[partition] = batch.next_offset
-    ends = follower.ends()
-    assert all(ends[each] >= positions[each] >= before for each, before in ends_before.items())
+    for each, end in follower.ends().items():
+        assert positions[each] >= ends_before[each]
+        assert end is None or end >= positions[each], f"{each}: the end {end} is before what was read"
 
 
 def follow_until(follower: Follower, positions: dict[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> Read:
@@ -62,6 +63,12 @@ def follow_until(follower: Follower, positions: dict[TopicPartition, int], ends:
         assert time.monotonic() < deadline, f"only up to {positions}, not {ends}"
         poll_into(follower, found, positions, 0.2, 100)
     return found
+
+
+def caught_up(follower: Follower, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> bool:
+    """Return whether a follower is at `ends` with all of its partitions, and knows it."""
+    known = follower.ends()
+    return all(position == ends[each] == known[each] for each, position in positions.items())
 
 
 class FollowingTests(LogTests):
@@ -144,6 +151,30 @@ class FollowingTests(LogTests):
             log.append(output("t", 3))
             assert len(follow_until(follower, positions, settled_ends(log, [kept]))[kept]) == 3
             assert follower.ends() == positions
+
+    def test_an_end_is_never_before_what_the_log_had(self, log: Log) -> None:
+        """Until the log has said where it is, the end is None: a task would go on without an input that has records.
+
+        At the start, for a partition that is added to others, and after each change. Then it becomes known, also where
+        there is no record.
+        """
+        log.create_topic("t", 4)
+        partitions = [TopicPartition("t", number) for number in range(4)]
+        empty = partitions[3]
+        log.append(OutputBatch("t", [b"k"] * 300, [b"v" * 100] * 300, [0] * 300, None, [[0], [1], [2]] * 100))
+        had = settled_ends(log, partitions)
+        with closing(open_follower(log)) as follower:
+            positions: dict[TopicPartition, int] = {}
+            for added in ([partitions[0], partitions[1]], [partitions[2], empty], [partitions[1]], partitions[:1]):
+                follower.remove(added)
+                follower.add(dict.fromkeys(added, 0))
+                positions.update(dict.fromkeys(added, 0))
+                found: Read = {}
+                while not (caught_up(follower, positions, had)):
+                    ends = follower.ends()
+                    early = {each: end for each, end in ends.items() if end is not None and end < had[each]}
+                    assert not early, f"taken for the end: {early}; the log has records up to {had}"
+                    poll_into(follower, found, positions, 0.05, 20)
 
     def test_any_following(self) -> None:
         """Exactly the committed records, whatever was added, removed, paused or moved back meanwhile."""
