@@ -50,11 +50,16 @@ class Follower(ABC):
         """End a pause: `poll` continues where it stopped. Ignores partitions that are not paused."""
 
     @abstractmethod
-    def ends(self) -> Mapping[TopicPartition, int]:
+    def ends(self) -> Mapping[TopicPartition, int | None]:
         """Return the end offset of each partition as far as known from what was read; sends no request.
 
-        It is never before what was read. It is the stable end offset when the last record was read and the log said
-        so. Before, it may include records of open transactions, and be the position where nothing is known.
+        None: the log has not said yet where the partition ends, as after `add`. Unknown is not empty: a task waits for
+        the answer, as with an input of which it knows that there is more (KIP-695). It comes soon, also where there are
+        no records, or `poll` raises LogError.
+
+        An end is never before what was read, and never before the stable end offset that the partition had when it was
+        added. It is the stable end offset when the last record was read and the log said so. Before, it may include
+        records of open transactions.
         """
 
     @abstractmethod

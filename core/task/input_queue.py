@@ -69,7 +69,7 @@ class InputQueue:
         self._extractor = source.timestamp_extractor or settings.timestamp_extractor
         self._application_id, self._task_id = application_id, task_id
         self._progress, self._failures, self._metrics, self._stopwatch = progress, failures, metrics, stopwatch
-        self.end = self._position  # the offset up to which the log is known to have records
+        self.end: int | None = self._position  # the offset up to which the log has records; None: unknown
         self.partition_time = -1
         self.begin_at(self._position)
         self.run: Callable[[Record], Any] = lambda record: None
@@ -109,8 +109,8 @@ class InputQueue:
 
     @property
     def has_more(self) -> bool:
-        """Whether the log has records after those that were fed."""
-        return self.fetched < self.end
+        """Whether the log has, or may have, records after those that were fed."""
+        return self.end is None or self.fetched < self.end
 
     def is_empty(self) -> bool:
         """Return whether every record that was fed is processed."""

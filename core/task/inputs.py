@@ -28,7 +28,7 @@ class Inputs:
     """The queues of one task, in the order of its sources.
 
     `max_idle_ms`: how long the task waits for an empty input while others have records. 0: only for what the log
-    already has; None: never.
+    already has, and until the log has said what that is; None: never.
     """
 
     def __init__(self, task_id: str, queues: Sequence[InputQueue], max_idle_ms: int | None, progress: Progress) -> None:
@@ -45,8 +45,8 @@ class Inputs:
 
     # ------------------------------------------------------------------ what the driver asks
 
-    def plan(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Set up to which offset the log has records to process.
+    def plan(self, ends: Mapping[TopicPartition, int | None]) -> None:
+        """Set up to which offset the log has records to process; None: it has not said yet.
 
         An input that is not named has no more than was fed.
         """
@@ -58,7 +58,7 @@ class Inputs:
         return [
             Want(queue.partition, queue.fetched, queue.end)
             for queue in self._queues
-            if queue.fetched < queue.end and queue.is_empty()
+            if queue.end is not None and queue.fetched < queue.end and queue.is_empty()
         ]
 
     def feed(self, batch: RecordBatch) -> None:
@@ -112,7 +112,7 @@ class Inputs:
         for order, queue in enumerate(self._queues):
             if queue.fill():
                 heads.append((queue.records[queue.index][2], order))
-            elif queue.has_more and self._max_idle is not None:
+            elif self._max_idle is not None and queue.has_more:
                 return None
             else:
                 some_empty = True

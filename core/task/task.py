@@ -128,7 +128,7 @@ class Task:
 
     # ------------------------------------------------------------------ records in
 
-    def plan(self, ends: Mapping[TopicPartition, int], wall_clock_ms: int) -> None:
+    def plan(self, ends: Mapping[TopicPartition, int | None], wall_clock_ms: int) -> None:
         """Begin a batch: set up to which offset each input has records, and the wall clock, which never goes back."""
         self.inputs.plan(ends)
         if wall_clock_ms > self.progress.wall_clock:

@@ -70,7 +70,7 @@ class FetchFollower(Follower):
         self._paused.difference_update(partitions)
 
     def ends(self) -> Mapping[TopicPartition, int]:
-        """Return the ends as of the last look."""
+        """Return the ends as of the last look; `add` takes one."""
         return {each: max(position, self._ends[each]) for each, position in self._positions.items()}
 
     def close(self) -> None:

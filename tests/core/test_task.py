@@ -103,7 +103,6 @@ def test_what_the_log_still_has_is_waited_for(inputs: dict[str, list[int]], data
     assert seen == merged(inputs)
 
 
-@pytest.mark.xfail(strict=True, reason="issue 26, row 1: an unknown end counts as the end")
 @pytest.mark.parametrize("max_task_idle", ["0ms", "10ms"])
 def test_an_input_of_which_the_end_is_unknown_is_waited_for(max_task_idle: str) -> None:
     """KIP-695: unknown is not empty. The idle time begins when the log has said that there is no more."""
@@ -119,7 +118,6 @@ def test_an_input_of_which_the_end_is_unknown_is_waited_for(max_task_idle: str) 
     assert task.process(10) == (0 if max_task_idle == "0ms" else 1)
 
 
-@pytest.mark.xfail(strict=True, reason="issue 26, row 1: an unknown end counts as the end")
 def test_a_task_that_never_waits_takes_an_unknown_end_for_the_end() -> None:
     task = open_task(several_inputs(), max_task_idle=None)
     task.feed(batch("a", ("k", "v", 5)))

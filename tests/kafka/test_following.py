@@ -104,6 +104,57 @@ def test_a_broker_that_is_killed(own: KafkaBroker, topic: str, monkeypatch: pyte
         assert found == {each: records_in(log, each) for each in partitions}
 
 
+def test_a_partition_that_does_not_answer_is_an_error_of_its_own(
+    own: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks wait until the log has said where it is, so it must not say nothing for ever."""
+    monkeypatch.setattr(following, "_CHECK_SECONDS", 0.05)
+    silent, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    with (
+        closing(KafkaLog(own.bootstrap)) as log,
+        closing(KafkaLog(own.bootstrap, {"task.timeout.ms": "500"})) as hasty,
+        closing(hasty.follow()) as follower,
+    ):
+        append(log, topic, 1, 10)
+        positions = {other: 0}
+        follower.add(positions)
+        follow_until(follower, positions, {other: 10})
+
+        class Silent:
+            """A consumer that gets no answer of one partition, as one of which the leader is gone."""
+
+            def __init__(self, consumer: Any) -> None:
+                self._consumer = consumer
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self._consumer, name)
+
+            def consume(self, most: int, seconds: float) -> Any:
+                return [each for each in self._consumer.consume(most, seconds) if each.partition() != silent.partition]
+
+            def get_watermark_offsets(self, partition: Any, cached: bool) -> Any:
+                if partition.partition == silent.partition:
+                    return -1001, -1001
+                return self._consumer.get_watermark_offsets(partition, cached=cached)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(follower, "_consumer", Silent(follower._consumer))
+            follower.add({silent: 0})
+            positions[silent] = 0
+            with pytest.raises(
+                LogError, match=r"answers, and has not said where .*-0 ends.* 0.5 s \(task_timeout\)"
+            ) as e:
+                while True:
+                    poll_into(follower, {}, positions, 0.05, 100)
+            assert e.value.partition == silent
+            assert follower.ends() == {silent: None, other: 10}
+        follower.remove([silent])
+        follower.add({silent: 0})
+        append(log, topic, 0, 5)
+        positions[silent] = 0
+        assert len(follow_until(follower, positions, {silent: 5})[silent]) == 5
+
+
 def test_a_wait_does_not_spin(own: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """librdkafka waits whole milliseconds: with a part of one it returns at once."""
     log = KafkaLog(own.bootstrap)

@@ -67,11 +67,6 @@ class TestContract(LogContract):
             empty(self.bootstrap)
         return KafkaLog(self.bootstrap, {"processing.guarantee": self.guarantee})
 
-    @pytest.mark.xfail(strict=True, reason="issue 26, row 1: an unknown end counts as the end")
-    def test_an_end_is_never_before_what_the_log_had(self, log: Log) -> None:
-        """As in the contract."""
-        super().test_an_end_is_never_before_what_the_log_had(log)
-
     def test_an_expired_lease_is_lost_to_the_next(self, log: Log, clock: ManualClock) -> None:
         """By the broker's clock: nobody's own counts."""
         lease = log.lease("application", "driver one", 10)

@@ -50,6 +50,9 @@ class KafkaFollower(Follower):
         self._out_of_range_error = out_of_range_error
         self._positions: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}  # the last end that the consumer reported
+        # Partitions of which no broker has said where they end, and for how many seconds that has been waited for.
+        self._unanswered: dict[TopicPartition, float] = {}
+        self._looked_at = 0.0  # when those were looked at
         self._paused: set[TopicPartition] = set()
         self._stopped: set[TopicPartition] = set()  # those that the consumer does not fetch, because of a pause
         self._kept: dict[TopicPartition, list[RecordBatch]] = {}  # read in a pause
@@ -73,7 +76,7 @@ class KafkaFollower(Follower):
         gone = [each for each in partitions if each in self._positions]
         for each in gone:
             del self._positions[each]
-            for of_partition in (self._ends, self._kept, self._failed):
+            for of_partition in (self._ends, self._kept, self._failed, self._unanswered):
                 of_partition.pop(each, None)
         self._paused.difference_update(gone)
         self._stopped.difference_update(gone)
@@ -86,6 +89,8 @@ class KafkaFollower(Follower):
 
     def poll(self, seconds: float, most: int) -> list[RecordBatch]:
         """Return records that have come."""
+        if self._unanswered:
+            self._look_at_unanswered()
         for error in self._failed.values():
             raise error
         if found := self._resumed(most):
@@ -126,8 +131,11 @@ class KafkaFollower(Follower):
         if self._consumer is not None and again:
             self._consumer.resume(again)
 
-    def ends(self) -> Mapping[TopicPartition, int]:
-        """Return the stable end where it was reached, else the high end offset of the last answer of the broker."""
+    def ends(self) -> Mapping[TopicPartition, int | None]:
+        """Return the stable end where it was reached, else the high end offset of the last answer of the broker.
+
+        None before the first answer to the consumer that there is now.
+        """
         return {each: self._end(each, position) for each, position in self._positions.items()}
 
     def close(self) -> None:
@@ -147,6 +155,7 @@ class KafkaFollower(Follower):
         self._had.clear()
         self._stopped.clear()
         self._ends.clear()
+        self._unanswered.clear()
         self._check_at = time.monotonic() + _CHECK_EVERY
         self._assign(self._positions)
 
@@ -160,6 +169,7 @@ class KafkaFollower(Follower):
             if self._had:
                 introduce(self._consumer, {each.topic for each in wanted} - {each.topic for each in self._had})
             self._had.update(wanted)
+            self._unanswered.update(dict.fromkeys(wanted, 0.0))
             try:
                 self._consumer.incremental_assign([KafkaPartition(*each, at) for each, at in wanted.items()])
             except KafkaException as exception:
@@ -187,6 +197,32 @@ class KafkaFollower(Follower):
         for each in self._positions:
             if each.topic not in topics and (failure := self._unknown(each)):
                 self._failed[each] = failure
+
+    def _look_at_unanswered(self) -> None:
+        """Fail partitions of which no broker says where they end: their tasks wait for that, and must not for ever."""
+        now = time.monotonic()
+        passed = now - self._looked_at
+        if passed < _CHECK_SECONDS:
+            return
+        self._looked_at = now
+        for each in list(self._unanswered):
+            if self._end(each, self._positions[each]) is None:
+                # A process that was frozen has not waited, so it counts no more than a poll may take.
+                self._unanswered[each] += min(passed, _CHECK_EVERY)
+                if self._unanswered[each] >= self._clients.patience.timeout_s:
+                    self._failed[each] = self._no_end(each)
+
+    def _no_end(self, partition: TopicPartition) -> LogError:
+        assert self._consumer is not None
+        error = self._clients.patience.out_of_time(
+            self._clients.patience.timed_out(f"while following {partition}"),
+            self._consumer,
+            f"has not said where {partition} ends, or returned its records,",
+            f"A partition without a leader does so: `kafka-topics.sh --describe --topic {partition.topic}` shows it. "
+            "Nothing is lost: start again when it has one",
+        )
+        error.partition = partition
+        return error
 
     # ------------------------------------------------------------------ what it returns
 
@@ -288,8 +324,14 @@ class KafkaFollower(Follower):
             return error
         return None
 
-    def _end(self, partition: TopicPartition, position: int) -> int:
-        if self._ends.get(partition) == position or self._consumer is None or partition not in self._had:
+    def _end(self, partition: TopicPartition, position: int) -> int | None:
+        if self._ends.get(partition) == position:
+            self._unanswered.pop(partition, None)
             return position
+        if self._consumer is None or partition not in self._had:
+            return None
         _, high = self._consumer.get_watermark_offsets(KafkaPartition(*partition), cached=True)
+        if high < 0:  # no answer yet, or the last one was an error
+            return None
+        self._unanswered.pop(partition, None)
         return max(position, int(high))

@@ -76,6 +76,7 @@ class TaskLoop:
         self._busy: dict[str, ContinuousWorker] = {}
         self._pauses = Pauses(self._follower)
         self._has_more = self._stalled = False
+        self._ends: Mapping[TopicPartition, int | None] = {}  # as the tasks last worked with them
         self._failures: list[Failed] = []
         self.current = ""
         """The task whose processors or stores the loop's thread calls now."""
@@ -195,7 +196,7 @@ class TaskLoop:
                 self._busy[name] = task
         total = 0
         self._has_more = self._stalled = False
-        ends = self._follower.ends()
+        ends = self._ends = self._follower.ends()
         for name, task in list(self._busy.items()):
             if not task.is_open:
                 del self._busy[name]
@@ -351,10 +352,12 @@ class TaskLoop:
         self.commit_all()
 
     def _has_read(self, name: str, ends: Mapping[TopicPartition, int]) -> bool:
-        """Return whether a task has read up to `ends`; one that is not open reads nothing."""
+        """Return whether a task has read up to `ends`, and waits for no end; one that is not open reads nothing."""
         task = self._tasks[name].task
         if task is None:
             return True
+        if any(self._ends.get(each) is None for each in self._partitions[name]):
+            return False
         fetched = task.inputs.fetched()
         return all(fetched[partition] >= end for partition, end in ends.items())
 

@@ -108,10 +108,10 @@ class ContinuousWorker(LoggedTask):
         """Whether the task waits for its commit to be written."""
         return self._pending is not None
 
-    def work(self, ends: Mapping[TopicPartition, int], clock_ms: int, limit: int) -> int:
+    def work(self, ends: Mapping[TopicPartition, int | None], clock_ms: int, limit: int) -> int:
         """Process up to `limit` records, fire what is due, and send the outputs; return how many were processed.
 
-        `ends`: as far as the log is known to have records.
+        `ends`: as far as the log is known to have records; None: it has not said yet.
         """
         task, committer, phases = self.task, self._committer, self._phases
         assert task is not None and committer is not None
