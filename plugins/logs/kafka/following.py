@@ -169,6 +169,8 @@ class KafkaFollower(Follower):
             if self._had:
                 introduce(self._consumer, {each.topic for each in wanted} - {each.topic for each in self._had})
             self._had.update(wanted)
+            if not self._unanswered:
+                self._looked_at = time.monotonic()
             self._unanswered.update(dict.fromkeys(wanted, 0.0))
             try:
                 self._consumer.incremental_assign([KafkaPartition(*each, at) for each, at in wanted.items()])
