@@ -45,6 +45,7 @@ from .slot_owners import SlotReport
 from .slot_placement import SlotPlacement
 from .slots import Slots
 from .spark_failure import SparkFailure, cause_in, explain
+from .stops import Stops
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,7 +100,7 @@ class ApplicationQuery:
         self.control_file.write(self._control)
         self._query: StreamingQuery | None = None
         self._last_batch = -1
-        self._has_stopped = False
+        self._stops = Stops(prepared.application.id, self.parallelism, renewals.LEASE_SECONDS)
         self._last_progress = ""
         self._fenced: Counter[str] = Counter()
         self.slots = Slots(slots(prepared.tasks(), self.parallelism))
@@ -193,7 +194,8 @@ class ApplicationQuery:
         return self._query is not None and self._query.isActive
 
     def drain(self) -> None:
-        """Plan no more batches; returns at once."""
+        """Plan no more batches, or in continuous mode only those that let the hosts stop; returns at once."""
+        self._stops.begin()
         self.set_control(stopping=True)
 
     def set_control(self, **changes: Any) -> None:
@@ -208,7 +210,7 @@ class ApplicationQuery:
         if self._query is None or not self._query.isActive:
             return True
         if self._beats is not None and self._last_batch >= 0:
-            return self._has_stopped  # the last batch lets the hosts stop
+            return self._stops.are_over()
         return not self._query.status["isTriggerActive"]
 
     def stop(self) -> None:
@@ -282,7 +284,7 @@ class ApplicationQuery:
             seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
             batches.append(self._batch(number, seconds, found, failures))
             self.placement.note_batch([SlotReport(m.slot, m.executor, m.elsewhere, m.planned) for m in found])
-            self._has_stopped = all(message.stopped for message in found)
+            self._stops.note(found)
             if self._beats is not None:
                 self._beats.note_batch()
         if batches:

@@ -19,10 +19,15 @@ LEASE_SECONDS = 60.0
 """Seconds without a batch after which a host of the continuous mode ends."""
 
 
+_STOP_AGAIN_SECONDS = 1.0
+"""Seconds between two batches that let the hosts stop: one may hand a slot to an executor that does not have it."""
+
+
 class RenewalPlanner:
     """Plans a batch at the start, every `RENEWAL_SECONDS`, when the runner asks for one or moves a slot, and to stop.
 
-    Each renews the leases of the hosts, and starts a host that is missing. The last one lets them commit and stop.
+    Each renews the leases of the hosts, and starts a host that is missing. The last ones let them commit and stop, once
+    a second until the runner ends the query.
     """
 
     def __init__(
@@ -55,7 +60,7 @@ class RenewalPlanner:
         self._rests.end()
         is_asked_for = self._planned is not None and control.renewal != self._planned.renewal
         self._planned = control
-        self._renew_at = self._seconds() + RENEWAL_SECONDS
+        self._renew_at = self._seconds() + (_STOP_AGAIN_SECONDS if control.stopping else RENEWAL_SECONDS)
         return {
             "seq": start["seq"] + 1,
             "clock_ms": self._clock.now_ms(),
@@ -69,8 +74,8 @@ class RenewalPlanner:
         before = self._planned
         if before is None:
             return not control.stopping
-        if control.stopping or before.stopping:
-            return not before.stopping
+        if control.stopping and not before.stopping:
+            return True
         moved = any(control.owners.get(number) != owner for number, owner in before.owners.items())
         return moved or control.renewal != before.renewal or self._seconds() >= self._renew_at
 

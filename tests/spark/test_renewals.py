@@ -17,6 +17,7 @@ from penstock.plugins.spark.beats import MISSING_SECONDS, STUCK_SECONDS, Beats
 from penstock.plugins.spark.control import Control, ControlFile
 from penstock.plugins.spark.planner import Offset, Plan
 from penstock.plugins.spark.renewals import RENEWAL_SECONDS, RenewalPlanner
+from penstock.plugins.spark.stops import Stops
 from penstock.repeats import Repeats
 
 
@@ -103,7 +104,6 @@ def test_the_last_batch_lets_the_hosts_stop(stage: Stage) -> None:
     assert stage.next() is None
 
 
-@pytest.mark.xfail(strict=True, reason="issue 26, row 10: one stopping batch, and then the driver waits for ever")
 def test_hosts_are_asked_to_stop_until_the_run_ends(stage: Stage) -> None:
     stage.order(owners={"0": "one", "1": "gone"})
     stage.next()
@@ -119,12 +119,9 @@ def test_hosts_are_asked_to_stop_until_the_run_ends(stage: Stage) -> None:
     assert moved is not None and [each.owner for each in stage.plans(moved)] == ["one", ""]
 
 
-@pytest.mark.xfail(strict=True, reason="issue 26, row 10: one stopping batch, and then the driver waits for ever")
 def test_a_run_is_at_rest_once_each_slot_has_said_so_or_the_lease_of_its_host_is_over(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    from penstock.plugins.spark.stops import Stops
-
     now = [5.0]
     stops = Stops("app", 2, 60.0, lambda: now[0])
     stops.note([SlotMessage(0, "e", stopped=True)])
