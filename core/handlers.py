@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -105,14 +105,3 @@ class Retry:
     def __call__(self, failure: Failure) -> Decision:
         """Decide."""
         return RetryAfter(self.delay) if failure.attempt <= self.attempts else self.then(failure)
-
-
-def dead_letter_topics(handlers: Iterable[Handler]) -> tuple[str, ...]:
-    """Return the topics that handlers send to, as far as they say so: `DeadLetter`, also behind `Retry`."""
-    topics = []
-    for handler in handlers:
-        while isinstance(handler, Retry):
-            handler = handler.then
-        if isinstance(handler, DeadLetter):
-            topics.append(handler.topic)
-    return tuple(dict.fromkeys(topics))

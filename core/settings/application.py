@@ -7,15 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ConfigError, PluginError
-from ..handlers import dead_letter_topics
 from ..hooks import registry
 from ..program.builder import Topology
-from ..program.nodes import SourceNode, decorate
-from ..program.program import Program
 from ..program.serdes import find_serde
 from ..serde import Serde
+from .dead_letters import check_dead_letters
 from .layers import CODE, Layer
-from .settings import HANDLERS, Settings, add_origins_to_errors
+from .settings import Settings, add_origins_to_errors
 from .topology_builder import TopologyBuilder
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
@@ -61,7 +59,7 @@ class Application:
         built = topology.build(self.settings) if isinstance(topology, TopologyBuilder) else topology
         self.program = built.build()
         with add_origins_to_errors(layer):
-            _check_dead_letters(self.id, self.settings, self.program)
+            check_dead_letters(self.id, self.settings, self.program)
 
     def __repr__(self) -> str:
         return f"Application({self.id!r}, {self.settings!r})"
@@ -103,26 +101,3 @@ def _check_installed(settings: Settings) -> None:
                 registry().find(kind, name)
         except PluginError as error:
             raise PluginError(f"setting {setting!r}: {error}") from error
-
-
-def _check_dead_letters(application_id: str, settings: Settings, program: Program) -> None:
-    """Refuse dead letters that the application would read itself: they would fail again, for ever."""
-    for handler in HANDLERS:
-        for topic in dead_letter_topics([getattr(settings, handler)]):
-            reads = _reader(topic, application_id, program)
-            if reads is not None:
-                raise ConfigError(
-                    f"setting {handler!r}: its dead letters would go to topic {topic!r}, which {reads}: this "
-                    "application would process them again, and again when they fail; name another topic (`penstock dlq "
-                    "replay` sends dead letters back)"
-                )
-
-
-def _reader(topic: str, application_id: str, program: Program) -> str | None:
-    for node in program.nodes.values():
-        if isinstance(node, SourceNode):
-            if topic in {decorate(application_id, each, program.internal_topics) for each in node.topics}:
-                return f"source {node.name!r} reads"
-            if node.pattern is not None and node.pattern.fullmatch(topic):
-                return f"source {node.name!r} reads (pattern {node.pattern.pattern!r})"
-    return None

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import traceback
-
 from ..errors import PenstockError
 from ..handlers import Failure
 from ..processor import Processor, ValueTransformer
-
-_OURS = __name__.partition(".")[0]
+from ..user_line import at_user_line, user_line
 
 
 def describe_place(failure: Failure, application_id: str, doing: str = "") -> str:
@@ -24,9 +19,9 @@ def describe_place(failure: Failure, application_id: str, doing: str = "") -> st
 
 
 def describe_error(error: Exception) -> str:
-    """Return the message of an error with its notes (PEP 678); it may quote the record."""
+    """Return the message of an error with its notes (PEP 678) and the user's line; it may quote the record."""
     message = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
-    return "; ".join((message, *getattr(error, "__notes__", ())))
+    return "; ".join((message, *getattr(error, "__notes__", ()))) + at_user_line(error)
 
 
 def describe_cause(error: BaseException) -> str:
@@ -37,14 +32,8 @@ def describe_cause(error: BaseException) -> str:
     kinds, cause = type(error).__name__, error.__cause__
     if cause is not None:
         kinds += f" caused by {type(cause).__name__}"
-    place = ""
-    for each in filter(None, (error, cause)):
-        for frame, line in traceback.walk_tb(each.__traceback__):
-            module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-            if module != _OURS and module not in sys.stdlib_module_names - {"__main__"}:
-                code = frame.f_code
-                place = f" ({os.path.basename(code.co_filename)}, line {line}, in {code.co_name})"
-    return kinds + place
+    place = user_line(error)
+    return kinds + (f" ({place}, in {place.function})" if place else "")
 
 
 def no_context(error: BaseException) -> str | None:

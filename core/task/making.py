@@ -10,6 +10,7 @@ from ..errors import PenstockError, ProcessingError, TopologyError
 from ..hooks import registry
 from ..processor import Processor, ValueTransformer
 from ..program.nodes import ProcessorNode
+from ..user_line import at_user_line
 from ..wrapping import ProcessorWrapper
 from .describing import no_context
 from .failures import RECORD_ERRORS
@@ -30,7 +31,7 @@ def make_processor(node: ProcessorNode, wrapper: ProcessorWrapper | None = None)
     except RECORD_ERRORS as error:
         raise TopologyError(
             f"node {node.name!r}: making its processor with options {dict(node.options)!r} raised "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {error}{at_user_line(error)}"
         ) from error
     if not isinstance(made, (Processor, ValueTransformer)):
         raise TopologyError(
@@ -58,7 +59,7 @@ def init_processor(where: str, processor: Any, context: object, forwarded: Seque
     if isinstance(failure, PenstockError):
         raise failure
     if failure is not None:
-        text = no_context(failure) or f"{type(failure).__name__}: {failure}"
+        text = no_context(failure) or f"{type(failure).__name__}: {failure}{at_user_line(failure)}"
         raise ProcessingError(f"{where}: init raised {text}") from failure
 
 
@@ -71,7 +72,7 @@ def _wrapped(node: str, made: Processor | ValueTransformer, wrapper: ProcessorWr
     except RECORD_ERRORS as error:
         raise TopologyError(
             f"node {node!r}: the setting processor_wrapper raised {type(error).__name__} for its "
-            f"{type(made).__name__}: {error}"
+            f"{type(made).__name__}: {error}{at_user_line(error)}"
         ) from error
     if not isinstance(wrapped, kind):
         raise TopologyError(

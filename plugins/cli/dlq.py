@@ -193,7 +193,7 @@ def replay(
 
 def application_topics(settings: Any) -> tuple[str, ...]:
     """Return the dead-letter topics that an application's handlers name."""
-    from penstock.handlers import dead_letter_topics
+    from penstock.settings.dead_letters import dead_letter_topics
 
     return dead_letter_topics(
         (settings.deserialization_handler, settings.processing_handler, settings.production_handler)

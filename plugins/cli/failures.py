@@ -13,6 +13,7 @@ import click
 
 from penstock.errors import ConfigError, PenstockError, PluginError, TopologyError
 from penstock.system_errors import what_to_do
+from penstock.user_line import user_line
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit codes: done; failed while running; nothing was started; Ctrl-C."""
@@ -68,10 +69,12 @@ def show(error: Exception, *, verbose: bool) -> None:
 
 
 def sentence(error: Exception) -> str:
-    """Return what an error says, in one line."""
+    """Return what an error says in one line, and the line of the user's code that it came from."""
+    place = user_line(error)
     if isinstance(error, PenstockError):
-        return str(error)
-    where = _innermost_line(error)
+        text = str(error)
+        return text if place is None or str(place) in text else f"{text} ({place})"
+    where = str(place or _innermost_line(error))
     text = str(error) or "no message"
     fix = what_to_do(error, "use another directory (TMPDIR, `data_dir`)") if isinstance(error, OSError) else None
     if fix is not None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
 from penstock.settings.layers import CODE, Layer
+from penstock.user_line import user_line
 
 from .failures import ApplicationError
 
@@ -231,19 +232,18 @@ def _call(function: Any, target: str) -> Any:
 
 
 def _inside(error: BaseException, what: str, doing: str) -> ApplicationError:
-    """Return the error for something that went wrong inside the user's module, with the line of theirs."""
+    """Return the error for something that went wrong inside the user's module, with the user's line."""
     if isinstance(error, SyntaxError) and error.filename:
         where = f"{error.filename}, line {error.lineno}"
     else:
-        ours = (__file__, inspect.getfile(import_module))
-        frames = [
-            frame
-            for frame in traceback.extract_tb(error.__traceback__)
-            if not frame.filename.startswith("<frozen") and frame.filename not in ours
-        ]
-        where = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else "outside any Python code"
+        where = str(user_line(error) or _innermost_line(error))
     message = error.msg if isinstance(error, SyntaxError) else str(error)
     return ApplicationError(f"{doing} {what} failed: {type(error).__name__}: {message} ({where})")
+
+
+def _innermost_line(error: BaseException) -> str:
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith("<frozen")]
+    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else "outside any Python code"
 
 
 def _describe(value: object) -> str:

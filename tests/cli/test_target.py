@@ -153,3 +153,34 @@ def test_a_file_whose_name_is_taken_says_so(console: Console) -> None:
     assert colorsys
     with pytest.raises(ApplicationError, match=r"its name 'colorsys' is taken by .*colorsys.py; rename the file"):
         load_application("colorsys.py:application")
+
+
+OWN_LINES = {
+    "a topology at import": ("topology = Topology()\ntopology.add_source('in')\n", "expected topics or a pattern", 4),
+    "a topology in a function": (
+        "def topology():\n    made = Topology()\n    return made.add_sink('out', 'out', 'gone')\n",
+        "its parent 'gone' is not in the topology",
+        5,
+    ),
+    "a factory": (
+        "def make():\n    return 1 / 0\ntopology = Topology().add_source('in', 'in').add_processor('p', make, 'in')\n",
+        "its supplier raised ZeroDivisionError",
+        4,
+    ),
+    "a verb that there is not": ("topology = StreamsBuilder()\ntopology.stream('in').nosuch()\n", "'nosuch'", 4),
+    "a setting": (
+        "topology = Application('shop', Topology().add_source('in', 'in'), comit_interval='1s')\n",
+        "did you mean 'commit_interval'",
+        3,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OWN_LINES)
+def test_an_error_of_the_program_names_the_users_own_line(console: Console, case: str) -> None:
+    text, message, line = OWN_LINES[case]
+    imports = "from penstock import Application, Topology\nfrom penstock.plugins.dsl import StreamsBuilder\n"
+    name = f"own_{list(OWN_LINES).index(case)}"
+    console.write(f"{name}.py", imports + text)
+    err = console("describe", f"{name}:topology", code=2).stderr
+    assert message in err and f"({name}.py, line {line})" in err

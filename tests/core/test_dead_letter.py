@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.handlers import DeadLetter, Failure, Handler, Retry, Stage, dead_letter_topics, fail, skip
+from penstock.handlers import DeadLetter, Failure, Handler, Retry, Stage, fail, skip
 from penstock.record import Headers
+from penstock.settings.dead_letters import dead_letter_topics
 from penstock.task.dead_letter import FailureNote, failure_headers, split_headers
 
 

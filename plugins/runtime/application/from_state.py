@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from penstock.changelog import TaskChangelog, version_counter
 from penstock.clock import SystemClock
 from penstock.errors import ChangelogError, ConfigError, IncompatibleStateError
-from penstock.handlers import dead_letter_topics
 from penstock.log import Commit, Log
 from penstock.program.assignment import Assignment
 from penstock.program.nodes import SinkNode, TaskId, decorate
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
+from penstock.settings.dead_letters import dead_letter_topics
 
 from ..locations import open_changelog
 from ..lost_commits import KEEPS_NO_POSITIONS

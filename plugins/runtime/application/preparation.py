@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.errors import IncompatibleStateError, TopologyError
-from penstock.handlers import dead_letter_topics
 from penstock.hooks import registry
 from penstock.log import Log
 from penstock.program.assignment import Assignment
 from penstock.program.nodes import SinkNode
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
+from penstock.settings.dead_letters import dead_letter_topics
 
 from .changelog_location import check_location
 from .committed import CommittedPartitions
