@@ -20,6 +20,7 @@ from penstock.plugins.logs.local import LocalLog, layout, maintenance, producing
 from penstock.plugins.logs.local import committer as committer_module
 from penstock.record import OutputBatch, TopicPartition
 
+from ..waiting import wait_until
 from .processes import fork
 
 OUT = TopicPartition("out", 0)
@@ -52,6 +53,23 @@ def stored(log: LocalLog) -> list[int]:
     batches = log._storage.environment.database("batches")
     with log._storage.read() as (transaction, _), transaction.cursor(batches) as cursor:
         return [len(data) for _, data in cursor]
+
+
+# -- commits
+
+
+@pytest.mark.xfail(strict=True, reason="issue 26, row 16: snapshots are not cleaned at commits every 20 ms")
+def test_a_task_stays_current_while_its_commit_is_written(log: LocalLog) -> None:
+    """Another thread asks, before it deletes what a snapshot has made needless."""
+    with closing(log.open_committer("application", "0_0", [OUT])) as committer:
+        with log._storage.write("hold the one writer up"):
+            commit = threading.Thread(target=committer.commit, args=(Commit({OUT: 0}, "1"), []))
+            commit.start()
+            wait_until(lambda: committer._row is None, "a commit that waits")  # type: ignore[attr-defined]
+            assert committer.is_current()
+        commit.join()
+        assert committer.is_current()
+    assert not committer.is_current()
 
 
 # -- several objects

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,13 +12,15 @@ from penstock import ManualClock, OutputBatch
 from penstock.plugins.hosts.claims import Layout
 from penstock.plugins.hosts.plan import SILENT, STUCK, SlotPlan
 from penstock.plugins.hosts.reports import SlotMessage
+from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.application.heartbeat_topic import heartbeat_topic
+from penstock.plugins.runtime.application.heartbeat_topic import heartbeat_topic, make_heartbeat_topic
 from penstock.plugins.spark.beats import MISSING_SECONDS, STUCK_SECONDS, Beats
 from penstock.plugins.spark.control import Control, ControlFile
 from penstock.plugins.spark.planner import Offset, Plan
 from penstock.plugins.spark.renewals import RENEWAL_SECONDS, RenewalPlanner
 from penstock.plugins.spark.stops import Stops
+from penstock.record import TopicPartition
 from penstock.repeats import Repeats
 
 
@@ -149,17 +152,24 @@ def test_nothing_runs_if_it_stops_before_the_first_batch(stage: Stage) -> None:
     assert stage.next() is None
 
 
+HEARTBEATS = TopicPartition(heartbeat_topic("app"), 0)
+
+
 class Watch:
     """Beats over a log in memory, and the hosts that send some."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.log = MemoryLog()
+        self.is_host: Callable[[SlotMessage], bool] = lambda message: True
         self.beats = Beats(self.log, "app", Layout("run", 2), Repeats(lambda: 0), lambda: self.now)
         self.beats.start()
 
-    def send(self, slot: int, stuck: float = 0.0, run: str = "run") -> None:
-        text = SlotMessage(slot, "e", run=run, stuck_seconds=stuck).to_json()
+    def send(self, slot: int, stuck: float = 0.0, run: str = "run", token: str = "") -> None:
+        host = HostStatus(token, slot, 1) if token else None
+        self.append(slot, SlotMessage(slot, "e", run=run, stuck_seconds=stuck, host=host).to_json())
+
+    def append(self, slot: int, text: str) -> None:
         self.log.append(OutputBatch(heartbeat_topic("app"), [b"%d" % slot], [text.encode()], [0]))
 
     def after(self, seconds: float) -> dict[str, str] | None:
@@ -208,3 +218,52 @@ def test_what_hosts_said_before_the_end_of_a_batch_is_read_at_the_next_poll() ->
     assert not watch.beats.poll()  # it is not time yet
     watch.beats.note_batch()
     assert [message.slot for message in watch.beats.poll()] == [0]
+
+
+@pytest.mark.xfail(strict=True, reason="issue 26, row 16: OffsetOutOfRangeError ends the run")
+def test_heartbeats_that_the_log_has_deleted_are_left_out() -> None:
+    """The driver was frozen for longer than the topic keeps them."""
+    watch = Watch()
+    watch.beats.note_batch()
+    for slot in (0, 1):
+        watch.send(slot)
+    watch.log.purge(HEARTBEATS, 2)
+    watch.send(0)
+    assert watch.after(MISSING_SECONDS + 0.6) == {"1": SILENT}
+
+
+@pytest.mark.xfail(strict=True, reason="issue 26, row 16: heartbeats of a new topic are not read")
+def test_heartbeats_go_on_in_a_topic_that_was_made_again() -> None:
+    watch = Watch()
+    watch.beats.note_batch()
+    for slot in (0, 1):
+        watch.send(slot)
+    assert watch.after(1) is None
+    watch.log.delete_topic(HEARTBEATS.topic)
+    make_heartbeat_topic(watch.log, "app")
+    watch.send(0)
+    assert watch.after(MISSING_SECONDS + 0.6) == {"1": SILENT}
+
+
+@pytest.mark.xfail(strict=True, reason="issue 26, row 16: a message of another form ends the run")
+def test_messages_of_another_form_are_no_heartbeats() -> None:
+    watch = Watch()
+    watch.beats.note_batch()
+    good = SlotMessage(0, "e", run="run").to_json()
+    for text in ("no JSON", "[]", "7", '{"slot": 1, "run": "run"}', good.replace('"results":[]', '"results":[1]')):
+        watch.append(1, text)
+    watch.send(0)
+    assert watch.after(MISSING_SECONDS + 0.6) == {"1": SILENT}
+
+
+@pytest.mark.xfail(strict=True, reason="issue 26, row 16: a zombie's heartbeats hide the death of the real host")
+def test_heartbeats_of_another_process_do_not_hide_that_a_host_is_dead() -> None:
+    watch = Watch()
+    watch.is_host = lambda message: message.host is None or message.host.token == "real"
+    watch.beats.note_batch()
+    watch.send(0)
+    watch.send(1, token="real")
+    assert watch.after(1) is None
+    watch.send(0)
+    watch.send(1, token="zombie")
+    assert watch.after(MISSING_SECONDS + 0.6) == {"1": SILENT}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from penstock.plugins.hosts.loss import Loss
-from penstock.plugins.hosts.reports import SlotMessage, TaskResult
+from penstock.plugins.hosts.reports import SlotMessage, TaskFailure, TaskResult
 from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.spark.progress import RunSummary
@@ -85,3 +87,42 @@ def test_a_loss_that_several_workers_meet_is_counted_and_told_once() -> None:
     # Of hosts that never listened nobody knows the process.
     say("b", 8, Loss("did not start", 0), Loss("did not start", 0))
     assert (slots.lost, len(told)) == (3, 3)
+
+
+@pytest.mark.xfail(strict=True, reason="issue 26, row 16: a zombie's heartbeats replace the real host's")
+def test_only_a_batch_says_which_host_has_a_slot() -> None:
+    slots = Slots({0: ["0_0", "0_1"]})
+
+    def say(token: str, task: str = "", *, executor: str = "e", is_heartbeat: bool = True) -> int:
+        results = [TaskResult(task, TaskReport(task, "v", {}, 0, records_in=1))] if task else []
+        message = SlotMessage(0, executor, results=results, host=HostStatus(token, 0, ord(token)))
+        return len(slots.take(message, is_heartbeat=is_heartbeat)[0])
+
+    assert say("a", "0_0") == 1  # its first batch has not ended yet
+    say("a", is_heartbeat=False)
+    assert (slots.hosts[0].token, slots.unopened()) == ("a", ["0_1"])
+    # The executor was lost; on another one the slot has a host, and the first goes on.
+    slots.move([0])
+    say("a", "0_0")
+    assert (slots.unopened(), slots.hosts) == (["0_0", "0_1"], {})
+    assert say("b", "0_0", executor="f") == 1
+    say("b", executor="f", is_heartbeat=False)
+    assert say("a", "0_1") == 1, "what it did before counts"
+    assert (slots.hosts[0].token, slots.unopened(), slots.lost, slots.executors) == ("b", ["0_1"], 0, {0: "f"})
+    assert not slots.is_host(SlotMessage(0, "e", host=HostStatus("a", 0, 1)))
+    # A successor's heartbeats come before the batch that starts it has ended.
+    say("c", "0_1", executor="f")
+    assert (slots.hosts[0].token, slots.lost) == ("b", 0)
+    say("c", executor="f", is_heartbeat=False)
+    assert (slots.hosts[0].token, slots.unopened(), slots.lost) == ("c", ["0_0"], 1)
+
+
+@pytest.mark.xfail(strict=True, reason="issue 26, row 16: a zombie's errors are taken for those of its successor")
+def test_errors_of_a_host_with_a_successor_are_left_out() -> None:
+    slots = Slots({0: ["0_0"]})
+    failed = TaskResult("0_0", failure=TaskFailure("0_0", "FencedError", "taken over", ""))
+    for token in "ab":
+        slots.take(SlotMessage(0, "e", host=HostStatus(token, 0, ord(token))), is_heartbeat=False)
+    for token, failures in (("a", 0), ("b", 1), ("c", 1)):
+        message = SlotMessage(0, "e", results=[failed], host=HostStatus(token, 0, ord(token)))
+        assert len(slots.take(message, is_heartbeat=True)[1]) == failures, token
