@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from time import perf_counter
 
-from penstock.errors import PenstockError
+from penstock.errors import OffsetOutOfRangeError, PenstockError
 from penstock.log import Log
 from penstock.plugins.runtime.application.heartbeat_topic import heartbeat_topic
 from penstock.record import OutputBatch, TopicPartition
@@ -72,11 +72,28 @@ class HeartbeatReader:
         self._next = log.end_offsets([self._partition])[self._partition]
 
     def poll(self) -> list[SlotMessage]:
-        """Return the heartbeats that came since the last call."""
+        """Return the heartbeats that came since the last call.
+
+        Those that the log has deleted are left out, and those of another form: another release may have sent them.
+        """
         end = self._log.end_offsets([self._partition])[self._partition]
+        if end < self._next:
+            self._next = 0  # the topic was made again
         found: list[SlotMessage] = []
         while self._next < end:
-            batches = self._log.fetch(self._partition, self._next, end, _FETCH_BYTES)
+            try:
+                batches = self._log.fetch(self._partition, self._next, end, _FETCH_BYTES)
+            except OffsetOutOfRangeError:
+                self._next = max(self._next + 1, self._log.start_offsets([self._partition])[self._partition])
+                continue
             self._next = batches[-1].next_offset if batches else end
-            found += [SlotMessage.from_json(value.decode()) for batch in batches for value in batch.values if value]
+            found += [each for batch in batches for value in batch.values if value and (each := _read(value))]
         return [each for each in found if each.run == self._run]
+
+
+def _read(value: bytes) -> SlotMessage | None:
+    try:
+        return SlotMessage.from_json(value.decode())
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        _log.debug("a message among the heartbeats is none: %s: %s", type(error).__name__, error)
+        return None

@@ -29,7 +29,8 @@ _log = logging.getLogger("penstock.spark")
 class Beats:
     """Reads the heartbeats of one run, about twice a second.
 
-    A slot is looked for once a batch has ended: from then on it has a host.
+    A slot is looked for once a batch has ended: from then on it has a host. `is_host` returns whether a heartbeat is of
+    the host that has the slot: another process must not hide that this one is dead.
     """
 
     def __init__(
@@ -39,7 +40,10 @@ class Beats:
         layout: Layout,
         repeats: Repeats,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        is_host: Callable[[SlotMessage], bool] = lambda message: True,
     ) -> None:
+        self._is_host = is_host
         self._log = log
         self._repeats = repeats
         self._application_id = application_id
@@ -78,8 +82,9 @@ class Beats:
         self._next_poll = now + _POLL_SECONDS
         messages = self._reader.poll()
         for message in messages:
-            self._seen[message.slot] = now
-            self._last[message.slot] = message
+            if self._is_host(message):
+                self._seen[message.slot] = now
+                self._last[message.slot] = message
         if messages:
             self.since_last, self._last_message_at = now - self._last_message_at, now
         return messages

@@ -109,7 +109,9 @@ class ApplicationQuery:
             session, Claims(log, application.id, self._layout), self.parallelism, late, repeats
         )
         self._shared_layout = self._layout if is_cluster(session.sparkContext.master) else None
-        self._beats = Beats(log, application.id, self._layout, repeats) if is_continuous and step is None else None
+        self._beats: Beats | None = None
+        if is_continuous and step is None:
+            self._beats = Beats(log, application.id, self._layout, repeats, is_host=self.slots.is_host)
         try:
             self._hosts = self._host_caller()
         except BaseException:
@@ -299,7 +301,7 @@ class ApplicationQuery:
         for message in messages:
             for line in message.lines:
                 forward(line)
-            slot_reports, slot_failures = self.slots.take(message)
+            slot_reports, slot_failures = self.slots.take(message, is_heartbeat=number is None)
             reports += slot_reports
             failures += slot_failures
         losses = self.slots.take_losses()

@@ -30,42 +30,61 @@ class Slots:
         self.processes: dict[str, int] = {}
         """The process that ran each task last."""
         self._gone: set[str] = set()
+        self._early: dict[str, set[str]] = {}
+        """By the token of a host that no batch has named yet: the tasks that it has open."""
         self._counted: set[tuple[int, str, int]] = set()
         self._told: set[tuple[int, str, int]] = set()
         self._losses: list[str] = []
         self.lost = 0
         """How many hosts were lost."""
 
-    def take(self, message: SlotMessage) -> tuple[list[TaskReport], list[TaskFailure]]:
+    def take(self, message: SlotMessage, *, is_heartbeat: bool = False) -> tuple[list[TaskReport], list[TaskFailure]]:
         """Note what a slot's tasks did; return their reports and failures.
 
-        Each lost host is counted once: several workers may tell of it, or the heartbeat of its successor comes first.
+        Only a batch says which host has a slot: a proxy has found it. A heartbeat may be of a host that was frozen, or
+        whose executor lost the slot; or of a new host whose first batch has not ended. What such a host did is
+        returned, but not its failures after it has got a successor.
+        Each lost host is counted once: several workers may tell of it, or nobody does, and another host answers.
         """
         failures = [] if message.failure is None else [message.failure]
         if message.elsewhere:
             return [], failures
         host, slot = message.host, message.slot
+        if is_heartbeat and host is not None and not self.is_host(message):
+            reports, others = self._results(message, self._early.setdefault(host.token, set()))
+            return (reports, []) if host.token in self._gone else (reports, failures + others)
         if host is not None and host.token in self._gone:
-            host = None  # a heartbeat from before the end of a host that has a successor
-        is_new = host is not None and self._tokens.get(slot) not in (None, host.token)
+            host = None  # a batch from before the end of a host that has a successor
         for loss in message.losses:
             lost = slot, message.executor, loss.process
             self._count_lost(lost)
             if not loss.process or lost not in self._told:
                 self._told.add(lost)
                 self._losses.append(loss.text)
-        if is_new and (before := self.hosts.get(slot)) is not None:
-            # A host that ended between two batches is missed by nobody, but another one answers.
-            self._count_lost((slot, self.executors.get(slot, ""), before.process))
-        opened = self._open[slot]
+        opened, before = self._open[slot], self._tokens.get(slot)
         again = HOST_LOST if self.executors.get(slot) == message.executor else MOVED
+        if host is not None and host.token != before:
+            if before is not None:
+                self._gone.add(before)
+                self._count_lost((slot, self.executors.get(slot, ""), self.hosts[slot].process))
+            opened.clear()
+            opened |= self._early.pop(host.token, set())
         self.executors[slot] = message.executor
         if host is not None:
-            if is_new:
-                self._gone.add(self._tokens[slot])
-                opened.clear()
             self._tokens[slot], self.hosts[slot] = host.token, host
-        reports = []
+        reports, others = self._results(message, opened, again)
+        return reports, failures + others
+
+    def is_host(self, message: SlotMessage) -> bool:
+        """Return whether a heartbeat is of the slot's host, as far as batches have named one."""
+        host = message.host
+        return host is None or (host.token not in self._gone and self._tokens.get(message.slot) in (None, host.token))
+
+    def _results(
+        self, message: SlotMessage, opened: set[str], again: str = HOST_LOST
+    ) -> tuple[list[TaskReport], list[TaskFailure]]:
+        """Return reports and failures; note in `opened` which tasks are open. `again`: why one was opened again."""
+        reports, failures = [], []
         for result in message.results:
             task, report = result.task_id, result.report
             opened.discard(task)
@@ -78,8 +97,8 @@ class Slots:
             opened.add(task)
             self._ever_opened.add(task)
             self._next_ticks[task] = report.next_tick
-            if host is not None:
-                self.processes[task] = host.process
+            if message.host is not None:
+                self.processes[task] = message.host.process
             reports.append(report)
         return reports, failures
 
@@ -115,6 +134,7 @@ class Slots:
         """Forget the hosts of slots that may go to other executors."""
         for slot in slots:
             self._open[slot].clear()
-            self._tokens.pop(slot, None)
+            if (token := self._tokens.pop(slot, None)) is not None:
+                self._gone.add(token)
             self.hosts.pop(slot, None)
             self.executors.pop(slot, None)

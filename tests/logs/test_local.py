@@ -58,7 +58,6 @@ def stored(log: LocalLog) -> list[int]:
 # -- commits
 
 
-@pytest.mark.xfail(strict=True, reason="issue 26, row 16: snapshots are not cleaned at commits every 20 ms")
 def test_a_task_stays_current_while_its_commit_is_written(log: LocalLog) -> None:
     """Another thread asks, before it deletes what a snapshot has made needless."""
     with closing(log.open_committer("application", "0_0", [OUT])) as committer:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from penstock.plugins.hosts.loss import Loss
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure, TaskResult
 from penstock.plugins.hosts.status import HostStatus
@@ -89,7 +87,6 @@ def test_a_loss_that_several_workers_meet_is_counted_and_told_once() -> None:
     assert (slots.lost, len(told)) == (3, 3)
 
 
-@pytest.mark.xfail(strict=True, reason="issue 26, row 16: a zombie's heartbeats replace the real host's")
 def test_only_a_batch_says_which_host_has_a_slot() -> None:
     slots = Slots({0: ["0_0", "0_1"]})
 
@@ -117,7 +114,6 @@ def test_only_a_batch_says_which_host_has_a_slot() -> None:
     assert (slots.hosts[0].token, slots.unopened(), slots.lost) == ("c", ["0_0"], 1)
 
 
-@pytest.mark.xfail(strict=True, reason="issue 26, row 16: a zombie's errors are taken for those of its successor")
 def test_errors_of_a_host_with_a_successor_are_left_out() -> None:
     slots = Slots({0: ["0_0"]})
     failed = TaskResult("0_0", failure=TaskFailure("0_0", "FencedError", "taken over", ""))

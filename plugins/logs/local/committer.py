@@ -37,6 +37,7 @@ class LocalCommitter(TaskCommitter):
             row = self._epoch + (state or b"")
             transaction.put(self._key, row, db=environment.database("commits"))
         self._row: bytes | None = row
+        self._is_writing = False
         self._committed: Commit | None = None
         if state:
             version, engine_state = msgpack.unpackb(state)
@@ -50,12 +51,15 @@ class LocalCommitter(TaskCommitter):
         return self._committed
 
     def is_current(self) -> bool:
-        """Return whether the task's row is as this object left it: one read transaction."""
-        row = self._row
-        if row is None:
+        """Return whether nobody else has opened the task: one read transaction.
+
+        Another thread may ask while `commit` writes, when the rest of the row is unknown.
+        """
+        if self._row is None and not self._is_writing:
             return False
         with self._storage.environment.read() as transaction:
-            return self._is_at(row, transaction)
+            found = transaction.get(self._key, db=self._storage.environment.database("commits"))
+            return found is not None and bytes(found[: len(self._epoch)]) == self._epoch
 
     def commit(self, commit: Commit, outputs: Sequence[OutputBatch]) -> None:
         """Make outputs, positions and version visible in one LMDB transaction, fsynced."""
@@ -78,7 +82,7 @@ class LocalCommitter(TaskCommitter):
         storage = self._storage
         with unknown_topics_as_production_errors():
             packed = pack_outputs(storage, outputs)
-        self._row = None
+        self._is_writing, self._row = True, None
         try:
             with storage.write(f"commit task {self._task_id} of {self._application_id!r}") as (transaction, topics):
                 if not self._is_at(before, transaction):
@@ -93,7 +97,10 @@ class LocalCommitter(TaskCommitter):
             # These are raised before anything is committed.
             self._row = before
             raise
-        self._row = before if stale else after
+        else:
+            self._row = before if stale else after
+        finally:
+            self._is_writing = False
         return not stale
 
     def _is_at(self, row: bytes, transaction: Transaction) -> bool:
