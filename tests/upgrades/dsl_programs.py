@@ -162,7 +162,7 @@ def _grouped(verb: str) -> Verb:
 
 def _suppressed(until: str, own: Any, idle: str | None = None) -> Verb:
     def write(builder: StreamsBuilder, left: Any, right: Any, chosen: Chosen) -> Any:
-        counts = left.group_by_key().windowed_by(chosen.windows or own).count("kept", name=chosen.name("counts"))
+        counts = left.group_by_key().windowed_by(chosen.windows or own).count(chosen.store, name=chosen.name("counts"))
         return counts.suppress(chosen.until or until, name="wait", idle=idle)
 
     return write
