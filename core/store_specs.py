@@ -16,7 +16,8 @@ class StoreSpec:
 
     A subclass sets `kind` and adds the options of its kind as fields. `backend` and `logged` are as in `StoreBuilder`.
     Fields named `key_serde` and `value_serde` are checked with the topology, and saved with the state. The name of the
-    class is saved with the state, too: do not rename it.
+    class is saved with the state, too: do not rename it. `windows` says in words which windows the rows
+    belong to; a program with others is refused.
     """
 
     kind: ClassVar[str]
@@ -24,6 +25,7 @@ class StoreSpec:
     name: str
     backend: str | None = field(default=None, kw_only=True)
     logged: bool = field(default=True, kw_only=True)
+    windows: str = field(default="", kw_only=True)
 
     @property
     def traits(self) -> StoreTraits:

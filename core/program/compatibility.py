@@ -84,6 +84,7 @@ def _store(store: StoreBuilder, settings: NodeDefaults) -> dict[str, Any]:
         **({"store_kind": kind} if (kind := getattr(store, "kind", KEY_VALUE)) != KEY_VALUE else {}),
         **({"expires": True} if store.traits.expires and getattr(store, "ttl_ms", None) is None else {}),
         **({"is_indexed": True} if store.traits.is_indexed else {}),
+        **({"windows": windows} if (windows := getattr(store, "windows", "")) else {}),
         **({"fixed_options": dict(store.traits.fixed_options)} if store.traits.fixed_options else {}),
     }
 
@@ -152,6 +153,12 @@ def _changed_stores(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[
                 yield (
                     f"store {name!r} was filled from topic {was!r} and now is filled from topic {becomes!r}: give it "
                     "another name, so that it is filled afresh"
+                )
+            before, after = store.get("windows"), now[name].get("windows")
+            if before is not None and after is not None and before != after:
+                yield (
+                    f"store {name!r} has {before} and now gets {after}: what is in open windows would be counted "
+                    "wrongly; give it another name, and it starts empty"
                 )
             for field in ("kind", "key_serde", "value_serde"):
                 before, after = store[field], now[name][field]

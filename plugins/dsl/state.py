@@ -96,8 +96,17 @@ class Materialized:
         form = {**self._common(writer, serdes), **self._chosen("ttl", "ttl_clock")}
         return key_value_store(self.name, **form)
 
-    def window(self, writer: Writer, serdes: Serdes, retention_ms: int, size_ms: int) -> StoreSpec:
+    def window(self, writer: Writer, serdes: Serdes, retention_ms: int, size_ms: int, form: str) -> StoreSpec:
         """Return the declared window store, with timestamps. `retention_ms` is the least that the windows need."""
+        return dataclasses.replace(self._window(writer, serdes, retention_ms, size_ms), windows=form)
+
+    def session(self, writer: Writer, serdes: Serdes, retention_ms: int, form: str) -> StoreSpec:
+        """Return the declared session store."""
+        return dataclasses.replace(self._session(writer, serdes, retention_ms), windows=form)
+
+    # ------------------------------------------------------------------ parts
+
+    def _window(self, writer: Writer, serdes: Serdes, retention_ms: int, size_ms: int) -> StoreSpec:
         if self.given is not None:
             spec = self._expected(WindowStoreSpec)
             return self._filled(self._like_the_others(spec, writer), serdes, writer)
@@ -106,8 +115,7 @@ class Materialized:
             self.name, retention=f"{kept}ms", window_size=f"{size_ms}ms", **self._common(writer, serdes)
         )
 
-    def session(self, writer: Writer, serdes: Serdes, retention_ms: int) -> StoreSpec:
-        """Return the declared session store."""
+    def _session(self, writer: Writer, serdes: Serdes, retention_ms: int) -> StoreSpec:
         if self.given is not None:
             spec = self._expected(SessionStoreSpec)
             headers = spec.headers or has_headers(writer)
@@ -116,8 +124,6 @@ class Materialized:
         common = self._common(writer, serdes)
         del common["timestamped"]
         return session_store(self.name, retention=f"{self._retention(retention_ms)}ms", **common)
-
-    # ------------------------------------------------------------------ parts
 
     def _retention(self, least_ms: int) -> int:
         """Return what the user chose, or what the store needs, if that is more; the verb refuses what is too little."""

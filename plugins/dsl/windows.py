@@ -25,6 +25,21 @@ class TimeWindows(ABC):
     grace_ms: int
 
     @property
+    def form(self) -> str:
+        """Which windows these are, in words; it is saved with a store, which refuses windows of another form.
+
+        The default is the class's full name and the attributes that are numbers or texts, without `grace_ms`. Override
+        it if an attribute does not change the windows, or if something else does.
+        """
+        plain = {
+            name: value
+            for name, value in sorted(getattr(self, "__dict__", {}).items())
+            if name != "grace_ms" and isinstance(value, (bool, int, float, str))
+        }
+        shown = ", ".join(f"{name}={value!r}" for name, value in plain.items())
+        return f"windows of {type(self).__module__}.{type(self).__qualname__}({shown})"
+
+    @property
     @abstractmethod
     def size_ms(self) -> int:
         """How long a window is; of windows of different lengths, the longest."""
@@ -53,6 +68,11 @@ class TumblingWindows(TimeWindows):
 
     length_ms: int
     grace_ms: int
+
+    @property
+    def form(self) -> str:
+        """Which windows these are, in words."""
+        return f"tumbling windows of {self.length_ms} ms"
 
     @property
     def size_ms(self) -> int:
@@ -84,6 +104,13 @@ class HoppingWindows(TimeWindows):
     grace_ms: int
 
     @property
+    def form(self) -> str:
+        """Which windows these are, in words."""
+        if self.advance_ms == self.length_ms:
+            return TumblingWindows(self.length_ms, self.grace_ms).form
+        return f"hopping windows of {self.length_ms} ms every {self.advance_ms} ms"
+
+    @property
     def size_ms(self) -> int:
         """How long a window is."""
         return self.length_ms
@@ -103,6 +130,11 @@ class UnlimitedWindows(TimeWindows):
     grace_ms: int = 0
 
     @property
+    def form(self) -> str:
+        """Which windows these are, in words."""
+        return f"one window from {self.start_ms} ms on"
+
+    @property
     def size_ms(self) -> int:
         """More than there is time."""
         return MAX_TIME
@@ -120,6 +152,11 @@ class SlidingWindows:
     grace_ms: int
 
     @property
+    def form(self) -> str:
+        """Which windows these are, in words."""
+        return f"sliding windows of {self.difference_ms} ms"
+
+    @property
     def retention_ms(self) -> int:
         """How long a store must keep windows, counted back from the newest start."""
         return 2 * self.difference_ms + self.grace_ms
@@ -131,6 +168,11 @@ class SessionWindows:
 
     gap_ms: int
     grace_ms: int
+
+    @property
+    def form(self) -> str:
+        """Which windows these are, in words."""
+        return f"sessions with a gap of {self.gap_ms} ms"
 
     @property
     def retention_ms(self) -> int:

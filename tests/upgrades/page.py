@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .changes import CHANGES, EVERY, Change, Outcome, Refused
+from .dsl_changes import DSL_CHANGES
 
 PAGE = "docs/upgrade_matrix.md"
 
@@ -20,6 +21,16 @@ store, those of the DSL included, and goes on with it; a change of any of their 
 "Continues": positions and state are kept, and nothing is lost or counted twice. "Refused": the start fails with an
 error that says what has changed and what to do. It changes nothing, and the version before the change still runs.
 """
+_DSL = """
+## Verbs of the DSL
+
+Tests start programs of every verb that keeps state four times, the second and the third time with the change. Each
+later start begins with late records, and leaves a gap in time behind. The first three changes are made with every verb
+that has state, or windows: what is sent is the same as without a change.
+
+| what changes | there | and back |
+|---|---|---|
+"""
 
 
 def page() -> str:
@@ -27,6 +38,7 @@ def page() -> str:
     parts = [_HEAD]
     for group, changes in CHANGES.items():
         parts += [f"\n## {group}\n\n", "| what changes | there | and back |\n|---|---|---|\n", *map(_row, changes)]
+    parts += [_DSL, *(f"| {each.name} | {each.there} | {each.back} |\n" for each in DSL_CHANGES)]
     return "".join(parts)
 
 

@@ -16,7 +16,8 @@ class UpdatingStep(ProcessorStep):
     """Writes a processor that gets, beside `options`, the name of its store and whether that keeps headers.
 
     `declare` returns the store once the settings are known. `window_grace_ms` is the time after the end of its windows
-    at which they close, if it has windows. One that `needs_key_serde` gets that of the store, as well.
+    at which they close, if it has windows, and `windows` says which they are. One that `needs_key_serde` gets that of
+    the store, as well.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class UpdatingStep(ProcessorStep):
         self._declare = declare
         self._needs_key_serde = needs_key_serde
         self.window_grace_ms = window_grace_ms
+        self.windows = ""
 
     def write(self, writer: Writer) -> None:
         """Add the processor and its store."""

@@ -9,10 +9,11 @@ from penstock.context import ProcessorContext
 from penstock.punctuation import PunctuationType
 
 _OBSERVED, _ARRIVED, _MOVED = "observed", "arrived", "moved"
+_WAIT, CLOSED = "wait", "closed_to"
 
 
 def saved_values(context: ProcessorContext) -> dict[str, int]:
-    """Return the numbers of this node that are saved with every commit."""
+    """Return the numbers of this node's store that are saved with every commit."""
     values: dict[str, int] = context.engine_values  # type: ignore[attr-defined]
     return values
 
@@ -29,6 +30,39 @@ class OwnTime:
     def move(self, timestamp: int) -> None:
         """Set the time, which is later than before."""
         self.now = self._values[_OBSERVED] = timestamp
+
+
+class WindowTime(OwnTime):
+    """`closed`: windows that end at this time (ms) or before have closed; -1 while none has.
+
+    That is `wait_ms` before `now`. A window that has closed stays so when a later program waits longer: it may have
+    been sent, and its row may be gone.
+    """
+
+    __slots__ = ("_wait_ms", "closed")
+
+    def __init__(self, context: ProcessorContext, wait_ms: int) -> None:
+        super().__init__(context)
+        values = self._values
+        waited_ms, values[_WAIT] = values.get(_WAIT, wait_ms), wait_ms
+        if waited_ms != wait_ms and self.now >= 0:
+            values[CLOSED] = max(values.get(CLOSED, -1), self.now - waited_ms)
+        self._wait_ms = wait_ms
+        self.closed = max(self.now - wait_ms, values.get(CLOSED, -1))
+
+    def move(self, timestamp: int) -> None:
+        """Set the time, which is later than before."""
+        self.now = self._values[_OBSERVED] = timestamp
+        closed = timestamp - self._wait_ms
+        if closed > self.closed:
+            self.closed = closed
+
+
+def forget_idle_time(context: ProcessorContext) -> None:
+    """Drop what an IdleClock saved, in a program without one: if it comes back, it counts from then on."""
+    values = saved_values(context)
+    for name in (_ARRIVED, _MOVED):
+        values.pop(name, None)
 
 
 class IdleClock:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from penstock.context import ProcessorContext
@@ -15,11 +14,11 @@ from penstock.store_kinds.windowed import Windowed
 from ..windows import SessionWindows
 from .folds import Fold
 from .key_order import bytes_of_keys
-from .open_windows import OpenWindows
+from .open_windows import Ends, OpenWindows
 from .operator import new
-from .own_time import OwnTime
+from .own_time import WindowTime
 from .updates import LATE
-from .windowed import Close, Take, WindowedOperator
+from .windowed import Send, Take, WindowedOperator
 
 
 class SessionAggregate(WindowedOperator):
@@ -38,13 +37,18 @@ class SessionAggregate(WindowedOperator):
         self._grace = windows.grace_ms
         self._key_serde = key_serde
 
-    def _bind_windows(self, context: ProcessorContext, time: OwnTime) -> tuple[Take, Close]:
+    @property
+    def _wait_ms(self) -> int:
+        return self._gap + self._grace + 1
+
+    def _bind_windows(
+        self, context: ProcessorContext, time: WindowTime, open_windows: OpenWindows
+    ) -> tuple[Take, Send]:
         store = context.get_store(self._store_name)
         find, put, remove, drop = store.find_sessions, store.put, store.remove, context.metrics.drop
-        gap, wait, on_close, keeps_headers = self._gap, self._gap + self._grace, self._on_close, self._keeps_headers
+        gap, on_close, keeps_headers = self._gap, self._on_close, self._keeps_headers
         fold, take_value = self._fold, self._fold.compile_take(context.node)
         update = self._compile_update(context, store)
-        open_windows = OpenWindows(context, lambda after: _read_open(store, after))
 
         def take(record: Record) -> bool:
             key, value, timestamp, headers = record
@@ -56,7 +60,7 @@ class SessionAggregate(WindowedOperator):
                 aggregate = fold.merged(key, aggregate, entry)
                 start = one_start if one_start < start else start
                 end = one_end if one_end > end else end
-            if end < time.now - wait:
+            if end <= time.closed:
                 drop(LATE)
                 return False
             if start != end or end != timestamp:
@@ -75,20 +79,22 @@ class SessionAggregate(WindowedOperator):
 
         key_bytes, emit = bytes_of_keys(self._key_serde, context.node), self._emitter(context)
 
-        def close(headers: Headers) -> None:
-            closed = time.now - wait - 1
-            if closed < open_windows.next_end:
-                return
-            due = {(end, start, key_bytes(key)): key for end, (start, key) in open_windows.take(closed)}
-            for end, start, raw in sorted(due):
-                key = due[end, start, raw]
+        def send(due: list[tuple[int, Any]], headers: Headers) -> None:
+            keys = {(end, start, key_bytes(key)): key for end, (start, key) in due}
+            for end, start, raw in sorted(keys):
+                key = keys[end, start, raw]
                 entry = store.fetch_session(key, start, end)
                 if entry is not None:  # else it has grown into another one
                     value, of_window = (entry[0], entry[2]) if keeps_headers else (entry, headers)
                     session = new(Windowed, (key, start, end))
                     emit((session, new(Change, (value, None)), end, of_window))
 
-        return take, close
+        return take, send
+
+    def _read_open(self, store: Any, after: int) -> Ends:
+        """Return (end, (start, key)) of the sessions in the store that end later than `after`."""
+        with store.find_sessions_range(None, None, after + 1, 2**63 - 1) as rows:
+            return [(end, (start, key)) for (key, start, end), _ in rows]
 
     def _listener(self, context: ProcessorContext) -> FlushListener:
         emit, sends_old, keeps_headers = self._emitter(context), self._sends_old, self._keeps_headers
@@ -101,9 +107,3 @@ class SessionAggregate(WindowedOperator):
             emit((session, change, session[2], headers))
 
         return flushed
-
-
-def _read_open(store: Any, after: int) -> Iterable[tuple[int, Any]]:
-    """Return (end, (start, key)) of the sessions in the store that end later than `after`."""
-    with store.find_sessions_range(None, None, after + 1, 2**63 - 1) as rows:
-        return [(end, (start, key)) for (key, start, end), _ in rows]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from penstock.context import ProcessorContext
@@ -14,11 +14,11 @@ from penstock.store_kinds.windowed import Windowed
 from ..windows import SlidingWindows
 from .folds import Fold
 from .key_order import bytes_of_keys
-from .open_windows import NEVER, OpenWindows
+from .open_windows import NEVER, Ends, OpenWindows
 from .operator import new
-from .own_time import OwnTime
+from .own_time import WindowTime
 from .updates import LATE
-from .windowed import Close, Take, WindowedOperator
+from .windowed import Send, Take, WindowedOperator
 
 Put = Callable[[Record, int, Any], None]
 """(record, start, entry before or None): puts the record into a window."""
@@ -44,17 +44,22 @@ class SlidingAggregate(WindowedOperator):
         self._grace = windows.grace_ms
         self._key_serde = key_serde
 
-    def _bind_windows(self, context: ProcessorContext, time: OwnTime) -> tuple[Take, Close]:
+    @property
+    def _wait_ms(self) -> int:
+        return self._grace + 1
+
+    def _bind_windows(
+        self, context: ProcessorContext, time: WindowTime, open_windows: OpenWindows
+    ) -> tuple[Take, Send]:
         store = context.get_store(self._store_name)
-        grace, difference, on_close = self._grace, self._difference, self._on_close
+        difference, on_close = self._difference, self._on_close
         put, fetch, drop, stored = store.put, store.fetch, context.metrics.drop, self._stored
         initial, take_value = self._fold.initial, self._fold.compile_take(context.node)
         update = self._compile_update(context, store)
-        open_windows = OpenWindows(context, lambda after: self._read_open(store, after))
 
         def write(record: Record, start: int, entry: Any) -> None:
             key, value, timestamp, headers = record
-            if start + difference < time.now - grace:
+            if start + difference <= time.closed:
                 drop(LATE)
                 return
             old = initial() if entry is None else entry[0]
@@ -74,7 +79,7 @@ class SlidingAggregate(WindowedOperator):
 
         def take(record: Record) -> bool:
             timestamp = record[2]
-            if timestamp + difference < time.now - grace:
+            if timestamp + difference <= time.closed:
                 drop(LATE)
                 return False
             with fetch(record[0], max(0, timestamp - 2 * difference), timestamp + 1) as rows:
@@ -85,25 +90,22 @@ class SlidingAggregate(WindowedOperator):
 
         key_bytes, emit, keeps_headers = self._order(context), self._emitter(context), self._keeps_headers
 
-        def close(headers: Headers) -> None:
-            closed = time.now - grace - 1
-            if closed < open_windows.next_end:
-                return
-            due = {(start, key_bytes(key)): key for _, (start, key) in open_windows.take(closed)}
-            for start, raw in sorted(due):
-                key = due[start, raw]
+        def send(due: list[tuple[int, Any]], headers: Headers) -> None:
+            keys = {(start, key_bytes(key)): key for _, (start, key) in due}
+            for start, raw in sorted(keys):
+                key = keys[start, raw]
                 entry = fetch(key, start)
                 if entry is not None:
                     of_window = entry[2] if keeps_headers else headers
                     window = new(Windowed, (key, start, start + difference))
                     emit((window, new(Change, (entry[0], None)), entry[1], of_window))
 
-        return take, close
+        return take, send
 
     def _order(self, context: ProcessorContext) -> Callable[[Any], bytes]:
         return bytes_of_keys(self._key_serde, context.node)
 
-    def _read_open(self, store: Any, after: int) -> Iterable[tuple[int, Any]]:
+    def _read_open(self, store: Any, after: int) -> Ends:
         """Return (end, (start, key)) of the windows in the store that end later than `after`."""
         with store.fetch_all(max(0, after - self._difference), NEVER) as rows:
             return [(start + self._difference, (start, key)) for (key, start, _), _ in rows]

@@ -15,7 +15,7 @@ from penstock.serde import Serde
 
 from ..tables.buffered import Buffered
 from .operator import Operator, Run, new, sender
-from .own_time import IdleClock, OwnTime
+from .own_time import IdleClock, OwnTime, forget_idle_time
 from .updates import LATE
 
 _OF_RECORD = 28
@@ -69,12 +69,16 @@ class Suppress(Operator):
         super().init(context)
         with context.get_store(self._store_name).all() as entries:
             for raw, entry in entries:
-                self._places.append((entry.time, raw))
+                # An earlier program may have let updates go by another time than the end of their window.
+                time = self._keys.deserialize(raw)[2] if self._by_window else entry.time
+                self._places.append((time, raw))
                 self._note_size(raw, entry)
         heapify(self._places)
         if self._idle_ms is not None:
             assert self._time is not None
             self._idle = IdleClock(context, self._idle_ms, self._time, self._move)
+        else:
+            forget_idle_time(context)
 
     def _move(self, time: int) -> None:
         assert self._time is not None and self._let_go_until is not None

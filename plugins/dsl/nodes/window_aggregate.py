@@ -12,11 +12,11 @@ from penstock.store_kinds.windowed import Windowed
 
 from ..windows import TimeWindows
 from .folds import Fold
-from .open_windows import NEVER, OpenWindows
+from .open_windows import NEVER, Ends, OpenWindows
 from .operator import new
-from .own_time import OwnTime
+from .own_time import WindowTime
 from .updates import LATE
-from .windowed import Close, Take, WindowedOperator
+from .windowed import Send, Take, WindowedOperator
 
 
 class WindowAggregate(WindowedOperator):
@@ -30,18 +30,23 @@ class WindowAggregate(WindowedOperator):
         super().__init__(fold, store, **options)
         self._windows = windows
 
-    def _bind_windows(self, context: ProcessorContext, time: OwnTime) -> tuple[Take, Close]:
+    @property
+    def _wait_ms(self) -> int:
+        return self._windows.grace_ms
+
+    def _bind_windows(
+        self, context: ProcessorContext, time: WindowTime, open_windows: OpenWindows
+    ) -> tuple[Take, Send]:
         store = context.get_store(self._store_name)
         fetch, put, drop = store.fetch, store.put, context.metrics.drop
         initial, take_value, stored = self._fold.initial, self._fold.compile_take(context.node), self._stored
-        windows_for, grace, on_close = self._windows.compile(), self._windows.grace_ms, self._on_close
+        windows_for, on_close = self._windows.compile(), self._on_close
         emit, sends_old, keeps_headers = self._emitter(context), self._sends_old, self._keeps_headers
         sends_updates = not on_close and store.record_cache is None
-        open_windows = OpenWindows(context, lambda after: self._starts(store, after))
 
         def take(record: Record) -> bool:
             key, value, timestamp, headers = record
-            closed = time.now - grace
+            closed = time.closed
             windows = windows_for(timestamp)
             taken = not windows
             for start, end in windows:
@@ -64,19 +69,16 @@ class WindowAggregate(WindowedOperator):
                     emit((new(Windowed, (key, start, end)), change, at, headers))
             return taken
 
-        def close(headers: Headers) -> None:
-            closed = time.now - grace
-            if closed < open_windows.next_end:
-                return
-            ends = {start: end for end, start in open_windows.take(closed)}
+        def send(due: list[tuple[int, Any]], headers: Headers) -> None:
+            ends = {start: end for end, start in due}
             for (key, start, _), entry in _rows(store, sorted(ends)):
                 of_window = entry[2] if keeps_headers else headers
                 change = new(Change, (entry[0], None))
                 emit((new(Windowed, (key, start, ends[start])), change, entry[1], of_window))
 
-        return take, close
+        return take, send
 
-    def _starts(self, store: Any, after: int) -> Iterable[tuple[int, int]]:
+    def _read_open(self, store: Any, after: int) -> Ends:
         """Return (end, start) of the windows in the store that end later than `after`."""
         with store.fetch_all(max(0, after - self._windows.size_ms), NEVER) as rows:
             starts = {windowed.start for windowed, _ in rows}

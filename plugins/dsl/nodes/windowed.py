@@ -13,14 +13,15 @@ from penstock.store import StateStore
 from penstock.store_kinds.windowed import Windowed
 
 from .folds import Fold
+from .open_windows import Ends, OpenWindows
 from .operator import Operator, Run, new, sender
-from .own_time import IdleClock, OwnTime
+from .own_time import IdleClock, WindowTime, forget_idle_time
 from .updates import NULL_KEY, NULL_VALUE, UpdatingOperator
 
 Take = Callable[[Record], bool]
 """Handles a record that has a key, after stream time was moved. Returns whether any window took it."""
-Close = Callable[[Headers], None]
-"""Emits the windows that have closed by now, with these headers."""
+Send = Callable[[list[tuple[int, Any]], Headers], None]
+"""Emits windows of OpenWindows as they are in the store, with these headers."""
 
 
 class WindowedOperator(UpdatingOperator):
@@ -54,13 +55,24 @@ class WindowedOperator(UpdatingOperator):
         self._idle_ms = idle_ms
         self._late_to = late_to
         self._updates_to = updates_to
-        self._time: OwnTime | None = None
-        self._close: Close | None = None
+        self._time: WindowTime | None = None
+        self._close: Callable[[Headers], None] | None = None
         self._idle: IdleClock | None = None
 
+    @property
     @abstractmethod
-    def _bind_windows(self, context: ProcessorContext, time: OwnTime) -> tuple[Take, Close]:
-        """Return what takes a record and what closes windows."""
+    def _wait_ms(self) -> int:
+        """How long after its last ms, or the ms behind it, a window closes; as `_read_open` returns its end."""
+
+    @abstractmethod
+    def _bind_windows(
+        self, context: ProcessorContext, time: WindowTime, open_windows: OpenWindows
+    ) -> tuple[Take, Send]:
+        """Return what takes a record and what emits windows."""
+
+    @abstractmethod
+    def _read_open(self, store: Any, after: int) -> Ends:
+        """Return the windows in the store that end later than `after`, or more."""
 
     def _emitter(self, context: ProcessorContext) -> Run:
         """Return the function that sends a record to the children of the table."""
@@ -69,13 +81,21 @@ class WindowedOperator(UpdatingOperator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        time = self._time = OwnTime(context)
+        time = self._time = WindowTime(context, self._wait_ms)
         forward, late_to = sender(context), self._late_to
-        take, close = self._bind_windows(context, time)
-        self._close = close
-        drop, on_close = context.metrics.drop, self._on_close
+        store, on_close = context.get_store(self._store_name), self._on_close
+        open_windows = OpenWindows(context, time, lambda after: self._read_open(store, after), on_close=on_close)
+        take, send = self._bind_windows(context, time, open_windows)
+
+        def close(headers: Headers) -> None:
+            if time.closed >= open_windows.next_end:
+                send(open_windows.take(time.closed), headers)
+
+        self._close, drop = close, context.metrics.drop
         if self._idle_ms is not None:
             take = self._noting_arrivals(take)
+        else:
+            forget_idle_time(context)
 
         takes_null_values = self.takes_null_values
 
@@ -91,7 +111,12 @@ class WindowedOperator(UpdatingOperator):
             if not take(record) and late_to is not None:
                 forward(record, late_to)
 
-        return run
+        def run_after_unsent(record: Record) -> None:
+            if open_windows.has_unsent:
+                send(open_windows.take_unsent(), record[3])
+            run(record)
+
+        return run_after_unsent if open_windows.has_unsent else run
 
     def init(self, context: ProcessorContext) -> None:
         """Let the record cache forward updates, unless windows are emitted when they close; watch for idle input."""

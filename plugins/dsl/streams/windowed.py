@@ -300,7 +300,7 @@ def windowed_step(
         check_store(made, windows.retention_ms, None)
 
         def declare(writer: Writer) -> StoreSpec:
-            return made.session(writer, serdes, least)
+            return made.session(writer, serdes, least, windows.form)
     else:
         is_sliding = isinstance(windows, SlidingWindows)
         supplier = SlidingAggregate if is_sliding else WindowAggregate
@@ -309,7 +309,7 @@ def windowed_step(
         check_store(made, kept, size)
 
         def declare(writer: Writer) -> StoreSpec:
-            return made.window(writer, serdes, kept, size)
+            return made.window(writer, serdes, kept, size, windows.form)
 
     step = UpdatingStep(
         name,
@@ -319,5 +319,5 @@ def windowed_step(
         window_grace_ms=grace,
         needs_key_serde=supplier is not WindowAggregate,
     )
-    step.saved_as = (made.name,)
+    step.saved_as, step.windows = (made.name,), windows.form
     return step

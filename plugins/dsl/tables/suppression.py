@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from penstock.store_kinds.key_value import key_value_store
 from ..graph.step import ProcessorStep, Step
 from ..graph.writer import Writer
 from ..nodes.suppress import Suppress
-from ..serdes import Serdes, key_of_store, value_of_store
+from ..serdes import Serdes, WindowedKey, key_of_store, value_of_store
 from ..streams.base import Flow, K, V
 from .base import TableBase
 from .buffered import BufferedSerde
@@ -112,6 +113,8 @@ class SuppressStep(ProcessorStep):
         key = key_of_store(self.serdes.key, settings) or settings.state_serde
         value = value_of_store(self.serdes.value, settings) or settings.state_serde
         buffer = key_value_store(self.store, key_serde="bytes", value_serde=BufferedSerde(value), logged=self._logged)
+        if isinstance(self.serdes.key, WindowedKey):
+            buffer = replace(buffer, windows=_windows(self))
         options = {**self.options, "store": self.store, "key_serde": key, "value_serde": value}
         self.add_to(writer, (buffer,), options)
 
@@ -170,6 +173,12 @@ def grace_above(step: Step) -> int:
             'how long: suppress(until="10s")'
         )
     return found
+
+
+def _windows(step: Step) -> str:
+    """Return which windows the keys of a table are of; empty if they are of none."""
+    windows: str = getattr(step, "windows", "")
+    return windows or next(filter(None, map(_windows, step.parents)), "")
 
 
 def _grace(step: Step) -> int | None:
