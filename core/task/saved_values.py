@@ -76,7 +76,8 @@ def has_values_by_node(engine_state: bytes) -> bool:
 def _by_store(
     by_node: Saved, subtopology: Subtopology, found: Saved, continued: Collection[str], new: Collection[str]
 ) -> Saved:
-    left, taken, without = dict(by_node), Saved(), dict[str, str]()
+    left, taken, without = dict(by_node), Saved(), set[str]()
+    stores = set[str]()
     for node in _processors(subtopology):
         store, name = node.store_saved_with, _name(node)
         if store is None or store in new:
@@ -84,17 +85,18 @@ def _by_store(
         values = left.pop(node.name, None)
         if store not in continued:
             continue
+        stores.add(store)
         if values is not None:
             taken[name] = values
         elif name not in found:
-            without[name] = store
-    lost = {store for name, store in without.items() if name not in taken}
-    if left and lost:
+            without.add(name)
+    if left and without - taken.keys():
+        # A number may be another node's by now, so what others would take is as doubtful.
         raise IncompatibleStateError(
-            f"an earlier release saved the times of store {_listed(lost)} under the name of its node, and the program "
+            f"an earlier release saved the times of store {_listed(stores)} under the names of nodes, and the program "
             f"has no node {_listed(left)} any more: windows would be lost or sent twice. Start the program as it was "
-            "once with this release, which saves times under the store's name, and change it then; or give the store "
-            "up (`penstock stores drop`)"
+            "once with this release, which saves times under the names of stores, and change it then; or give the "
+            "stores up (`penstock stores drop`)"
         )
     return taken
 

@@ -32,6 +32,7 @@ from penstock import (
 )
 from penstock.errors import ConfigError, IncompatibleStateError, ProcessingError
 from penstock.plugins.changelogs.directory import DirectoryChangelog
+from penstock.plugins.dsl import StreamsBuilder, tumbling
 from penstock.plugins.logs.partitioner import partition_for_key
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.spark.dataframe.commit import StreamCommit, next_anchors, oldest_needed
@@ -319,6 +320,41 @@ def test_what_a_program_may_change(tmp_path: Path) -> None:
     changed(operator)
     with pytest.raises(IncompatibleStateError, match="'counts' had a TTL and now has none"):
         operator.batch([("a", "x", 8)])
+    operator.close()
+
+
+def windows(operator: Operator, *, in_front: bool = False, size: str = "5s") -> None:
+    """Go on with a program that counts by windows, and sends each when it closes."""
+    builder = StreamsBuilder()
+    stream = builder.stream("in")
+    if in_front:
+        stream = stream.peek(lambda value: None)
+    counts = stream.group_by_key().windowed_by(tumbling(size, grace="0s"), emit="on_close").count("counts")
+    counts.to_stream(lambda key, n: f"{key.key}{key.start}", with_key=True).map_values(str).to("out", value_serde="str")
+    operator.application = Application("app", builder, data_dir=str(operator.directory))
+    operator.in_a_new_process()
+
+
+def test_windows_go_on_with_a_verb_in_front_and_not_with_another_size(tmp_path: Path) -> None:
+    operator = Operator(tmp_path)
+    windows(operator)
+    assert operator.batch([("a", "1", 1_000), ("a", "1", 6_000)]) == [("a0", "1", 1_000)]
+    windows(operator, in_front=True)
+    # The first one is late; it is the last one that closes a window.
+    assert operator.batch([("a", "1", 2_000), ("a", "1", 12_000)]) == [("a5000", "1", 6_000)]
+    windows(operator, size="1s")
+    with pytest.raises(IncompatibleStateError, match="'counts' has tumbling windows of 5000 ms and now gets"):
+        operator.batch([("a", "1", 13_000)])
+    windows(operator)
+    assert operator.known is not None
+    earlier = json.loads(operator.known.engine_state)
+    earlier["nodes"] = {"KSTREAM-AGGREGATE-0000000001": earlier.pop("stores")["counts"]}
+    operator.known = replace(operator.known, engine_state=json.dumps(earlier))
+    windows(operator, in_front=True)
+    with pytest.raises(IncompatibleStateError, match="times of store 'counts'.*Start the program as it was once"):
+        operator.batch([("a", "1", 13_000)])
+    windows(operator)
+    assert operator.batch([("a", "1", 2_000), ("a", "1", 20_000)]) == [("a10000", "1", 12_000)]
     operator.close()
 
 

@@ -109,10 +109,15 @@ def kinds() -> Topology:
     return topology.add_sink("out", "out", "keep")
 
 
-def dsl() -> StreamsBuilder:
-    """Return a program of the DSL with what keeps state: tables, windows, sessions, suppressions and joins."""
+def dsl(*, in_front: bool = False) -> StreamsBuilder:
+    """Return a program of the DSL with what keeps state: tables, windows, sessions, suppressions and joins.
+
+    `in_front`: with a verb more at the top.
+    """
     builder = StreamsBuilder()
     left, right = builder.stream("left"), builder.stream("right")
+    if in_front:
+        left = left.peek(lambda value: None)
     one, two = builder.table("table-one", "one"), builder.table("table-two", "two")
     by_key = left.group_by_key()
     counts = by_key.windowed_by(tumbling("1s", grace="1s")).count("counts")
@@ -137,12 +142,12 @@ LAST = 4_200
 INPUTS = ("left", "right", "table-one", "table-two")
 
 
-def application(directory: Path, name: str) -> Application:
-    """Return one of the applications."""
-    program, _, changelog = name.partition("-")
+def application(directory: Path, name: str, program: Any = None) -> Application:
+    """Return one of the applications, or what it becomes with another program."""
+    own, _, changelog = name.partition("-")
     return Application(
         name,
-        PROGRAMS[program](),
+        PROGRAMS[own]() if program is None else program,
         log="local:log",
         data_dir=str(directory),
         changelog=CHANGELOGS[changelog],
@@ -171,20 +176,23 @@ class Saved:
             for name in NAMES:
                 self.run(name, at)
 
-    def go_on(self, name: str) -> tuple[list[Any], dict[str, Any]]:
-        """Run one application over more records, and until a minute has passed; return outputs and contents."""
+    def go_on(self, name: str, program: Any = None) -> tuple[list[Any], dict[str, Any]]:
+        """Run one application over more records, and until a minute has passed; return outputs and contents.
+
+        `program` is in place of its own.
+        """
         partition = TopicPartition("out", 0)
         before = len(read(self.log, partition))
         for at in (5_100, 9_000):
             self._feed(at)
-            self.run(name, at)
-        contents = self.run(name, 100_000)
+            self.run(name, at, program)
+        contents = self.run(name, 100_000, program)
         return sorted(map(repr, map(_row, read(self.log, partition)[before:]))), contents
 
-    def run(self, name: str, now: int) -> dict[str, Any]:
-        """Run an application until nothing is left; return what its stores have."""
+    def run(self, name: str, now: int, program: Any = None) -> dict[str, Any]:
+        """Run an application, or another program as it, until nothing is left; return what its stores have."""
         found: dict[str, Any] = {}
-        with opened_workers(application(self.directory, name), self.log) as workers:
+        with opened_workers(application(self.directory, name, program), self.log) as workers:
             reports: list[Any] = [None]
             while any(each is None or each.records_in for each in reports):
                 reports = [worker.run_batch(self.log.end_offsets(worker.partitions), now) for worker in workers]

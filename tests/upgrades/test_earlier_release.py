@@ -78,7 +78,7 @@ def two(*stores: str) -> StreamsBuilder:
     [
         (("b",), "store 'a' is no longer"),
         (("new", "b"), "store 'a' is no longer"),
-        (("new", "a", "b"), "times of store 'b' under"),
+        (("new", "a", "b"), "times of store 'a', 'b' under"),
     ],
 )
 def test_a_node_never_takes_what_another_store_had(after: tuple[str, ...], message: str, tmp_path: Path) -> None:

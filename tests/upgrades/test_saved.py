@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from penstock.errors import IncompatibleStateError
+
 from . import saved
 from .saved import ARCHIVES, NAMES, Saved
 
@@ -56,14 +58,27 @@ def old(archive: Path, tmp_path: Path) -> Iterator[Saved]:
         yield made
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda archive: archive.name)
+@pytest.mark.parametrize(
+    ("name", "archive"),
+    [*((name, ARCHIVES[-1]) for name in NAMES), *((name, ARCHIVES[0]) for name in NAMES if name.startswith("dsl"))],
+)
 @pytest.mark.parametrize("place", ["the host's copy", "the changelog"])
 def test_what_was_saved_is_read(old: Saved, fresh: Fresh, name: str, place: str) -> None:
     if place == "the changelog":
         shutil.rmtree(old.directory / "state")
     assert old.run(name, saved.LAST) == fresh.contents[name]
     assert old.go_on(name) == fresh.gone_on(name)
+
+
+@pytest.mark.parametrize("archive", [ARCHIVES[0]])
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("dsl")])
+def test_times_that_were_saved_by_node_are_taken_over_before_the_numbers_change(
+    old: Saved, fresh: Fresh, name: str
+) -> None:
+    with pytest.raises(IncompatibleStateError, match="times of store .*'counts'.*Start the program as it was once"):
+        old.run(name, saved.LAST, saved.dsl(in_front=True))
+    assert old.run(name, saved.LAST) == fresh.contents[name]
+    assert old.go_on(name, saved.dsl(in_front=True)) == fresh.gone_on(name)
 
 
 @pytest.mark.parametrize("name", NAMES)
