@@ -9,6 +9,7 @@ from ..errors import TopologyError
 from ..extractors import fail_on_invalid_timestamp
 from ..names import index_name
 from ..store import StoreBuilder
+from .advice import Advice
 from .checks import nearest
 from .draft import Draft
 from .nodes import GlobalStore, InternalTopic, Node, ProcessorNode, SinkNode, SourceNode, Subtopology
@@ -18,8 +19,8 @@ from .program import Program
 def assemble(draft: Draft) -> Program:
     """Return the program of what a Topology collected. Raises TopologyError."""
     if not draft.nodes:
-        raise TopologyError("the topology is empty: add_source is the first step")
-    _check_stores(draft.nodes, draft.stores, draft.global_stores)
+        raise TopologyError(f"the topology is empty: {draft.advice.first_step}")
+    _check_stores(draft.nodes, draft.stores, draft.global_stores, draft.advice)
     _check_patterns(draft.nodes, draft.internal_topics, draft.readers)
     _check_internal_topics(draft)
     draft = replace(
@@ -33,11 +34,15 @@ def assemble(draft: Draft) -> Program:
         dict(draft.stores),
         dict(draft.internal_topics),
         tuple(draft.copartitioned),
+        draft.advice,
     )
 
 
 def _check_stores(
-    nodes: Mapping[str, Node], stores: Mapping[str, StoreBuilder], global_stores: Mapping[str, GlobalStore]
+    nodes: Mapping[str, Node],
+    stores: Mapping[str, StoreBuilder],
+    global_stores: Mapping[str, GlobalStore],
+    advice: Advice,
 ) -> None:
     used = set()
     fillers = {each.processor.name for each in global_stores.values()}
@@ -52,16 +57,14 @@ def _check_stores(
                 )
             if store not in stores:
                 raise TopologyError(
-                    f"processor {node.name!r} is connected to store {store!r}, which is not in the topology; declare "
-                    f"it with add_store{nearest(store, stores)}"
+                    f"processor {node.name!r} is connected to store {store!r}, which is not in the topology; "
+                    f"{advice.declare}{nearest(store, stores)}"
                 )
             used.add(store)
     for store in stores:
         if store not in used:
-            raise TopologyError(
-                f"store {store!r} is connected to no processor; name it in add_processor(..., stores=[{store!r}]) or "
-                f"in connect(PROCESSOR, {store!r}), or leave it out"
-            )
+            how = advice.name_store.format(store=repr(store))
+            raise TopologyError(f"store {store!r} is connected to no processor; {how}, or leave it out")
     for store, builder in stores.items():
         if builder.traits.has_index and index_name(store) in stores:
             raise TopologyError(
@@ -106,7 +109,7 @@ def _check_internal_topics(draft: Draft) -> None:
         if source.topics[0] in internal_topics:
             raise TopologyError(
                 f"{kind} store {store!r} reads the internal topic {source.topics[0]!r}, which is emptied as it is "
-                "processed; write to a topic of your own with add_sink, and let the store read that"
+                "processed; write to a topic of your own with " + draft.advice.write + ", and let the store read that"
             )
 
 

@@ -162,7 +162,7 @@ class Resolution:
                 counts = ", ".join(f"{topic!r} has {self.counts[topic]}" for topic in topics)
                 raise TopologyError(
                     f"topics must have equal numbers of partitions because {reason}, but {counts}; create them alike, "
-                    "or put add_repartition between source and processor"
+                    f"or {self.program.advice.repartition}"
                 )
         for topic, internal in self.own.items():
             if topic in self.log and self.log[topic] != self.counts[topic]:

@@ -11,6 +11,7 @@ from ..errors import TopologyError
 from ..extractors import TimestampExtractor
 from ..processor import Processor, ValueTransformer
 from ..store import StoreBuilder
+from .advice import OF_TOPOLOGY, Advice
 from .assembly import assemble
 from .checks import (
     check_function,
@@ -71,8 +72,8 @@ class Topology(Drawn):
           <-- count
     """
 
-    def __init__(self) -> None:
-        self._draft = Draft()
+    def __init__(self, advice: Advice = OF_TOPOLOGY) -> None:
+        self._draft = Draft(advice=advice)
 
     # ---------------------------------------------------------------- nodes
 
@@ -124,7 +125,7 @@ class Topology(Drawn):
         found = check_supplier(where, supplier, options)
         own = timer_store(where, name, found, timers, timer_key_serde)
         connected = self._draft.connect(where, stores, own, provided_stores(where, found, options))
-        self._draft.add(ProcessorNode(name, supplier, parents_given, connected, options))
+        self._draft.add(ProcessorNode(name, supplier, parents_given, connected, options, advice=self._draft.advice))
         return self
 
     def save_as(self, processor: str, *names: str) -> Topology:
@@ -173,8 +174,7 @@ class Topology(Drawn):
 
         Children name `name` as their parent: it is the source that reads the topic `NAME-repartition`. Before it are
         the node `NAME-filter`, which drops records without a key as Kafka Streams does (uncounted), and the sink
-        `NAME-sink`. The topic has `partitions` partitions; None takes the largest count among the topics that lead to
-        it.
+        `NAME-sink`. `partitions` of the topic: None takes the largest count among the topics that lead to it.
         """
         check_name("repartition", name)
         topic, where = f"{name}-repartition", f"repartition {name!r}"
@@ -220,6 +220,7 @@ class Topology(Drawn):
         topic: str,
         processor: str,
         supplier: Supplier | str,
+        /,
         *,
         key_serde: SerdeLike = None,
         value_serde: SerdeLike = None,
@@ -229,7 +230,7 @@ class Topology(Drawn):
         """Declare a store that every task can read: all partitions of `topic`, put there by one processor.
 
         `source` and `processor` name its two nodes, which have no other parents and children. The topic is its
-        changelog, so `builder.logged` is ignored.
+        changelog, so `builder.logged` is ignored. `options` are the supplier's arguments.
         """
         where = f"global store {getattr(builder, 'name', builder)!r}"
         node = self._draft.source(source, (topic,), None, key_serde, value_serde, timestamp_extractor, None)
@@ -244,6 +245,7 @@ class Topology(Drawn):
         topic: str,
         processor: str,
         supplier: Supplier | str,
+        /,
         *,
         key_serde: SerdeLike = None,
         value_serde: SerdeLike = None,
@@ -255,8 +257,7 @@ class Topology(Drawn):
         Each task has the content of its own partition. `source` names a new source, or one that reads `topic` alone.
         The topic is the store's changelog: where this host does not have its content, the processor gets the topic's
         records again, up to the last commit, and what it forwards then goes nowhere. So the topic must keep them
-        (compacted, or without a retention), and what the processor puts must follow from them alone. `builder.logged`
-        is ignored. Semantics: KIP-813.
+        (compacted, or without a retention), and the processor's puts must follow from them alone. Semantics: KIP-813.
         """
         where = f"read-only store {getattr(builder, 'name', builder)!r}"
         node = self._draft.reader(where, source, topic, key_serde, value_serde, timestamp_extractor)

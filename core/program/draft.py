@@ -12,6 +12,7 @@ from ..errors import ConfigError, TopologyError
 from ..extractors import TimestampExtractor
 from ..offset_reset import offset_reset_text
 from ..store import StoreBuilder
+from .advice import OF_TOPOLOGY, Advice
 from .checks import (
     check_builder,
     check_function,
@@ -38,6 +39,7 @@ class Draft:
     copartitioned: list[tuple[str, ...]] = field(default_factory=list)
     readers: dict[str, str] = field(default_factory=dict)
     read_only_stores: dict[str, ReadOnlyStore] = field(default_factory=dict)
+    advice: Advice = OF_TOPOLOGY
 
     def add(self, node: Node) -> None:
         """Add a node. Raises TopologyError for a name that is none, or that is taken."""
@@ -78,7 +80,7 @@ class Draft:
                 )
         if builder.name in self.stores or builder.name in self.global_stores:
             raise TopologyError(f"{where}: there is already a store of that name; choose another")
-        filler = ProcessorNode(processor, supplier, (source.name,), (builder.name,), options)
+        filler = ProcessorNode(processor, supplier, (source.name,), (builder.name,), options, advice=self.advice)
         if source.name not in self.nodes:
             self.add(source)
             self.readers[source.topics[0]] = source.name

@@ -12,6 +12,7 @@ from ..extractors import TimestampExtractor
 from ..processor import ProcessorSupplier
 from ..record import Record, RecordMetadata
 from ..store import StoreBuilder
+from .advice import OF_TOPOLOGY, Advice
 from .layouts import Layouts
 from .serdes import SerdeLike
 
@@ -67,6 +68,7 @@ class ProcessorNode:
     stores: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     saved_as: tuple[str, ...] = ()
+    advice: Advice = OF_TOPOLOGY
 
     @property
     def store_saved_with(self) -> str | None:
@@ -169,6 +171,7 @@ class Graph:
     stores: Mapping[str, StoreBuilder] = field(default_factory=dict)
     internal_topics: Mapping[str, InternalTopic] = field(default_factory=dict)
     copartitioned: tuple[tuple[str, ...], ...] = ()
+    advice: Advice = OF_TOPOLOGY
 
     def subtopology(self, number: int) -> Subtopology:
         """Return a sub-topology by its id."""

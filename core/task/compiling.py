@@ -116,7 +116,7 @@ class Nodes:
 
             return run
         context = self._contexts[node.name] = NodeContext(self._shared, node, metrics, forward, send)
-        self._shared.timers.add(node.name, self._shared.stores, processor.on_timer)
+        self._shared.timers.add(node.name, self._shared.stores, processor.on_timer, node.advice.timers)
         process = processor.bind(context)
         if not processor.takes_tuples:
             process = watched(process)

@@ -77,16 +77,16 @@ class TransformerContext:
             return stores[name] if view is None or view.filler == self.node else view
         if name in global_stores:
             return global_stores[name]
+        advice = self._node.advice
         if name in stores:
             raise TopologyError(
-                f"node {self.node!r} is not connected to store {name!r}; connect it: "
-                f"topology.connect({self.node!r}, {name!r}), or add_processor(..., stores=[{name!r}])"
+                f"node {self.node!r} is not connected to store {name!r}; "
+                + advice.connect.format(node=repr(self.node), store=repr(name))
             )
         known = [*self._node.stores, *global_stores]
         raise TopologyError(
             f"node {self.node!r} asks for store {name!r}, which it is not connected to; connected: "
-            f"{', '.join(known) or 'none'}. Declare it with topology.add_store(key_value_store({name!r}), "
-            f"{self.node!r})"
+            f"{', '.join(known) or 'none'}. {advice.declare_for.format(node=repr(self.node), store=repr(name))}"
         )
 
     def current_stream_time_ms(self) -> int:

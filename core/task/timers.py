@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from ..callbacks import check_result
 from ..errors import ConfigError, TopologyError
 from ..names import timer_store_name
+from ..program.advice import OF_TOPOLOGY
 from ..punctuation import PunctuationType
 from ..store import Entries, StateStore
 from ..store_kinds.timers import TimerStore
@@ -43,11 +44,19 @@ class Timers:
         self._failed = failed
         self._sooner = sooner
         self._nodes: dict[str, _Node] = {}
+        self._advice: dict[str, str] = {}
         self._firing: tuple[PunctuationType, int] | None = None
         self.stream_due = NEVER
 
-    def add(self, node: str, stores: Mapping[str, StateStore], on_timer: Callable[[Any, int], None]) -> None:
-        """Add the timers of a node, if `stores` has a store for them."""
+    def add(
+        self,
+        node: str,
+        stores: Mapping[str, StateStore],
+        on_timer: Callable[[Any, int], None],
+        advice: str = OF_TOPOLOGY.timers,
+    ) -> None:
+        """Add the timers of a node, if `stores` has a store for them. `advice`: see `Advice.timers`."""
+        self._advice[node] = advice
         store = stores.get(timer_store_name(node))
         if isinstance(store, TimerStore):
             self._nodes[node] = _Node(store, on_timer)
@@ -95,7 +104,7 @@ class Timers:
         except KeyError:
             raise TopologyError(
                 f"node {node!r} has no timers: override on_timer in its processor's class, and where a function makes "
-                f"the processor write add_processor({node!r}, ..., timers=True)"
+                f"the processor {self._advice[node].format(node=repr(node))}"
             ) from None
 
     # ------------------------------------------------------------------ what is due

@@ -12,6 +12,7 @@ from penstock.errors import TopologyError
 from penstock.extractors import TimestampExtractor
 from penstock.processor import Processor
 from penstock.program.builder import Topology
+from penstock.program.checks import check_builder
 from penstock.program.program import Program
 from penstock.program.serdes import SerdeLike
 from penstock.serde import Serde
@@ -23,6 +24,7 @@ from .graph.names import checked
 from .graph.recorder import Kinds, Recorder
 from .graph.sources import GlobalStoreStep, SourceStep, StoreStep, TableSourceStep
 from .graph.writer import Consumed
+from .missing_verbs import Verbs
 from .nodes.global_table_source import GlobalTableSource
 from .nodes.table_source import TableUpdates
 from .serdes import Default, KnownSerde, Serdes
@@ -42,12 +44,14 @@ V = TypeVar("V")
 KINDS = Kinds(KStream, KTable, KGroupedStream, KGroupedTable, GlobalKTable)
 
 
-class StreamsBuilder(TopologyBuilder):
+class StreamsBuilder(Verbs, TopologyBuilder):
     """A program made of verbs on streams and tables; an Application takes it in place of a Topology.
 
     Semantics and names are Kafka Streams'. Nothing runs and nothing is written while verbs are called; `build` makes
     the Topology, once the settings are known.
     """
+
+    kind = "builder"
 
     def __init__(self) -> None:
         self._recorder = Recorder(KINDS)
@@ -90,10 +94,11 @@ class StreamsBuilder(TopologyBuilder):
         """
         if bool(topics) == (pattern is not None):
             raise TopologyError("stream: expected names of topics, or pattern=, and not both; write stream(TOPIC)")
+        check_topics(topics)
         step = SourceStep(
             self._recorder.names.step("KSTREAM-SOURCE-", name),
             topics,
-            None if pattern is None else re.compile(pattern),
+            None if pattern is None else compiled("stream", pattern),
             Consumed(serdes_of_topic(key_serde, value_serde), timestamp_extractor, offset_reset),
         )
         self._recorder.add(step)
@@ -255,6 +260,7 @@ class StreamsBuilder(TopologyBuilder):
 
     def add_state_store(self, store: StoreBuilder) -> StreamsBuilder:
         """Declare a store, for processors that name it (`process(..., stores=[NAME])`)."""
+        check_builder(store)
         self._recorder.add(StoreStep(store))
         return self
 
@@ -263,6 +269,7 @@ class StreamsBuilder(TopologyBuilder):
         store: StoreBuilder,
         topic: str,
         supplier: Callable[..., Processor] | str,
+        /,
         *,
         key_serde: SerdeLike = None,
         value_serde: SerdeLike = None,
@@ -270,7 +277,10 @@ class StreamsBuilder(TopologyBuilder):
         name: str | None = None,
         **options: Any,
     ) -> StreamsBuilder:
-        """Declare a store that every task can read: all partitions of `topic`, put there by one processor."""
+        """Declare a store that every task can read: all partitions of `topic`, put there by one processor.
+
+        `options` are the arguments of the supplier.
+        """
         names = self._recorder.names
         source = names.suffixed(name, "-source", "KSTREAM-SOURCE-")
         processor = names.step("KTABLE-SOURCE-", name)
@@ -297,3 +307,22 @@ def serdes_of_topic(key_serde: SerdeLike, value_serde: SerdeLike) -> Serdes:
     """Return the serdes of a topic that is read: those given, else the application's."""
     given: tuple[KnownSerde, KnownSerde] = (key_serde, value_serde)
     return Serdes(*(Default.TOPIC if each is None else each for each in given))
+
+
+def check_topics(topics: tuple[object, ...]) -> None:
+    """Refuse what is no name of a topic, such as a list of them. Raises TopologyError."""
+    for topic in topics:
+        if isinstance(topic, (list, tuple, set)) and all(isinstance(each, str) for each in topic):
+            raise TopologyError(
+                f"stream: topics are arguments of their own; write stream({', '.join(map(repr, topic))})"
+            )
+        if not isinstance(topic, str):
+            raise TopologyError(f"stream: expected the name of a topic, found {topic!r}")
+
+
+def compiled(verb: str, pattern: str | re.Pattern[str]) -> re.Pattern[str]:
+    """Return a pattern of topics. Raises TopologyError for what is no regular expression."""
+    try:
+        return re.compile(pattern)
+    except (re.error, TypeError) as error:
+        raise TopologyError(f"{verb}: pattern {pattern!r} is no regular expression: {error}") from error

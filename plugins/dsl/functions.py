@@ -11,6 +11,8 @@ from penstock.errors import TopologyError
 from penstock.program.checks import nearest
 from penstock.store import StoreBuilder
 
+from .missing_verbs import Verbs
+
 Function = Callable[..., Any]
 
 _ELSEWHERE = {
@@ -58,6 +60,21 @@ def checked_stores(stores: Sequence[str | StoreBuilder]) -> tuple[str | StoreBui
     if isinstance(stores, (str, StoreBuilder)):
         raise TopologyError(f"stores is a list of stores or names of stores; write stores=[{stores!r}]")
     return tuple(stores)
+
+
+def check_same_program(verb: str, one: Any, *others: Any) -> None:
+    """Refuse streams and tables of different builders: `recorder` is that of their program. Raises TopologyError."""
+    for other in others:
+        if other.recorder is not one.recorder:
+            raise TopologyError(
+                f"{verb}: the {type(other).__name__} belongs to another StreamsBuilder; make both with one builder, or "
+                "write to a topic with to(TOPIC) and read it in the other program"
+            )
+
+
+def found(value: Any) -> str:
+    """Return how a message shows an argument: a part of a program by its class, anything else as it is."""
+    return f"a {type(value).__name__}" if isinstance(value, Verbs) else repr(value)
 
 
 def check_options(verb: str, options: Iterable[str], known: Iterable[str]) -> None:

@@ -35,9 +35,8 @@ def test_everything_that_has_a_program_draws_it(caplog: pytest.LogCaptureFixture
 
 
 def test_what_is_not_complete_says_so() -> None:
-    assert StreamsBuilder()._repr_mimebundle_() == {
-        "text/plain": "StreamsBuilder, which is not complete: the topology is empty: add_source is the first step"
-    }
+    why = "the topology is empty: builder.stream(TOPIC) is the first step"
+    assert StreamsBuilder()._repr_mimebundle_() == {"text/plain": f"StreamsBuilder, which is not complete: {why}"}
     topology = Topology().add_source("s", "in").add_store(key_value_store("counts"))
     assert topology._repr_mimebundle_()["text/plain"].startswith("Topology, which is not complete: store 'counts' is")
 

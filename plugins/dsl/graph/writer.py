@@ -17,6 +17,7 @@ from penstock.settings.settings import Settings
 
 from ..nodes.pass_through import PassThrough
 from ..serdes import Serdes, key_of_topic, value_of_internal_topic, value_of_topic
+from .advice import OF_DSL
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Writer:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.topology = Topology()
+        self.topology = Topology(OF_DSL)
         self.renamed: dict[str, str] = {}
         self._numbered: Counter[str] = Counter()
         self._readers: dict[re.Pattern[str] | frozenset[str], tuple[str, Consumed]] = {}

@@ -13,6 +13,7 @@ from penstock.settings.settings import Settings
 
 from ..graph.recorder import Recorder
 from ..graph.step import ProcessorStep, Step
+from ..missing_verbs import Verbs
 from ..serdes import Serdes
 
 K = TypeVar("K")
@@ -32,8 +33,10 @@ class Flow:
     needs_repartition: bool = False
 
 
-class StreamBase(Drawn, Generic[K, V]):
+class StreamBase(Verbs, Drawn, Generic[K, V]):
     """A stream of records under construction. A notebook shows the program that it belongs to."""
+
+    kind = "stream"
 
     def __init__(self, recorder: Recorder, flow: Flow) -> None:
         self.recorder = recorder
@@ -46,17 +49,15 @@ class StreamBase(Drawn, Generic[K, V]):
         """Return the topology of the program so far, and the node that forwards the records of this stream."""
         return self.recorder.tapped(settings, self.flow.step)
 
-    if not TYPE_CHECKING:  # A type checker knows the verbs.
+    if not TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> Any:
-            """Say how to write a verb that only tables have."""
-            recorder = self.__dict__.get("recorder")
-            if recorder is not None and not name.startswith("_") and hasattr(recorder.kinds.table, name):
-                raise AttributeError(
-                    f"a stream has no {name}(), which is for tables; take the latest value of each key: "
-                    f"stream.to_table().{name}(...)"
-                )
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        def __getitem__(self, name: Any) -> Any:
+            # Without it, Python says that a stream is not subscriptable; a loop over one comes here as well.
+            raise TypeError(
+                "a stream under construction has no records: write "
+                'map_values(lambda value: value["price"]) for a field, filter(PREDICATE) for some records, '
+                "foreach(FUNCTION) for each of them"
+            )
 
     def _stream(self, step: Step, serdes: Serdes, *, needs_repartition: bool | None = None) -> Any:
         """Return the stream of the records that `step` makes of this one; adds the step."""

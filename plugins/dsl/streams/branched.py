@@ -10,6 +10,7 @@ from penstock.errors import TopologyError
 from ..functions import check_function, check_mapper, keyed
 from ..graph.names import checked
 from ..graph.step import ProcessorStep
+from ..missing_verbs import Verbs
 from ..nodes.branch import Branch
 from ..nodes.pass_through import PassThrough
 from .base import Flow, K, StreamBase, V
@@ -21,8 +22,10 @@ Then = Callable[[Any], Any]
 """Gets the stream of a branch; what it returns takes the stream's place among the branches (None: it has none)."""
 
 
-class BranchedKStream(Generic[K, V]):
+class BranchedKStream(Verbs, Generic[K, V]):
     """A stream that is being split. Semantics: Kafka Streams' BranchedKStream (KIP-418)."""
+
+    kind = "split stream"
 
     def __init__(self, source: StreamBase[K, V], name: str | None) -> None:
         self._source = source

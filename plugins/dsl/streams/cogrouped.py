@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overlo
 from penstock.errors import TopologyError
 from penstock.store_kinds.windowed import Windowed
 
-from ..functions import check_aggregator, check_initializer
+from ..functions import check_aggregator, check_initializer, check_same_program
 from ..graph.step import ProcessorStep
 from ..graph.updating import UpdatingStep
+from ..missing_verbs import Verbs
 from ..nodes.aggregate import Aggregate
 from ..nodes.aggregator import Aggregator
 from ..nodes.folds import Aggregating
@@ -43,8 +44,10 @@ class Member:
         self.aggregator = Aggregator(aggregator, with_key=with_key)
 
 
-class _Cogrouped(Generic[K, A]):
+class _Cogrouped(Verbs, Generic[K, A]):
     """The streams of a cogroup, and how they become steps."""
+
+    kind = "cogrouped stream"
 
     def __init__(self, members: tuple[Member, ...], windows: AnyWindows | None = None) -> None:
         self._members = members
@@ -119,6 +122,7 @@ class CogroupedKStream(_Cogrouped[K, A]):
         source = getattr(other, "source", None)
         if not isinstance(source, GroupedSource):
             raise TopologyError(f"cogroup: expected a grouped stream, found {other!r}; write stream.group_by_key()")
+        check_same_program("cogroup", self._members[0].source, source)
         return CogroupedKStream((*self._members, Member(source, aggregator, with_key=with_key)))
 
     def aggregate(

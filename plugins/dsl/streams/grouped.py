@@ -11,6 +11,7 @@ from penstock.errors import TopologyError
 from ..functions import check_aggregator, check_function, check_initializer
 from ..graph.recorder import Recorder
 from ..graph.updating import UpdatingStep
+from ..missing_verbs import Verbs
 from ..nodes.aggregate import Aggregate
 from ..nodes.aggregator import Aggregator
 from ..nodes.folds import Aggregating, Counting, Fold, Reducing
@@ -31,13 +32,15 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 
 
-class KGroupedStream(Columnar[K], Generic[K, V]):
+class KGroupedStream(Verbs, Columnar[K], Generic[K, V]):
     """Records grouped by key. Semantics: Kafka Streams' KGroupedStream.
 
     Each aggregation is a table with a row for each key, and its first argument is the table's store: a name, or a
     declared store. An update has the highest timestamp of the records in it. Records without key or value are dropped
     and counted. An aggregate of None deletes the row.
     """
+
+    kind = "grouped stream"
 
     def __init__(self, recorder: Recorder, flow: Flow, name: str | None) -> None:
         self.source = GroupedSource(recorder, flow, name)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 from penstock.clock import Duration
 from penstock.errors import TopologyError
 
-from ..functions import check_function, check_options
+from ..functions import check_function, check_options, check_same_program, found
 from ..graph.stream_joins import Joiner
 from ..join_stores import StreamJoinOptions, TableJoinOptions
 from ..join_windows import JoinWindows
+from ..missing_verbs import Verbs
 from ..serdes import KnownSerde, Serdes, check_same_keys
 from .base import Flow, K, V
 from .output import Output
@@ -249,13 +250,20 @@ class Joining(Output[K, V]):
     def _joined(self, kind: JoinKind, other: Any, joiner: Callable[..., Any], window: Any, options: Any) -> Any:
         verb, kinds = kind.verb, self.recorder.kinds
         with_key, name = options.pop("with_key", False), options.pop("name", None)
+        if callable(window) and isinstance(other, kinds.global_table):
+            raise TopologyError(
+                f"{verb}: the joiner comes second here, and a function that selects the key is given by name (Kafka "
+                f"Streams' order is another): write {verb}(table, JOINER, select_key=FUNCTION)"
+            )
         check_function(verb, joiner, *(("key",) if with_key else ()), "left", "right", what="joiner")
         how = Joiner(joiner, with_key)
+        if isinstance(other, (Joining, kinds.table, kinds.global_table)):
+            check_same_program(verb, self, other)
         if isinstance(other, Joining):
             made = self._joined_with_stream(kind, other, how, window, name, options)
         elif kind.keeps_right or not isinstance(other, (kinds.table, kinds.global_table)):
             expected = "KStream" if kind.keeps_right else "KStream, a KTable or a GlobalKTable"
-            raise TopologyError(f"{verb}: expected a {expected}, found {other!r}")
+            raise TopologyError(f"{verb}: expected a {expected}, found {found(other)}{_instead(other)}")
         elif window is not None:
             raise TopologyError(
                 f"{verb}: a join with a table has no window, since a table has a value at each time; leave it out, or "
@@ -329,3 +337,12 @@ class Joining(Output[K, V]):
 
 def _first(one: KnownSerde, other: KnownSerde) -> KnownSerde:
     return other if one is None else one
+
+
+def _instead(other: Any) -> str:
+    """Return what to write for something that a stream is not joined with, for a message."""
+    if hasattr(other, "to_stream"):
+        return "; a stream with all sides kept is joined with its updates: table.to_stream()"
+    if isinstance(other, Verbs):
+        return "; join the stream before it is grouped, or the table of its aggregates: count()"
+    return ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from penstock.errors import TopologyError
 
-from ..functions import check_function, check_mapper
+from ..functions import check_function, check_mapper, check_same_program, found
 from ..graph.step import ProcessorStep
 from ..nodes.filter import Filter
 from ..nodes.map import FlatMap, Map, SelectKey
@@ -194,7 +194,10 @@ class Stateless(StreamBase[K, V]):
         merged: Any = self
         for number, other in enumerate(others):
             if not isinstance(other, StreamBase):
-                raise TopologyError(f"merge: expected a KStream, found {other!r}")
+                hint = "; go on with its updates: table.to_stream()" if hasattr(other, "to_stream") else ""
+                hint = "; write merge(one, other)" if isinstance(other, (list, tuple)) else hint
+                raise TopologyError(f"merge: expected a KStream, found {found(other)}{hint}")
+            check_same_program("merge", self, other)
             merged = merged._merged_with(other, name if number == len(others) - 1 else None)
         if not others:
             raise TopologyError("merge: expected at least one other stream")
@@ -248,6 +251,11 @@ class Stateless(StreamBase[K, V]):
         A record goes to the first branch whose predicate accepts it, the others to the branch named `default`, if there
         is one.
         """
+        if not isinstance(branches, Mapping):
+            raise TopologyError(
+                f"branch: expected predicates by the names of their branches, found {branches!r}; write "
+                "branch({NAME: PREDICATE, ...})"
+            )
         if not branches:
             raise TopologyError("branch: expected at least one predicate, by the name of its branch")
         split = self.split(name=name)

@@ -16,6 +16,7 @@ from ..functions import check_aggregator, check_function, check_initializer
 from ..graph.step import ProcessorStep
 from ..graph.updating import UpdatingStep
 from ..graph.writer import Writer
+from ..missing_verbs import Verbs
 from ..nodes.aggregator import Aggregator
 from ..nodes.folds import Aggregating, Counting, Fold, Reducing
 from ..nodes.pass_through import PassThrough
@@ -65,7 +66,7 @@ class Emit:
         return found
 
 
-class WindowedStream(Columnar[Windowed], Generic[K, V]):
+class WindowedStream(Verbs, Columnar[Windowed], Generic[K, V]):
     """Grouped records and their windows.
 
     Each aggregation is a table with a row for each key and window; its keys are `Windowed(key, start, end)`. Its first
@@ -73,6 +74,8 @@ class WindowedStream(Columnar[Windowed], Generic[K, V]):
     `retention`, if that is longer. Each aggregation has its own stream time: the highest timestamp of its records.
     Records without a key are dropped and counted, and so is each window of a record that had closed before.
     """
+
+    kind = "windowed stream"
 
     def __init__(self, source: GroupedSource, windows: AnyWindows, emit: Emit) -> None:
         self._source = source

@@ -12,17 +12,20 @@ from penstock.program.program import Program
 from ..functions import check_options
 from ..graph.recorder import Recorder
 from ..graph.step import ProcessorStep
+from ..missing_verbs import Verbs
 from ..serdes import Serdes
 from ..state import Materialized, StoreLike, StoreOptions, materialized
 from ..streams.base import Flow, K, V
 from .values import TableSource
 
 
-class TableBase(Drawn, Generic[K, V]):
+class TableBase(Verbs, Drawn, Generic[K, V]):
     """A table under construction. A notebook shows the program that it belongs to.
 
     `store` is the name of its store, if the user chose one.
     """
+
+    kind = "table"
 
     def __init__(self, recorder: Recorder, flow: Flow, source: TableSource, store: str | None) -> None:
         self.recorder = recorder
@@ -33,17 +36,14 @@ class TableBase(Drawn, Generic[K, V]):
     def _program_to_draw(self) -> Program:
         return self.recorder.program_to_draw()
 
-    if not TYPE_CHECKING:  # A type checker knows the verbs.
+    if not TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> Any:
-            """Say how to write a verb that only streams have."""
-            recorder = self.__dict__.get("recorder")
-            if recorder is not None and not name.startswith("_") and hasattr(recorder.kinds.stream, name):
-                raise AttributeError(
-                    f"a table has no {name}(), which is for streams; go on with its updates: "
-                    f"table.to_stream().{name}(...)"
-                )
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        def __getitem__(self, key: Any) -> Any:
+            # Without it, Python says that a table is not subscriptable.
+            raise TypeError(
+                "a table under construction has no rows: a processor reads its store with context.get_store(NAME), "
+                "where the table has a store of that name, and a test with driver.store(NAME)"
+            )
 
     def _kept(self, verb: str, store: StoreLike | None, options: Mapping[str, Any], prefix: str) -> Materialized | None:
         """Return the store of a verb whose table needs none; None if the user asks for none."""

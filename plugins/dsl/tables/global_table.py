@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import Generic
 
 from ..graph.recorder import Recorder
+from ..missing_verbs import Verbs
 from ..serdes import Serdes
 from ..streams.base import K, V
 
 
-class GlobalKTable(Generic[K, V]):
+class GlobalKTable(Verbs, Generic[K, V]):
     """All partitions of a topic as one table, which every task can read; `StreamsBuilder.global_table` makes it.
 
     Streams are joined with it by any key, and their partitions do not matter: `stream.join(table, joiner,
     select_key=...)`. `store` is the name of its store. Semantics: Kafka Streams' GlobalKTable.
     """
+
+    kind = "global table"
 
     def __init__(self, recorder: Recorder, store: str, serdes: Serdes) -> None:
         self.recorder = recorder

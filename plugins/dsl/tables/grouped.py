@@ -13,6 +13,7 @@ from ..graph.recorder import Recorder
 from ..graph.repartition import SUFFIX
 from ..graph.step import ProcessorStep, Step
 from ..graph.writer import RepartitionNames, Writer
+from ..missing_verbs import Verbs
 from ..nodes.aggregator import Aggregator
 from ..nodes.table_aggregate import TableAggregate, TableReduce
 from ..serdes import Default, Serdes, value_of_internal_topic
@@ -28,13 +29,15 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 
 
-class KGroupedTable(Generic[K, V]):
+class KGroupedTable(Verbs, Generic[K, V]):
     """The rows of a table, grouped by another key. Semantics: Kafka Streams' KGroupedTable.
 
     An update of the table first takes the old row out of its group, and then puts the new one into its group. So each
     aggregation has two functions: the adder, and the subtractor that undoes it. With `with_key=True` they get the
     group's key first.
     """
+
+    kind = "grouped table"
 
     def __init__(self, recorder: Recorder, flow: Flow, name: str | None) -> None:
         self.recorder = recorder

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from penstock.errors import TopologyError
 from penstock.program.nodes import Partitioner
+from penstock.store_specs import StoreSpec
 
-from ..functions import check_function, check_mapper, keyed
+from ..functions import check_function, check_mapper, check_same_program, found, keyed
 from ..graph.step import ProcessorStep
 from ..nodes.table_join import TableJoin, TableMerge
 from ..serdes import Serdes, check_same_keys
@@ -16,6 +17,7 @@ from ..state import Materialized, StoreLike, StoreOptions
 from ..streams.base import Flow, K, StreamBase, V
 from .base import TableBase, keep, serdes_with
 from .foreign_keys import ForeignKeyJoin
+from .global_table import GlobalKTable
 from .values import StoreGetter, TableSource, ValueGetter
 from .views import JoinedGetter
 
@@ -226,7 +228,7 @@ class TableJoins(TableBase[K, V]):
         name: str | None,
         options: Any,
     ) -> Any:
-        check_table(verb, other)
+        check_table(verb, self, other, store)
         check_function(verb, joiner, *(("key", "left", "right") if with_key else ("left", "right")), what="joiner")
         how = "bring one of them to the other's: table.to_stream().repartition(NAME, key_serde=...).to_table()"
         check_same_keys(verb, self.flow.serdes.key, other.flow.serdes.key, how=how)
@@ -282,7 +284,7 @@ class TableJoins(TableBase[K, V]):
         partitioners: tuple[Partitioner | None, Partitioner | None],
         options: Any,
     ) -> Any:
-        check_table(verb, other)
+        check_table(verb, self, other, store)
         if foreign_key is None:
             raise TopologyError(
                 f"{verb}: partitioner and other_partitioner are for joins by foreign key; without foreign_key=, equal "
@@ -346,12 +348,23 @@ class JoinedTable(TableSource):
         return True
 
 
-def check_table(verb: str, other: Any) -> None:
-    """Refuse anything but a table of the same program. Raises TopologyError."""
+def check_table(verb: str, table: TableBase[Any, Any], other: Any, store: object) -> None:
+    """Refuse anything but a table of the same program, and a function for a store. Raises TopologyError."""
     if isinstance(other, StreamBase):
         raise TopologyError(
             f"{verb}: expected a KTable, found a KStream; a table is joined with the latest value of each key: write "
             "stream.to_table(), or join the stream with the table: stream.join(table, joiner)"
         )
+    if isinstance(other, GlobalKTable):
+        raise TopologyError(
+            f"{verb}: expected a KTable, found a GlobalKTable, with which only streams are joined: write "
+            f"table.to_stream().{verb}(global_table, JOINER)"
+        )
     if not isinstance(other, TableBase):
-        raise TopologyError(f"{verb}: expected a KTable, found {other!r}; make one with builder.table(TOPIC)")
+        raise TopologyError(f"{verb}: expected a KTable, found {found(other)}; make one with builder.table(TOPIC)")
+    check_same_program(verb, table, other)
+    if callable(store) and not isinstance(store, StoreSpec):
+        raise TopologyError(
+            f"{verb}: the joiner comes second here, and a function that makes the foreign key is given by name (Kafka "
+            f"Streams' order is another): write {verb}(other, JOINER, foreign_key=FUNCTION)"
+        )

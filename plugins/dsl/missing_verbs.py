@@ -1,0 +1,148 @@
+"""What an object of the DSL says of a verb that it does not have: where the verb is, or what it is called here."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, ClassVar
+
+_WINDOWS = {f"{each}_window": f"group_by_key().windowed_by({each}(...))" for each in ("tumbling", "hopping", "sliding")}
+_SUMS = {
+    each: f'group_by_key().agg({name}={made}("FIELD"))'
+    for each, name, made in (
+        ("sum", "total", "sum_of"), ("mean", "mean", "mean_of"), ("min", "least", "min_of"), ("max", "most", "max_of"),
+    )
+}  # fmt: skip
+
+_ELSEWHERE: dict[str, dict[str, str]] = {
+    "stream": {
+        "through": "repartition(NAME), or to(TOPIC) and builder.stream(TOPIC)",
+        **dict.fromkeys(
+            ("transform", "flat_transform", "flat_transform_values"), "process(SUPPLIER, stores=[...])"
+        ),
+        "transform_values": "a stream has no transform_values(), which is for tables; for each record: "
+        "process_values(SUPPLIER, stores=[...]); for the latest value of each key: "
+        "stream.to_table().transform_values(...)",
+        "apply": "map_values(FUNCTION)",
+        "update": "peek(FUNCTION)",
+        "key_by": "select_key(FUNCTION)",
+        **dict.fromkeys(("to_topic", "sink"), "to(TOPIC)"),
+        **_WINDOWS,
+        "session_window": "group_by_key().windowed_by(sessions(gap=...))",
+        **_SUMS,
+    },
+    "builder": {
+        **dict.fromkeys(("topic", "dataframe", "agent"), "stream(TOPIC)"),
+        "add_store": "add_state_store(STORE), or process(SUPPLIER, stores=[STORE])",
+        **dict.fromkeys(("add_source", "add_processor", "add_sink"), "stream(TOPIC), process(SUPPLIER) and to(TOPIC)"),
+    },
+}  # fmt: skip
+"""Verbs of other libraries, or of other versions of Kafka Streams, and what does the same here."""
+
+_BRANCHES = 'default() or no_default() returns the streams by name: no_default()["NAME"]'
+_JOINED_ONLY = (
+    "a global table is only joined with, stream.join(global_table, JOINER, select_key=FUNCTION); another reader of its "
+    "topic: "
+)
+_OF_STREAMS = "windows and cogroups are of streams: table.to_stream().group_by_key().{verb}(...)"
+
+_WAYS: dict[str, tuple[tuple[str, str], ...]] = {
+    "stream": (
+        ("grouped stream", "stream.group_by_key().{verb}(...)"),
+        ("windowed stream", "stream.group_by_key().windowed_by(...).{verb}(...)"),
+        ("table", "a stream has no {verb}(), which is for tables; take the latest value of each key: "
+         "stream.to_table().{verb}(...)"),
+        ("split stream", "stream.split().{verb}(...)"),
+        ("builder", "builder.{verb}(...)"),
+    ),
+    "table": (
+        ("grouped table", "table.group_by(...).{verb}(...)"),
+        ("stream", "a table has no {verb}(), which is for streams; go on with its updates: "
+         "table.to_stream().{verb}(...)"),
+        ("grouped stream", _OF_STREAMS),
+        ("builder", "builder.{verb}(...)"),
+    ),
+    "grouped stream": (
+        ("stream", "a stream is changed before it is grouped: stream.{verb}(...).group_by_key(); its aggregates are a "
+         "table: count().to_stream().{verb}(...)"),
+        ("table", "aggregate first: count().{verb}(...)"),
+        ("builder", "builder.{verb}(...)"),
+    ),
+    "grouped table": (
+        ("grouped stream", _OF_STREAMS),
+        ("table", "aggregate first: count().{verb}(...)"),
+        ("stream", "aggregate first: count().to_stream().{verb}(...)"),
+        ("builder", "builder.{verb}(...)"),
+    ),
+    "windowed stream": (
+        ("table", "aggregate first: count().{verb}(...)"),
+        ("stream", "aggregate first: count().to_stream().{verb}(...)"),
+        ("grouped stream", "it comes before the windows: stream.group_by_key().{verb}(...)"),
+        ("builder", "builder.{verb}(...)"),
+    ),
+    "cogrouped stream": (
+        ("grouped stream", "each stream of a cogroup has its aggregator: aggregate(INITIALIZER) makes the table"),
+        ("table", "aggregate first: aggregate(INITIALIZER).{verb}(...)"),
+        ("stream", "aggregate first: aggregate(INITIALIZER).to_stream().{verb}(...)"),
+        ("builder", "builder.{verb}(...)"),
+    ),
+    "split stream": (
+        ("stream", _BRANCHES + ".{verb}(...)"),
+        ("table", _BRANCHES + ".to_table()"),
+        ("grouped stream", _BRANCHES + ".group_by_key()"),
+        ("builder", "builder.{verb}(...)"),
+    ),
+    "global table": (
+        ("table", _JOINED_ONLY + "builder.table(TOPIC).{verb}(...)"),
+        ("stream", _JOINED_ONLY + "builder.stream(TOPIC).{verb}(...)"),
+        ("grouped stream", _JOINED_ONLY + "builder.stream(TOPIC).group_by_key().{verb}(...)"),
+        ("builder", "builder.{verb}(...)"),
+    ),
+    "builder": (
+        ("stream", "builder.stream(TOPIC).{verb}(...)"),
+        ("table", "builder.table(TOPIC).{verb}(...)"),
+        ("grouped stream", "builder.stream(TOPIC).group_by_key().{verb}(...)"),
+    ),
+}  # fmt: skip
+"""Kind of object -> the kinds that have other verbs, the nearest first, and how to write them."""
+
+_verbs: defaultdict[str, set[str]] = defaultdict(set)
+"""Kind of object -> its verbs."""
+
+
+class Verbs:
+    """An object with verbs, of which another one is an AttributeError with what to write. `kind`: see `_WAYS`."""
+
+    kind: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.kind:
+            _verbs[cls.kind] |= {name for name in dir(cls) if not name.startswith("_") and callable(getattr(cls, name))}
+
+    if not TYPE_CHECKING:  # A type checker knows the verbs.
+
+        def __getattr__(self, name: str) -> Any:
+            hint = "" if name.startswith("_") else _hint(self.kind, name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint and f': {hint}'}")
+
+
+def _hint(kind: str, name: str) -> str:
+    """Return what to write for a verb that an object of this kind does not have; "" if nothing is known."""
+    verb = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    mine = _verbs[kind]
+    if verb in mine:
+        return f"here it is called {verb}(...)"
+    if verb in _ELSEWHERE.get(kind, {}):
+        return _written(_ELSEWHERE[kind][verb])
+    for other, way in _WAYS.get(kind, ()):
+        if verb in _verbs[other]:
+            return _written(way.format(verb=verb))
+    close = get_close_matches(verb, mine, 3)
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def _written(way: str) -> str:
+    """Return a sentence as it is, and "write" before a mere expression."""
+    return way if ": " in way else f"write {way}"
