@@ -62,7 +62,7 @@ def windows_of(spec: Params) -> Any:
     return unlimited(start=spec["start"])
 
 
-def aggregated(stream: Any, how: str, store: str, **options: Any) -> Table:
+def aggregated(stream: Any, how: str, store: str | None, **options: Any) -> Table:
     """Aggregate a grouped stream, windowed by time or not."""
     made: Table
     match how:

@@ -18,14 +18,14 @@ from penstock.store_kinds.key_value import TimestampedKeyValueStore
 from penstock.store_kinds.window import TimestampedWindowStore
 from penstock.store_kinds.windowed import Windowed
 
-from . import aggregations, stateless, stream_joins, table_joins, tables
+from . import aggregations, stateless, steps, stream_joins, table_joins, tables
 from .differences import LISTED, explained
 from .language import DSL_BUILDERS, settings_for, side_effects
 from .topologies import BUILDERS as PROCESSOR_BUILDERS
 
 Case = dict[str, Any]
 
-PROGRAMS = (stateless, aggregations, stream_joins, table_joins, tables)
+PROGRAMS = (stateless, aggregations, steps, stream_joins, table_joins, tables)
 """The modules that register the programs written in the DSL."""
 BUILDERS: dict[str, Any] = {**PROCESSOR_BUILDERS, **DSL_BUILDERS}
 
@@ -66,6 +66,8 @@ def settings_of(case: Case) -> dict[str, Any]:
         "statestore_cache_max_bytes": config.get("cache_max_bytes", 0),
         "topology_optimization": "all" if config.get("optimize") else "none",
     }
+    if config.get("timestamp_extractor") == "digits":
+        settings["timestamp_extractor"] = steps.digits_or_later
     if config.get("processing_exception_handler") == "continue":
         settings["processing_handler"] = skip
     return settings

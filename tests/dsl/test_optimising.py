@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -75,7 +74,6 @@ BOTH = [(is_more, value) for value in ("ab", "ba", "b", "aab") for is_more in (F
 @example((False, [(["without a"], "count"), (["without a", "merge"], "count")]), BOTH)
 @example((False, [([], "count"), (["merge"], "count")]), BOTH)
 @example((False, [([], "reduce"), (["peek", "merge into"], "count"), (["by length", "merge"], "reduce")]), BOTH)
-@pytest.mark.xfail(strict=True, reason="issue 26, row 9: merged topics leave out streams that are merged in")
 def test_the_same_answers_with_merged_repartition_topics(program: Program, records: list[tuple[bool, str]]) -> None:
     assert answers(program, records, "all") == answers(program, records, "none")
 
@@ -92,7 +90,6 @@ def test_consumers_of_one_change_of_keys_share_a_topic() -> None:
     assert topics("all") == ["s0-repartition", "s2-repartition"]
 
 
-@pytest.mark.xfail(strict=True, reason="issue 26, row 9: an AssertionError without a word")
 def test_two_groupings_behind_one_verb_share_a_topic() -> None:
     builder = StreamsBuilder()
     kept = builder.stream("in").select_key(lambda value: value[:1]).filter(lambda value: "b" not in value)
@@ -107,7 +104,6 @@ def test_two_groupings_behind_one_verb_share_a_topic() -> None:
             assert [(each.key, each.value) for each in driver.read_all(f"out-{number}")] == [("a", "1"), ("a", "2")]
 
 
-@pytest.mark.xfail(strict=True, reason="issue 26, row 9: nodes of merged topics have other names than in Kafka Streams")
 def test_the_nodes_of_a_merged_topic_are_named_after_it() -> None:
     builder = StreamsBuilder()
     builder.stream("in").select_key(lambda value: value).to_table("t").to_stream().to("out")

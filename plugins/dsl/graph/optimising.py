@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ..serdes import Serdes
 from .names import Names
-from .repartition import RepartitionStep, repartition_names
+from .repartition import RepartitionStep, shared_names
 from .step import Step
 
 _REPARTITIONS = dict[Step, list[RepartitionStep]]
@@ -64,7 +64,8 @@ def _by_changer(steps: list[Step]) -> _REPARTITIONS:
         found[merge] = [each for changer in changers for each in found[changer]]
     for changer in {each for changers in of_merges.values() for each in changers}:
         del found[changer]
-    return found
+    # Kafka Streams does not look at the other parents of a merge: their records would not be repartitioned at all.
+    return {changer: [each for each in steps if _comes_only_from(each, changer)] for changer, steps in found.items()}
 
 
 def _share(changer: Step, repartitions: list[RepartitionStep], names: Names, renamed: dict[str, str]) -> None:
@@ -74,13 +75,15 @@ def _share(changer: Step, repartitions: list[RepartitionStep], names: Names, ren
         next((each.value for each in known if each.value is not None), None),
     )
     topic = repartitions[0].names.topic
-    shared = RepartitionStep(repartition_names(names, topic, names.generated.get(topic, "")), serdes)
+    shared = RepartitionStep(shared_names(names, topic), serdes)
     shared.priority = changer.priority
     for each in repartitions:
         child = _child_above(each, changer)
-        assert child is not None
-        shared.add_child(child)
-        changer.remove_child(child)
+        if child is not None:
+            shared.add_child(child)
+            changer.remove_child(child)
+        elif _child_above(each, shared) is None:
+            continue  # It is above neither any more, since what lay between was moved: it stays as it is.
         for below in list(each.children):
             for parent in list(each.parents):
                 parent.add_child(below)
@@ -97,12 +100,21 @@ def _child_above(step: Step, above: Step) -> Step | None:
 
 
 def _ancestor(step: Step, is_it: Callable[[Step], bool]) -> Step | None:
-    """Return `step` or the nearest step above it that is meant."""
+    """Return `step` or the first step above it that is meant; all that is above a parent comes before the next one."""
     if is_it(step):
         return step
-    found: Step | None = None
-    for parent in step.parents:
-        if is_it(parent):
-            return parent
-        found = _ancestor(parent, is_it)
-    return found
+    return next((found for parent in step.parents if (found := _ancestor(parent, is_it)) is not None), None)
+
+
+def _comes_only_from(step: Step, changer: Step) -> bool:
+    """Return whether all records whose key has changed since the last repartitioning reach `step` through `changer`."""
+    pending, seen = list(step.parents), {id(changer)}
+    while pending:
+        parent = pending.pop()
+        if id(parent) in seen or isinstance(parent, RepartitionStep):
+            continue
+        if parent.changes_key:
+            return False
+        seen.add(id(parent))
+        pending.extend(parent.parents)
+    return True

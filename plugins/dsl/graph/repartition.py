@@ -13,7 +13,7 @@ from .writer import RepartitionNames, Writer
 
 SUFFIX = "-repartition"
 _SOURCE, _SINK, _FILTER = "KSTREAM-SOURCE-", "KSTREAM-SINK-", "KSTREAM-FILTER-"
-_NUMBERED = re.compile(r"KSTREAM.*-[0-9]{10}-repartition")
+_NUMBERED = re.compile(r"KSTREAM.*-[0-9]{10}")
 
 
 def repartition_names(names: Names, base: str, how: str) -> RepartitionNames:
@@ -23,9 +23,23 @@ def repartition_names(names: Names, base: str, how: str) -> RepartitionNames:
     """
     topic = base if base.endswith(SUFFIX) else base + SUFFIX
     sink, kept, source = names.step(_SINK), names.step(_FILTER), names.step(_SOURCE)
-    if _NUMBERED.fullmatch(topic):
+    if _NUMBERED.fullmatch(base):
         names.generated[topic] = how
         return RepartitionNames(topic, sink, kept, source)
+    return _after(topic)
+
+
+def shared_names(names: Names, topic: str) -> RepartitionNames:
+    """Return the names for a topic that takes the place of several: its nodes are named after it, if numbered or not.
+
+    Kafka Streams compares the whole name of the topic with a pattern that is meant for what the topic is named after.
+    """
+    for prefix in (_SINK, _FILTER, _SOURCE):
+        names.step(prefix)
+    return _after(topic)
+
+
+def _after(topic: str) -> RepartitionNames:
     return RepartitionNames(topic, f"{topic}-sink", f"{topic}-filter", f"{topic}-source")
 
 

@@ -57,7 +57,7 @@ class StreamJoinStep(Step):
         waiting: Callable[[Writer], StoreBuilder] | None,
         emit_interval_ms: int,
     ) -> None:
-        super().__init__(name, changes_value=True)
+        super().__init__(name)
         self.verb = verb
         self.left, self.right = sides
         self.windows = windows
@@ -108,7 +108,7 @@ class SelfJoinStep(Step):
     """Writes the join of a stream with itself over one store. Kafka Streams: `single.store.self.join` (KIP-862)."""
 
     def __init__(self, join: StreamJoinStep) -> None:
-        super().__init__(join.name, changes_value=True)
+        super().__init__(join.name)
         self.priority = join.priority
         self._join = join
 
@@ -130,12 +130,24 @@ class SelfJoinStep(Step):
 
 
 class TableJoinStep(ProcessorStep):
-    """Writes the processor that looks a stream's records up in a table. `keys` are the serdes of both sides' keys."""
+    """Writes the processor that looks a stream's records up in a table. `keys` are the serdes of both sides' keys.
+
+    A join by key changes values, but only behind the repartition topic that it needs itself, so nothing is gained by
+    saying so. One that `needs_no_repartition`, with a global table, says so: else a topic for its results would be put
+    before it, with the wrong serde (Kafka Streams does that).
+    """
 
     def __init__(
-        self, verb: str, name: str, supplier: Any, options: dict[str, Any], *, stores: Stores | None = None
+        self,
+        verb: str,
+        name: str,
+        supplier: Any,
+        options: dict[str, Any],
+        *,
+        stores: Stores | None = None,
+        needs_no_repartition: bool = False,
     ) -> None:
-        super().__init__(name, supplier, options, stores=stores, changes_value=True)
+        super().__init__(name, supplier, options, stores=stores, changes_value=needs_no_repartition)
         self.verb = verb
         self.keys: tuple[KnownSerde, KnownSerde] = (None, None)
         self.takes_null_keys = bool(options["keeps_unmatched"])

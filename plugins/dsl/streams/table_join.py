@@ -76,7 +76,8 @@ def record_global_table_join(
         check_mapper(kind.verb, select_key, with_key=joiner.with_key, what="select_key")
     arguments = {"store": table.store, "select_key": select_key, **_arguments(kind, joiner)}
     # Kafka Streams gives both kinds of this join the same prefix.
-    step = TableJoinStep(kind.verb, recorder.names.step("KSTREAM-LEFTJOIN-", name), StreamGlobalTableJoin, arguments)
+    node = recorder.names.step("KSTREAM-LEFTJOIN-", name)
+    step = TableJoinStep(kind.verb, node, StreamGlobalTableJoin, arguments, needs_no_repartition=True)
     recorder.add(step, stream.step)
     return Flow(step, Serdes(stream.serdes.key), stream.sources, stream.needs_repartition)
 
