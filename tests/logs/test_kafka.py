@@ -103,13 +103,44 @@ for name in dir(TestContract):
         setattr(TestCommitsAtLeastOnce, name, None)
 
 
-def wait_for_lease(log: Log, owner: str) -> Lease:
+def wait_for_lease(log: Log, owner: str, application_id: str = "application") -> Lease:
     deadline = time.monotonic() + 30
     while True:
         try:
-            return log.lease("application", owner, 10_000)
+            return log.lease(application_id, owner, 10_000)
         except LogError:
             assert time.monotonic() < deadline
+
+
+@pytest.mark.broker
+@pytest.mark.xfail(strict=True, reason="issue 26, row 16: lease keys are never deleted")
+def test_leases_that_are_over_keep_no_keys(broker: KafkaBroker) -> None:
+    """The lease is read whole at each renewal: it must not grow with the number of starts."""
+    application, log = fresh_name("app"), KafkaLog(broker.bootstrap)
+    claims = TopicPartition(f"{application}-penstock-notes", 1)
+
+    def keys() -> int:
+        end = log.end_offsets([claims])[claims]
+        last = {
+            key: value
+            for batch in log.fetch(claims, 0, end, 1 << 20)
+            for key, value in zip(batch.keys, batch.values, strict=True)
+        }
+        return sum(value is not None for value in last.values())
+
+    for number in range(3):
+        log.lease(application, f"driver {number}", 60_000).release()
+    assert keys() == 0
+    log.lease(application, "killed", 1)
+    lease = wait_for_lease(log, "present", application)
+    assert keys() == 1
+    with pytest.raises(LogError, match="present"):
+        log.lease(application, "rival", 60_000)
+    lease.renew()
+    assert keys() == 1
+    lease.release()
+    log.lease(application, "next", 60_000).release()
+    log.close()
 
 
 @pytest.mark.broker
