@@ -113,7 +113,6 @@ def wait_for_lease(log: Log, owner: str, application_id: str = "application") ->
 
 
 @pytest.mark.broker
-@pytest.mark.xfail(strict=True, reason="issue 26, row 16: lease keys are never deleted")
 def test_leases_that_are_over_keep_no_keys(broker: KafkaBroker) -> None:
     """The lease is read whole at each renewal: it must not grow with the number of starts."""
     application, log = fresh_name("app"), KafkaLog(broker.bootstrap)

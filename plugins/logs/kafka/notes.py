@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 from penstock.errors import LeaseHeldError, LogError
 from penstock.log import Lease
@@ -30,6 +31,8 @@ _CONFIG = {
     "min.cleanable.dirty.ratio": "0.1",
 }
 _NOTES, _LEASE = 0, 1
+_MOST_FORGOTTEN = 10_000
+"""Number of claims that one start withdraws at most."""
 
 
 @dataclass
@@ -81,24 +84,48 @@ class Notes:
                 f"application {application_id!r} is already run by {holder.owner if holder else '?'}, which holds its "
                 f"lease in {self._clients.where} for at most {ttl_ms / 1000:.1f} s after its end: stop it first"
             )
+        self.withdraw(application_id, self._over(application_id))
         return lease
 
     def claim(self, application_id: str, token: str, owner: str, ttl_ms: int) -> None:
-        """Append a claim; one with `ttl_ms` 0 releases the lease."""
+        """Append a claim."""
         text = json.dumps({"owner": owner, "ttl_ms": ttl_ms})
         self._append(application_id, _LEASE, token, text.encode())
+
+    def withdraw(self, application_id: str, tokens: Sequence[str]) -> None:
+        """Release the lease, if one of the tokens holds it, and let compaction delete their claims."""
+        topic, count = application_id + NOTES_SUFFIX, len(tokens)
+        if tokens:
+            keys: list[bytes | None] = [token.encode() for token in tokens]
+            self._send(OutputBatch(topic, keys, [None] * count, [0] * count, None, [[_LEASE]] * count))
 
     def holder(self, application_id: str) -> _Holder | None:
         """Return the holder of the lease, by the broker's times. A claim counts if no other one was valid then."""
         holder: _Holder | None = None
+        for token, claim, at_ms in self._claims(application_id):
+            if claim is None:
+                holder = None if holder is not None and token == holder.token else holder
+            elif holder is None or token == holder.token or at_ms >= holder.until_ms:
+                holder = _Holder(token, claim["owner"], at_ms + claim["ttl_ms"])
+        return holder
+
+    def _over(self, application_id: str) -> list[str]:
+        """Return the tokens of claims that are over, such as those of drivers that were killed."""
+        until: dict[str, int] = {}
+        now_ms = 0
+        for token, claim, at_ms in self._claims(application_id):
+            until.pop(token, None)
+            now_ms = max(now_ms, at_ms)
+            if claim is not None:
+                until[token] = at_ms + claim["ttl_ms"]
+        return [token for token, until_ms in until.items() if until_ms <= now_ms][:_MOST_FORGOTTEN]
+
+    def _claims(self, application_id: str) -> Iterator[tuple[str, dict[str, Any] | None, int]]:
+        """Yield each claim with its token and the broker's time; None for one that was withdrawn."""
         for batch in self._read(application_id, _LEASE):
             for key, value, at_ms in zip(batch.keys, batch.values, batch.timestamps, strict=True):
-                if key is None or value is None:
-                    continue
-                token, claim = key.decode(), json.loads(value)
-                if holder is None or token == holder.token or at_ms >= holder.until_ms:
-                    holder = _Holder(token, claim["owner"], at_ms + claim["ttl_ms"])
-        return holder
+                if key is not None:
+                    yield key.decode(), None if value is None else json.loads(value), at_ms
 
     # ------------------------------------------------------------------ inside
 
@@ -149,7 +176,7 @@ class _KafkaLease(Lease):
         return self._notes.holder(self._application_id)
 
     def withdraw(self) -> None:
-        self._notes.claim(self._application_id, self.token, self._owner, 0)
+        self._notes.withdraw(self._application_id, [self.token])
 
     def renew(self) -> None:
         holder = self.claim()
