@@ -40,6 +40,7 @@ from .executors import LateExecutors
 from .host_caller import HostCaller, digest_of, host_key
 from .placement import slots
 from .planner import Plan
+from .planner_watch import PlannerWatch
 from .session import is_cluster, tune
 from .slot_owners import SlotReport
 from .slot_placement import SlotPlacement
@@ -95,6 +96,7 @@ class ApplicationQuery:
         self._temporary = TemporaryDirectory("query")
         self._directory = self._temporary.path
         self._logs = HostLogReader(self._directory)
+        self._planner_watch = PlannerWatch(self._directory)
         self.control_file = ControlFile(self._directory)
         self._control = Control(clock_ms=clock_ms, step=step)
         self.control_file.write(self._control)
@@ -245,6 +247,7 @@ class ApplicationQuery:
         Raises a task's error, and SparkFailure when the query ended by another error.
         """
         self._logs.forward()
+        self._watch_planner()
         self._repeats.write_due()
         batches, failure = self._collect()
         if failure is None and self._beats is not None:
@@ -266,6 +269,15 @@ class ApplicationQuery:
                 text = str(error)
                 raise SparkFailure(explain(text, self.checkpoint.directory), stays=cause_in(text) is not None)
         return batches
+
+    def _watch_planner(self) -> None:
+        query = self._query
+        assert query is not None
+        if complaint := self._planner_watch.complaint(lambda: str(query.status["message"])):
+            key = "planner silent"
+            self._repeats.log(
+                _log, logging.WARNING, key, "application %r: %s", self._prepared.application.id, complaint
+            )
 
     def _collect(self) -> tuple[list[Batch], PenstockError | None]:
         assert self._query is not None

@@ -21,6 +21,7 @@ from penstock.plugins.runtime.locations import open_log
 
 from .control import ControlFile, LogFile
 from .planner import BatchPlanner, Offset, Plan, Row
+from .planner_watch import PlannerPulse
 from .renewals import RenewalPlanner
 
 NAME = "penstock"
@@ -61,6 +62,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, control: str) -> None:
         self._directory = control
         self._planner_or_none: BatchPlanner | RenewalPlanner | None = None
+        self._pulse = PlannerPulse(control)
 
     @property
     def _planner(self) -> BatchPlanner | RenewalPlanner:
@@ -91,7 +93,10 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Plan the next batch; return `start` when there is nothing to do."""
-        return self._planner.next(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        self._pulse.beat()
+        offset = self._planner.next(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        self._pulse.beat()
+        return offset
 
     def reportLatestOffset(self) -> Offset:
         """Return the end offsets of what the last batch read."""

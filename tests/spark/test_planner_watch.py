@@ -10,6 +10,9 @@ from typing import Any
 import psutil
 import pytest
 
+from penstock.plugins.spark import planner_watch
+from penstock.plugins.spark.planner_watch import SILENT_SECONDS, PlannerPulse, PlannerWatch
+
 from . import apps
 from .surroundings import Surroundings
 from .test_hosts import fresh, running
@@ -17,10 +20,7 @@ from .test_hosts import fresh, running
 ASKS = "Getting offsets from PythonMicroBatchStream"
 
 
-@pytest.mark.xfail(strict=True, reason="issue 26, row 16: a frozen planner leaves batches without a word")
 def test_a_planner_that_does_not_answer_is_named_once(tmp_path: Path) -> None:
-    from penstock.plugins.spark.planner_watch import SILENT_SECONDS, PlannerPulse, PlannerWatch
-
     pulse, now = PlannerPulse(tmp_path), [100.0]
     watch = PlannerWatch(tmp_path, lambda: now[0])
 
@@ -40,12 +40,9 @@ def test_a_planner_that_does_not_answer_is_named_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.xfail(strict=True, reason="issue 26, row 16: a frozen planner leaves batches without a word")
 def test_a_frozen_planner_is_named_and_batches_go_on_when_it_wakes(
     tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from penstock.plugins.spark import planner_watch
-
     monkeypatch.setattr(planner_watch, "SILENT_SECONDS", 1.0)
     with Surroundings(tmp_path / "data") as surroundings:
         surroundings.create(**{"in": 1, "out": 1})
