@@ -200,7 +200,7 @@ def test_a_host_that_is_killed_in_a_batch_is_replaced_and_counted(
     )
     assert flag.exists()
     assert (summary.records_in, summary.workers_lost, summary.lag) == (51, 1, 0)
-    assert any("has ended; another one was started" in line for line in caplog.messages)
+    assert any("was killed by SIGKILL" in line and "another one was started" in line for line in caplog.messages)
     # The run has ended by itself: nothing is left here either.
     assert not hosts(name)
     assert len(seen) == 4
