@@ -25,11 +25,11 @@ Changes = Mapping[str, Sequence[Change]]
 class StoreBackend(ABC):
     """Bytes on this host: all stores of one task that name this backend, in one directory.
 
-    The engine calls every method from one thread; other processes on the host may have the same directory open and
-    read. A store's name is 1 to 249 letters, digits, '.', '_' or '-', and not '.' or '..'. Names that differ in case
-    only are different stores, and no such name is reserved. Keys are any bytes up to at least 10 kB, the empty key
-    included; values are any bytes, the empty value included. Keys are ordered as bytes are in Python.
-    `penstock.plugins.testing.contracts` holds the tests that any implementation must pass.
+    The engine calls methods from one thread at a time, but opens and restores a store in another thread than it uses it
+    in. Other processes on the host may have the same directory open and read. A store's name is 1 to 249 letters,
+    digits, '.', '_' or '-', and not '.' or '..'. Names that differ in case only are different stores, and no such name
+    is reserved. Keys are any bytes up to at least 10 kB; values are any bytes; both may be empty. Keys are ordered as
+    bytes are in Python. `penstock.plugins.testing.contracts` holds the tests that any implementation must pass.
     """
 
     @abstractmethod

@@ -89,6 +89,8 @@ class Settings:
     """What stores of a StreamsBuilder keep beside values: `default`: timestamps; `headers`: record headers, too."""
     fetch_bytes: int = 4 * 1024 * 1024
     """About how many bytes a task reads at once."""
+    input_buffer_max_bytes: int = 256 * 1024 * 1024
+    """With the trigger `continuous`: about how many bytes of records may wait in a task host to be processed."""
     max_records_per_batch: int | None = None
     """The most records a batch plans to read over all partitions (None: only its time is limited)."""
     punctuation_interval: Duration = "1s"
@@ -141,7 +143,7 @@ class Settings:
             raise ConfigError(
                 f"setting 'user': expected a mapping of your own settings, found a {type(self.user).__name__}"
             )
-        for name in ("commit_bytes", "fetch_bytes", "max_records_per_batch", "parallelism"):
+        for name in ("commit_bytes", "fetch_bytes", "input_buffer_max_bytes", "max_records_per_batch", "parallelism"):
             value = getattr(self, name)
             if value is None and name in ("max_records_per_batch", "parallelism"):
                 continue

@@ -112,7 +112,7 @@ class TransformerContext:
     def commit(self) -> None:
         """Ask for a commit after the current record."""
         if self._shared.takes_commit_requests:
-            self._progress.commit_requested = self._progress.needs_attention = True
+            self._progress.request_commit()
 
 
 class NodeContext(TransformerContext):

@@ -30,10 +30,14 @@ class Loop:
     def process(self, limit: int) -> int:
         """Process up to `limit` records; return how many.
 
-        It ends early at a request for a commit, and without a record to choose.
+        It ends early at a request for a commit or by the driver, and without a record to choose.
         """
-        done = 0
-        while done < limit and not self._progress.commit_requested:
+        progress, done = self._progress, 0
+        if progress.is_firing:
+            self._punctuators.fire(PunctuationType.STREAM_TIME, progress.stream_time)
+            if progress.is_firing:
+                return 0
+        while done < limit and not progress.must_end:
             chosen = self._inputs.choose(self._may_wait)
             if chosen is None:
                 break
@@ -74,7 +78,7 @@ class Loop:
                 if stream_time >= stream_due or progress.needs_attention:
                     self._attend(queue, stream_time)
                     stream_due = punctuators.stream_due
-                    if progress.commit_requested:
+                    if progress.must_end:
                         break
         except BaseException:
             queue.index = progress.current_index()
@@ -93,5 +97,8 @@ class Loop:
         progress = self._progress
         progress.needs_attention = False
         queue.index, progress.input = progress.current_index() + 1, None
-        self._punctuators.fire(PunctuationType.STREAM_TIME, stream_time)
+        if progress.is_out_of_time:
+            self._punctuators.postpone(stream_time)
+        else:
+            self._punctuators.fire(PunctuationType.STREAM_TIME, stream_time)
         progress.input = queue

@@ -23,8 +23,8 @@ class Progress:
     """The clocks of one task (ms), its current record, and what was asked for since the last commit."""
 
     __slots__ = (
-        "stream_time", "wall_clock", "commit_requested", "needs_attention", "has_changed",
-        "input", "remaining", "last", "record", "flushed",
+        "stream_time", "wall_clock", "commit_requested", "needs_attention", "must_end", "is_out_of_time", "is_firing",
+        "has_changed", "input", "remaining", "last", "record", "flushed",
     )  # fmt: skip
 
     def __init__(self, wall_clock_ms: int) -> None:
@@ -34,7 +34,13 @@ class Progress:
         self.commit_requested = False
         """A processor asked for a commit after the current record."""
         self.needs_attention = False
-        """The loop over records has to look at schedules and commit requests before the next record."""
+        """The loop over records has to look at schedules and `must_end` before the next record."""
+        self.must_end = False
+        """The loop over records ends after the current one: a commit was requested, or the driver has no more time."""
+        self.is_out_of_time = False
+        """The driver has no more time: no further punctuator or timer is called for now."""
+        self.is_firing = False
+        """Punctuators or timers of the stream time are due that the driver had no time for; they precede any record."""
         self.has_changed = False
         """Something has to be saved with the next commit that neither a record nor a store shows."""
         self.input: CurrentInput | None = None
@@ -47,9 +53,29 @@ class Progress:
         self.remaining: Iterator[Any] = iter(())
         self.last = -1
 
+    def request_commit(self) -> None:
+        """Note that a processor asks for a commit after the current record."""
+        self.commit_requested = self.must_end = self.needs_attention = True
+
+    def end_soon(self) -> None:
+        """End the loop after the current record or punctuator; any thread may call it."""
+        # In this order: the loop clears `needs_attention` before it looks at the others.
+        self.is_out_of_time = self.must_end = True
+        self.needs_attention = True
+
+    def begin(self) -> None:
+        """Begin a stretch of work: what `end_soon` has ended may continue."""
+        self.is_out_of_time, self.must_end = False, self.commit_requested
+
     def note_change(self) -> None:
         """Note that something has to be saved with the next commit."""
         self.has_changed = True
+
+    def take_change(self) -> bool:
+        """Return whether something has to be saved with the commit that is made now. It answers a request for one."""
+        has_changed, self.has_changed = self.has_changed, False
+        self.commit_requested = self.must_end = False
+        return has_changed
 
     def current_index(self) -> int:
         """Return the index of the current record among the decoded ones of its input."""

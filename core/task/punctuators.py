@@ -27,18 +27,27 @@ class Punctuators:
         self._failures = failures
         self._room = room
         self._firing: Schedule | None = None
-        self.timers = Timers(progress, lambda node, error: failures.processing(node, _NO_RECORD, error), self._attend)
+        self.timers = Timers(
+            progress,
+            lambda node, error: failures.processing(node, _NO_RECORD, error),
+            self._attend,
+            lambda: progress.is_out_of_time,
+        )
         self.stream_due = NEVER
         """The stream time (ms) at which the loop over records has to call `fire`."""
 
     def fire(self, kind: PunctuationType, now: int) -> bool:
         """Call every punctuator of a clock that is due at `now` (ms), the earliest first, and then the timers.
 
-        Return whether any was due.
+        Return whether any was due. Where the driver has no more time after one of them, the others are called later.
         """
-        fired = False
-        while (schedule := self._schedules.take_due(kind, now)) is not None:
-            fired = self._progress.has_changed = True
+        fired, progress = False, self._progress
+        # One is called in any case: else a driver that never has time would call none.
+        while not (fired and progress.is_out_of_time):
+            schedule = self._schedules.take_due(kind, now)
+            if schedule is None:
+                break
+            fired = progress.has_changed = True
             self._firing = schedule
             try:
                 check_result(schedule.punctuator(now), "the punctuator")
@@ -46,9 +55,17 @@ class Punctuators:
                 self._failures.processing(schedule.node, _NO_RECORD, error)
             finally:
                 self._firing = None
-        fired |= self.timers.fire(kind, now)
+        if not (fired and progress.is_out_of_time):
+            fired |= self.timers.fire(kind, now)
         self.look_ahead()
+        if kind is PunctuationType.STREAM_TIME:
+            progress.is_firing = progress.is_out_of_time and self.stream_due <= now
         return fired
+
+    def postpone(self, now: int) -> None:
+        """Note whether any is due at `now` by stream time, as the driver has no more time: `fire` calls it later."""
+        self.look_ahead()
+        self._progress.is_firing = self.stream_due <= now
 
     def look_ahead(self) -> None:
         """Set `stream_due`, after schedules have changed."""

@@ -91,7 +91,7 @@ class Task:
 
         state: dict[str, Any] = json.loads(saved) if saved else {}
         progress = self.progress = Progress(max(wall_clock_ms, state.get("wall", 0)))
-        progress.stream_time = state.get("stream", -1)
+        progress.stream_time, progress.is_firing = state.get("stream", -1), state.get("firing", False)
         name = str(task_id)
         self._values = SavedValues(state, subtopology)
         self._schedules = Schedules(state, progress.note_change, saved_names(subtopology))
@@ -109,11 +109,10 @@ class Task:
         self.inputs = Inputs(name, queues, max_idle, progress)
         self.inputs.restore(state)
         self._punctuators = Punctuators(self._schedules, progress, self._failures, self._room_for_schedules)
-        schedule = self._punctuators.schedule
         self._caches = Caches(name, stores, progress, self._failures)
         shared = Shared(
             application_id, name, settings, stores, self.global_stores, read_only_views(subtopology, stores), progress,
-            schedule, not takes_whole_batches,
+            self._punctuators.schedule, not takes_whole_batches,
             self._punctuators.timers, self._values,
         )  # fmt: skip
         self._nodes = Nodes(subtopology, shared, self._outputs, self._failures, self._metrics)
@@ -131,6 +130,7 @@ class Task:
     def plan(self, ends: Mapping[TopicPartition, int | None], wall_clock_ms: int) -> None:
         """Begin a batch: set up to which offset each input has records, and the wall clock, which never goes back."""
         self.inputs.plan(ends)
+        self.progress.begin()
         if wall_clock_ms > self.progress.wall_clock:
             self.progress.wall_clock = wall_clock_ms
 
@@ -207,8 +207,7 @@ class Task:
         A driver that cannot commit it has to open the task anew. Raises what `process` raises.
         """
         self._caches.flush()
-        progress = self.progress
-        has_changed, progress.has_changed, progress.commit_requested = progress.has_changed, False, False
+        has_changed = self.progress.take_change()
         return TaskCommit(self.inputs.positions(), self._outputs.take(), has_changed)
 
     def engine_state(self) -> bytes:
@@ -218,7 +217,8 @@ class Task:
 
     def _times_and_values(self) -> dict[str, Any]:
         times = {"stream": self.stream_time, "wall": self.wall_clock, **self.inputs.to_data()}
-        return {**times, **self._values.state()}
+        firing = {"firing": True} if self.progress.is_firing else {}
+        return {**times, **firing, **self._values.state()}
 
     # ------------------------------------------------------------------ counts, and the end
 

@@ -31,7 +31,8 @@ class Timers:
     """The timers of one task's nodes.
 
     `failed` is called with the node and the error when `on_timer` raises. `stream_due` is the stream time (ms) at which
-    `fire` has to be called; `sooner` is called when it has become an earlier one.
+    `fire` has to be called; `sooner` is called when it has become an earlier one. `is_over` returns whether the driver
+    has no more time.
     """
 
     def __init__(
@@ -39,10 +40,12 @@ class Timers:
         clocks: Clocks,
         failed: Callable[[str, Exception | SystemExit], None],
         sooner: Callable[[], None] = lambda: None,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self._clocks = clocks
         self._failed = failed
         self._sooner = sooner
+        self._is_over = is_over
         self._nodes: dict[str, _Node] = {}
         self._advice: dict[str, str] = {}
         self._firing: tuple[PunctuationType, int] | None = None
@@ -121,10 +124,11 @@ class Timers:
     def fire(self, clock: PunctuationType, now: int) -> bool:
         """Call `on_timer` for every timer that is due at `now` (ms); return whether any was.
 
-        In the order of time, then of the keys' bytes, then of the nodes; timers that a call sets take part.
+        In the order of time, then of the keys' bytes, then of the nodes; timers that a call sets take part. It ends
+        early where the driver has no more time after a call.
         """
         fired = False
-        while True:
+        while not (fired and self._is_over()):
             due = [(*first, name) for name, node in self._nodes.items() if (first := node.store.first_due(clock, now))]
             if not due:
                 break

@@ -204,7 +204,10 @@ class Backend(StoreBackend):
         self._stores = frozenset(stores)
         mode = "ro" if read_only else "rwc"
         try:
-            self._db = sqlite3.connect(f"{self._file.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None)
+            # It is opened and restored in another thread than it is used in.
+            self._db = sqlite3.connect(
+                f"{self._file.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False
+            )
         except sqlite3.Error as error:
             raise StoreError(f"{self._file} cannot be opened: {error}") from error
         if not read_only:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
+from math import inf
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any
@@ -20,17 +22,23 @@ from penstock.plugins.runtime.opening import KnownCommit
 
 from .engine import HostInfo
 from .heartbeats import HeartbeatSender
-from .plan import Offsets, SlotPlan
+from .plan import STUCK_SECONDS, Offsets, SlotPlan
 from .reports import SlotMessage, TaskFailure, TaskResult
 from .slot_engine import Batch, SlotCargo, SlotEngine
 from .whereabouts import whereabouts
 
+_LOOK_SECONDS = 1.0
+"""How often a thread that waits for a command looks whether the tasks are stuck."""
 _COLLECT_SECONDS = 0.5
 """How often the loop's reports are taken for the next heartbeat."""
 _MOMENT_SECONDS = 1.0
 """A turn that takes longer is worth a note of where it is."""
-_STOP_SECONDS = 30.0
-_STEP_SECONDS = 120.0
+_SAY_SECONDS = 30.0
+"""A stop that takes longer says what it waits for."""
+_CLOSE_SECONDS, _STEP_SECONDS = 30.0, 120.0
+
+
+_log = logging.getLogger("penstock.hosts")
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,6 @@ class ContinuousEngine(SlotEngine):
         self._failure_of_slot: TaskFailure | None = None
         self._open_tasks = 0
         self._turned_at = time.monotonic()
-        self._restored = 0
         self._commands: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
         self._ending = False
         self._collect_at = 0.0
@@ -85,11 +92,11 @@ class ContinuousEngine(SlotEngine):
         if self._failure_of_slot is not None:
             return self._message()
         if plan.stopping:
-            self._do(self._stop, _STOP_SECONDS)
+            self._do(self._stop)
             self._end_heartbeats()  # what the last one could not send goes with this message
             return replace(self._message(), stopped=True)
         if plan.step >= 0:
-            self._do(lambda: self._step(plan, request.known), _STEP_SECONDS)
+            self._do(lambda: self._step(plan, request.known), most=_STEP_SECONDS)
         else:
             check_open_files_of_process(self._application, self._log, len(plan.ends))
             self._commands.put((lambda: self._tasks().run(plan.ends, request.known), Future()))
@@ -100,7 +107,7 @@ class ContinuousEngine(SlotEngine):
     def close(self) -> None:
         """Commit, and close everything."""
         try:
-            self._do(self._stop, _STOP_SECONDS)
+            self._do(self._stop, most=_CLOSE_SECONDS)
         finally:
             self._ending = True
             self._commands.put((lambda: None, Future()))
@@ -114,17 +121,29 @@ class ContinuousEngine(SlotEngine):
         if heartbeats is not None:
             heartbeats.close()
 
-    def _do(self, command: Callable[[], Any], seconds: float) -> None:
-        """Let the tasks' thread run a command, and wait for it."""
+    def _do(self, command: Callable[[], Any], most: float = inf) -> None:
+        """Let the tasks' thread run a command, and wait for it, until that thread is stuck, or at most `most` seconds.
+
+        It begins after the record or punctuator that is being processed.
+        """
         done: Future[Any] = Future()
         self._commands.put((command, done))
-        try:
-            done.result(seconds)
-        except TimeoutError:
-            raise RuntimeUnavailableError(
-                f"application {self._application.id!r}: the tasks of slot {self._slot} did not answer within "
-                f"{seconds:.0f} s; a processor may not return ({self._stuck_in()})"
-            ) from None
+        began = time.monotonic()
+        until, say_at = began + most, began + _SAY_SECONDS
+        while not wait([done], _LOOK_SECONDS).done:
+            now, stuck = time.monotonic(), self._stuck_seconds()
+            if stuck > STUCK_SECONDS or now >= until:
+                raise RuntimeUnavailableError(
+                    f"application {self._application.id!r}: the tasks of slot {self._slot} did not answer within "
+                    f"{now - began:.0f} s; a processor may not return ({self._stuck_in()})"
+                )
+            if now >= say_at:
+                say_at = now + _SAY_SECONDS
+                _log.warning(
+                    "application %r, slot %d: waiting for %.0f s for the end of what is processed now (%s)",
+                    self._application.id, self._slot, now - began, self._stuck_in(),
+                )  # fmt: skip
+        done.result()
 
     # ------------------------------------------------------------------ messages
 
@@ -146,15 +165,16 @@ class ContinuousEngine(SlotEngine):
         )
 
     def _stuck_seconds(self) -> float:
-        """Return how long ago the tasks had their last turn. To restore a large state is no standstill."""
-        loop, now = self._loop, time.monotonic()
-        restored = 0 if loop is None else loop.restored()
-        if restored != self._restored:
-            self._restored, self._turned_at = restored, now
-        return now - self._turned_at
+        """Return how long ago the tasks had their last turn, or what is restored or filled made its last step."""
+        loop = self._loop
+        still = 0.0 if loop is None else loop.still()[0]
+        return max(still, time.monotonic() - self._turned_at)
 
     def _stuck_in(self) -> str:
-        task = "" if self._loop is None else self._loop.current
+        loop, turned = self._loop, time.monotonic() - self._turned_at
+        if loop is not None and (still := loop.still())[0] > turned:
+            return still[1]
+        task = "" if loop is None else loop.current
         return f"task {task}, {whereabouts(self._thread)}" if task else whereabouts(self._thread)
 
     def _take_back(self, message: SlotMessage) -> None:

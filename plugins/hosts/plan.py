@@ -13,6 +13,8 @@ Offsets = Mapping[TopicPartition, int]
 
 SILENT, STUCK = "silent", "stuck"
 """Why a host seems to be dead: it sends no heartbeats, or its tasks make no turn; then with its process behind it."""
+STUCK_SECONDS = 300.0
+"""A host whose tasks made no turn for so long counts as dead, as Kafka's `max.poll.interval.ms`."""
 
 
 @dataclass(frozen=True)

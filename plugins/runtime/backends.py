@@ -20,6 +20,7 @@ from penstock.store_view import StoreView
 from .coverage import Coverage
 from .directories import DirectoryUse
 from .locations import making_state_directory
+from .stretch import Stretch
 
 _log = logging.getLogger("penstock.state")
 
@@ -27,7 +28,7 @@ _log = logging.getLogger("penstock.state")
 class Backends:
     """One backend per backend name, each in a directory of its own under `directory`.
 
-    `where` names the application and the task in errors. Called from one thread.
+    `where` names the application and the task in errors. Called by one thread at a time; `opening` is for any thread.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Backends:
         self._replaced: dict[str, StoreBackend] = {}
         self._use: DirectoryUse | None = None
         self.restored_changes = 0
+        self.opening = Stretch(f"task {task_id}")
         self.refills: Mapping[str, Callable[[StoreBackend], Iterator[Changes]]] = {}
         """By read-only store: makes what to write to its backend, where it is empty."""
 
@@ -126,6 +128,7 @@ class Backends:
             stores = coverage.in_history.intersection(self._names[name])
             for changes, reached in plan.steps:
                 backend.write(self._restored(changes, stores), at, reached)
+                self.opening.pause()
                 at = reached
             if refilled := self._names_to_refill(name):
                 at = self._refill(backend, refilled, at, version)
@@ -151,9 +154,11 @@ class Backends:
                 if rows := [(key, None) for key, _ in backend.range(table)]:
                     backend.write({table: rows}, at, part)
                     at = part
+                    self.opening.pause()
             for changes in self.refills[store](backend):
                 backend.write(changes, at, part)
                 at = part
+                self.opening.pause()
         return at
 
     def _plan(self, version: str, have: str | None) -> Restore:
@@ -183,6 +188,7 @@ class Backends:
         if wanted:
             for changes, _ in self._plan(version, None).steps:
                 backend.write(self._restored(changes, wanted), version, version)
+                self.opening.pause()
 
     # ------------------------------------------------------------------ another layout
 

@@ -27,6 +27,7 @@ from penstock.task.progress import Progress
 
 from .locations import making_state_directory
 from .store_context import TaskStoreContext
+from .stretch import Stretch
 
 _SHARED_BACKEND = "lmdb"
 """In place of a backend whose directory one process has for itself: every process of this machine opens a copy."""
@@ -144,10 +145,13 @@ class Copies:
 
     Copies are numbered. A file has the number of the copy that tasks read; the next number is a copy that is being
     built. It replaces the old one as a whole: tasks of other processes see the complete old copy until their next
-    batch. Every change is made under a lock.
+    batch. Every change is made under a lock. `filling`: what shows that this process does not stand still.
     """
 
-    def __init__(self, application: Application, spec: GlobalStore, directory: Path) -> None:
+    def __init__(
+        self, application: Application, spec: GlobalStore, directory: Path, filling: Stretch | None = None
+    ) -> None:
+        self._filling = filling or Stretch("a copy of a global store")
         with making_state_directory(directory):
             directory.mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(str(directory / "lock"))
@@ -171,10 +175,10 @@ class Copies:
             self._lock.close()
             raise
 
-    def refresh(self) -> None:
-        """Switch to the present copy, if another process has built one."""
+    def refresh(self, *, wait: bool = True) -> None:
+        """Switch to the present copy, if another process has built one; not `wait`: and if its lock is free."""
         if self._current() != self._number:
-            with self.writing():
+            with self.writing(wait=wait):
                 pass
 
     def is_being_replaced(self) -> bool:
@@ -202,16 +206,16 @@ class Copies:
         shutil.rmtree(self._path(self._number + 1), ignore_errors=True)
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self, *, wait: bool = True) -> Iterator[bool]:
         """Take the lock of this store on this machine for the block, and switch to the present copy.
 
-        Raises StoreLockedError when another process has had it for `task_timeout` without progress.
+        Yields whether this process has the lock: always, unless it does not `wait`. Raises StoreLockedError when
+        another process has had it for `task_timeout` without progress.
         """
-        with self._locked():
-            number = self._current()
-            if number != self._number:
+        with self._locked(wait) as has_lock:
+            if has_lock and (number := self._current()) != self._number:
                 self._turn_to(number)
-            yield
+            yield has_lock
 
     def show_progress(self) -> None:
         """Show processes that wait for the lock that this one makes progress."""
@@ -226,11 +230,18 @@ class Copies:
     # ------------------------------------------------------------------ helpers
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self, wait: bool = True) -> Iterator[bool]:
         waited, seen = 0.0, 0
-        while not self._acquire():
+        while not self._acquire(_LOOK_SECONDS if wait else 0.0):
+            if not wait:
+                yield False
+                return
             progress = self._path_of_lock().stat().st_mtime_ns
-            waited, seen = (waited + _LOOK_SECONDS if progress == seen else 0.0), progress
+            if progress == seen:
+                waited += _LOOK_SECONDS
+            else:
+                waited, seen = 0.0, progress
+                self._filling.moved()  # the other process does this one's work
             if waited >= self._limit:
                 raise StoreLockedError(
                     f"global store {self._spec.store.name!r}: {self._lock.holder()} holds the lock "
@@ -240,13 +251,13 @@ class Copies:
                     "which loses nothing)"
                 )
         try:
-            yield
+            yield True
         finally:
             self._lock.release()
 
-    def _acquire(self) -> bool:
+    def _acquire(self, seconds: float) -> bool:
         with making_state_directory(self._directory):
-            return self._lock.acquire(_LOOK_SECONDS)
+            return self._lock.acquire(seconds)
 
     def _open(self, number: int) -> Copy:
         return Copy(self._application, self._spec, self._open_backend(number))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from penstock.errors import OffsetOutOfRangeError, UnknownTopicError
@@ -20,6 +20,7 @@ from penstock.task.input_queue import TaskInput
 from penstock.task.task import Task
 
 from .global_copy import Copies, Copy, Position
+from .stretch import Stretch
 
 _FETCH_BYTES = 1024 * 1024
 """Records of a fetch are Python objects until they are processed; small ones take ten times their bytes."""
@@ -32,6 +33,9 @@ _MOST_TRIES = 3
 _CONFIRM_MS = 60_000
 """Age up to which the note counts that a copy has all of its topic."""
 
+IsOver = Callable[[], bool]
+"""Returns whether the caller has no more time."""
+
 _log = logging.getLogger("penstock.state")
 
 
@@ -41,28 +45,41 @@ class GlobalStores:
     Every task calls `update` when it begins a batch. The first one takes the store's lock, reads each topic up to the
     batch's planned end, and writes rows and position together, a portion at a time. The others find that done and need
     no request to the log. There is no changelog: the topic is the source of truth. If the topic does not continue what
-    a copy has read, a new copy is built and replaces it.
+    a copy has read, a new copy is built and replaces it. `filling` counts what was read: another thread may watch it.
     """
 
-    def __init__(self, application: Application, directory: Path, repeats: Repeats | None = None) -> None:
+    def __init__(
+        self,
+        application: Application,
+        directory: Path,
+        repeats: Repeats | None = None,
+        filling: Stretch | None = None,
+    ) -> None:
+        filling = filling or Stretch("the global stores")
         self._parts: list[_Part] = []
         try:
             for each in application.program.global_stores:
-                self._parts.append(_Part(application, each, directory / each.store.name, repeats))
+                self._parts.append(_Part(application, each, directory / each.store.name, repeats, filling))
         except BaseException:
             self.close()
             raise
         self.stores: dict[str, StateStore] = {part.spec.store.name: part.copies.current.store for part in self._parts}
 
     def update(
-        self, log: Log, ends: Mapping[TopicPartition, int], now_ms: int, topic_ids: Mapping[str, str] | None = None
-    ) -> None:
+        self,
+        log: Log,
+        ends: Mapping[TopicPartition, int],
+        now_ms: int,
+        topic_ids: Mapping[str, str] | None = None,
+        is_over: IsOver | None = None,
+    ) -> bool:
         """Read on to `ends`, the plan made at `now_ms`; a topic without a plan is read to its end.
 
-        `topic_ids`: the topics' ids (`TopicInfo.id`) in that plan.
+        `topic_ids`: the topics' ids (`TopicInfo.id`) in that plan. With `is_over`, stop once it returns True, and wait
+        for no other process that reads on. Return whether everything was read.
         """
-        for part in self._parts:
-            part.update(log, ends, now_ms, topic_ids or {})
+        are_done = [part.update(log, ends, now_ms, topic_ids or {}, is_over) for part in self._parts]
+        return all(are_done)
 
     def metrics(self) -> dict[str, NodeMetrics]:
         """Return what the nodes that fill the stores have counted in this process, by node."""
@@ -77,11 +94,14 @@ class GlobalStores:
 class _Part:
     """One global store: its copies, and the processor that fills them."""
 
-    def __init__(self, application: Application, spec: GlobalStore, directory: Path, repeats: Repeats | None) -> None:
+    def __init__(
+        self, application: Application, spec: GlobalStore, directory: Path, repeats: Repeats | None, filling: Stretch
+    ) -> None:
         self.application = application
         self._repeats = repeats
+        self._filling = filling
         self.spec = spec
-        self.copies = Copies(application, spec, directory)
+        self.copies = Copies(application, spec, directory, filling)
         self._topic = spec.source.topics[0]
         self._form = ", ".join(
             resolve_serde(
@@ -93,10 +113,18 @@ class _Part:
         self._attempts: dict[FailureKey, int] = {}
         self.metrics: dict[str, NodeMetrics] = {spec.source.name: NodeMetrics(), spec.processor.name: NodeMetrics()}
 
-    def update(self, log: Log, ends: Mapping[TopicPartition, int], now_ms: int, topic_ids: Mapping[str, str]) -> None:
+    def update(
+        self,
+        log: Log,
+        ends: Mapping[TopicPartition, int],
+        now_ms: int,
+        topic_ids: Mapping[str, str],
+        is_over: IsOver | None,
+    ) -> bool:
         targets = {each: end for each, end in ends.items() if each.topic == self._topic}
         topic_id = topic_ids.get(self._topic, "")
-        self.copies.refresh()
+        is_done = True
+        self.copies.refresh(wait=is_over is None)
         self.copies.current.progress.wall_clock = now_ms
         position = self.copies.current.position()
         # A plan may be older than the copy, if a batch is repeated: ask the log when they contradict each other.
@@ -105,12 +133,13 @@ class _Part:
             topic_id = info.id
             targets = dict(log.end_offsets([TopicPartition(self._topic, each) for each in range(info.partitions)]))
         if not _is_fresh(position, targets, topic_id, self._form, now_ms) or self.copies.is_being_replaced():
-            with self.copies.writing():
+            with self.copies.writing(wait=is_over is None) as has_lock:
                 is_done = _is_fresh(self.copies.current.position(), targets, topic_id, self._form, now_ms)
-                if not is_done or self.copies.is_being_replaced():
-                    self._bring_up(log, targets, topic_id, now_ms)
+                if has_lock and (not is_done or self.copies.is_being_replaced()):
+                    is_done = self._bring_up(log, targets, topic_id, now_ms, is_over)
         # Drop cached objects, if another process wrote.
         self.copies.current.position()
+        return is_done
 
     def _info(self, log: Log) -> TopicInfo:
         try:
@@ -121,15 +150,16 @@ class _Part:
                 f"penstock topics create {self._topic}"
             ) from error
 
-    def _bring_up(self, log: Log, targets: Mapping[TopicPartition, int], topic_id: str, now_ms: int) -> None:
-        """Read on, or build a new copy where the topic does not continue the current one."""
+    def _bring_up(
+        self, log: Log, targets: Mapping[TopicPartition, int], topic_id: str, now_ms: int, is_over: IsOver | None
+    ) -> bool:
+        """Read on, or build a new copy where the topic does not continue the current one. Return as `update`."""
         current = self.copies.current
         if not self.copies.is_being_replaced():
             reason = self._check(log, current.position(), targets, topic_id, now_ms)
             if reason is None:
                 try:
-                    self._fill(current, log, targets, topic_id, now_ms)
-                    return
+                    return self._fill(current, log, targets, topic_id, now_ms, is_over)
                 except OffsetOutOfRangeError as error:
                     reason = str(error)
             _log.warning(
@@ -141,9 +171,12 @@ class _Part:
             copy = self.copies.open_next()
             try:
                 if self._check(log, copy.position(), targets, topic_id, now_ms) is None:
-                    self._fill(copy, log, targets, topic_id, now_ms)
-                    self.copies.replace(copy)
-                    return
+                    is_done = self._fill(copy, log, targets, topic_id, now_ms, is_over)
+                    if is_done:
+                        self.copies.replace(copy)
+                    else:
+                        copy.close()
+                    return is_done
             except OffsetOutOfRangeError:
                 # Records were deleted faster than they were read, or the topic was made again just now.
                 if attempt == _MOST_TRIES:
@@ -153,6 +186,7 @@ class _Part:
                 copy.close()
                 raise
             self.copies.drop_next(copy)
+        raise AssertionError("the last try returns or raises")
 
     def _check(
         self, log: Log, position: Position, targets: Mapping[TopicPartition, int], topic_id: str, now_ms: int
@@ -173,10 +207,18 @@ class _Part:
                 )
         return None
 
-    def _fill(self, copy: Copy, log: Log, targets: Mapping[TopicPartition, int], topic_id: str, now_ms: int) -> None:
-        """Read on to `targets`, and save rows and positions after every portion.
+    def _fill(
+        self,
+        copy: Copy,
+        log: Log,
+        targets: Mapping[TopicPartition, int],
+        topic_id: str,
+        now_ms: int,
+        is_over: IsOver | None,
+    ) -> bool:
+        """Read on to `targets`, and save rows and positions after every portion; return whether all was read.
 
-        After a kill, the next process goes on from the last portion.
+        After a kill, and after a call that `is_over` ended, the next one goes on from the last portion.
         """
         before = copy.position()
         starts = log.start_offsets([each for each in targets if str(each.partition) not in before.positions])
@@ -208,9 +250,14 @@ class _Part:
                     positions[partition] = batches[-1].next_offset if batches else end
                     copy.store.flush()
                     fetches += 1
+                    self._filling.moved(sum(map(len, batches)))
+                    if is_over is not None and is_over() and any(positions[each] < targets[each] for each in targets):
+                        save(as_of_ms)
+                        return False
                     if copy.buffer.size_bytes >= _PORTION_BYTES or fetches % _PORTION_FETCHES == 0:
                         save(as_of_ms)
             save(max(now_ms, as_of_ms))
+            return True
         except BaseException as error:
             if isinstance(error, RetryRequested):
                 self._attempts[error.key] = error.failure.attempt

@@ -6,7 +6,7 @@ What runs a task derives from it: `TaskWorker` batch by batch, `ContinuousWorker
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from time import perf_counter
@@ -30,6 +30,7 @@ from .process_resources import ProcessResources
 from .report import NodeCounts, Phases, TaskReport
 from .retries import Retries, close_parts
 from .state import TaskState
+from .stretch import Stretch
 from .taken_over import is_taken_over
 
 _log = logging.getLogger("penstock.worker")
@@ -77,7 +78,7 @@ class LoggedTask:
         self._refusals: dict[str, RecordRefusedError] = {}
         self._grace = duration_ms(self._settings.changelog_grace)
         self._commits, self._has_sent, self._sent_at = 0, False, inf
-        self._counts = NodeCounts()
+        self._counts, self._has_adopted = NodeCounts(), False
         self._why_closed = FIRST
 
     @property
@@ -89,10 +90,11 @@ class LoggedTask:
         """Return when (ms) the open task's next wall-clock punctuator is due; None if there is none."""
         return None if self.task is None else self.task.next_wall_clock_punctuation()
 
-    def restored(self) -> int:
-        """Return how many changes were restored since the last report; any thread may call it."""
+    @property
+    def opening(self) -> Stretch | None:
+        """The work of `restore`, which any thread may watch and end; None before the last commit is known."""
         state = self._state
-        return 0 if state is None else state.restored
+        return None if state is None else state.opening
 
     def commit_expires(self) -> bool:
         """Return whether the open task must repeat its last commit soon, because the log deletes old ones."""
@@ -117,16 +119,16 @@ class LoggedTask:
             self._log_repeated(logging.INFO, "task %s was run by another process meanwhile: opening it again", self.id)
             self.abandon("taken over")
         why = self._why_closed
-        if self._commit is None:
-            self.prepare(wall_clock_ms, known)
+        self.prepare(wall_clock_ms, known)
+        self.restore()
         self._start(wall_clock_ms)
         return why
 
     def prepare(self, wall_clock_ms: int, known: KnownCommit | None = None) -> None:
         """Do the part of opening that waits for the log, if the task is not open: fence, last commit, first commit.
 
-        One thread may prepare a task while others prepare other tasks. The next batch does the rest. Raises as
-        `run_batch`.
+        One thread may prepare a task while others prepare other tasks; no two call the same task at a time. The next
+        batch does the rest. Raises as `run_batch`.
         """
         if self._commit is not None:
             return
@@ -152,14 +154,25 @@ class LoggedTask:
         )
         self._commit = self._last_commit.of(committer, self._state, wall_clock_ms)
 
-    def _start(self, wall_clock_ms: int) -> None:
-        """Do the rest of opening: stores and processors belong to one thread."""
+    def restore(self, between: Callable[[], None] = lambda: None) -> None:
+        """Do the next part of opening, if it is not done: bring local state to the last commit.
+
+        It may take hours, in any thread (see `opening`); `between` is called after each portion, and may wait. Raises
+        as `run_batch`; `abandon_after` closes what is open.
+        """
         committer, state, commit = self._committer, self._state, self._commit
         assert committer is not None and state is not None and commit is not None
-        state.open(commit.version, self._inputs.refills(commit, self._retries.attempt))
-        adopted = replace(commit, engine_state=state.adopt(commit.version, commit.engine_state))
-        has_adopted, commit = adopted != commit, state.settle(adopted, committer.commit)
-        self._commit = commit
+        if state.version is None:
+            state.opening.between = between
+            state.open(commit.version, self._inputs.refills(commit, self._retries.attempt))
+            adopted = replace(commit, engine_state=state.adopt(commit.version, commit.engine_state))
+            self._has_adopted, self._commit = adopted != commit, state.settle(adopted, committer.commit)
+            state.release()
+
+    def _start(self, wall_clock_ms: int) -> None:
+        """Do the rest of opening: processors belong to one thread."""
+        state, commit = self._state, self._commit
+        assert state is not None and commit is not None
         task = self.task = Task(
             self.id,
             self._subtopology,
@@ -177,7 +190,7 @@ class LoggedTask:
             stopwatch=perf_counter,
             repeats=self._resources.repeats,
         )
-        if has_adopted:
+        if self._has_adopted:
             task.progress.note_change()
         state.connect(task)
         self._counts = NodeCounts()

@@ -21,8 +21,9 @@ from penstock.system_errors import raise_open_files_limit
 from penstock.task.failures import RetryRequested
 
 from .directories import remove_unused
-from .global_stores import GlobalStores
+from .global_stores import GlobalStores, IsOver
 from .locations import state_directory
+from .stretch import Stretch
 
 _CLEAN_UP_MS = 60_000
 
@@ -51,6 +52,8 @@ class ProcessResources:
         self._clock = clock or SystemClock()
         self.repeats = Repeats(self._clock.now_ms)
         """What writes log lines that may come with every record."""
+        self.filling = Stretch("the copy of the global stores")
+        """Filling the global stores: any thread may watch and end it."""
         self._wait = wait
         self._globals: dict[tuple[str, Path], GlobalStores] = {}
         self._next_clean_up: dict[str, int] = {}
@@ -86,7 +89,8 @@ class ProcessResources:
         """
         while True:
             try:
-                return self.try_update_globals(application, log, ends, now_ms, topic_ids)
+                self.try_update_globals(application, log, ends, now_ms, topic_ids)
+                return
             except RetryRequested as retry:
                 self.wait_ms(retry.delay_ms)
 
@@ -97,10 +101,15 @@ class ProcessResources:
         ends: Mapping[TopicPartition, int],
         now_ms: int,
         topic_ids: Mapping[str, str] | None = None,
-    ) -> None:
-        """Do what `update_globals` does, but raise RetryRequested instead of waiting before a retry."""
-        if application.program.global_stores:
-            self._global(application).update(log, ends, now_ms, topic_ids)
+        is_over: IsOver | None = None,
+    ) -> bool:
+        """Do what `update_globals` does, but raise RetryRequested instead of waiting before a retry.
+
+        `is_over`, and what is returned: as for `GlobalStores.update`.
+        """
+        if not application.program.global_stores:
+            return True
+        return self._global(application).update(log, ends, now_ms, topic_ids, is_over)
 
     def global_stores(self, application: Application) -> Mapping[str, StateStore]:
         """Return the global stores by name, as of the last update."""
@@ -134,7 +143,7 @@ class ProcessResources:
             found = self._globals.get(key)
             if found is None:
                 found = self._globals[key] = GlobalStores(
-                    application, self.task_directory(application, "global"), self.repeats
+                    application, self.task_directory(application, "global"), self.repeats, self.filling
                 )
             return found
 

@@ -30,9 +30,11 @@ from .content import StateContent
 from .coverage import Coverage
 from .refill import Refill
 from .store_context import TaskStoreContext
+from .stretch import Stretch
 
 _log = logging.getLogger("penstock.state")
 
+_Row = tuple[str, bytes, bytes]
 _FEW_CHANGES = 1_000
 """What so many changes need while they are written is too little to count."""
 _MOST_FREED = 10_000
@@ -49,7 +51,8 @@ class TaskState:
 
     `layouts`: how stores are kept, also those that the program does not name any more (None: as the program says). The
     local state is never ahead of the log's commit: `apply` is called after it. `task_count` is how many tasks the
-    application has. `repeats` is what the tasks of a process share. Called from one thread.
+    application has. `repeats` is what the tasks of a process share. Called by one thread at a time: `open` and `settle`
+    may be in another one than the rest.
     """
 
     def __init__(
@@ -96,7 +99,8 @@ class TaskState:
         self._build(version)
 
     def _changes_of(self, refill: Refill) -> Callable[[StoreBackend], Iterator[Changes]]:
-        return lambda backend: refill.changes(backend, self._context, self._connect_clocks)
+        moved = self._backends.opening.moved
+        return lambda backend: refill.changes(backend, self._context, self._connect_clocks, moved)
 
     def _connect_clocks(self, task: Task) -> None:
         self.stream_time, self.wall_clock = lambda: task.stream_time, lambda: task.wall_clock
@@ -161,10 +165,10 @@ class TaskState:
         begun, gone = self._coverage.begun, self._coverage.gone
         if self._changelog is not None:
             if self._coverage.needs_new_history:
-                self._changelog.snapshot(version, self._rows(), commit)
+                self._changelog.snapshot(version, self._counted(self._rows()), commit)
             else:
                 self._changelog.append({}, previous, version, last)
-            outputs = self._changelog.begin(begun, (row for row in self._rows() if row[0] in begun))
+            outputs = self._changelog.begin(begun, (row for row in self._counted(self._rows()) if row[0] in begun))
         self._backends.begin_transition(previous, version)
         make(commit, outputs)
         self.apply({}, version)
@@ -172,6 +176,11 @@ class TaskState:
         _log.info("task %s: from version %s on, its state has these stores: %s", self.task_id, version, stores)
         self._backends.end_transition(gone, version)
         return commit
+
+    def _counted(self, rows: Iterator[_Row]) -> Iterator[_Row]:
+        for row in rows:
+            self._backends.opening.moved()
+            yield row
 
     def connect(self, task: Task) -> None:
         """Give the stores the task's clocks; what they drop is counted by the task's nodes from now on."""
@@ -215,9 +224,9 @@ class TaskState:
         }
 
     @property
-    def restored(self) -> int:
-        """How many changes were restored since the last call of `take_restored`."""
-        return self._backends.restored_changes
+    def opening(self) -> Stretch:
+        """The work of `open` and `settle`: any thread may watch and end it."""
+        return self._backends.opening
 
     def take_restored(self) -> int:
         """Return how many changes were restored since the last call."""

@@ -10,15 +10,13 @@ from math import inf
 from penstock.log import Log
 from penstock.plugins.hosts.claims import Layout
 from penstock.plugins.hosts.heartbeats import HeartbeatReader
-from penstock.plugins.hosts.plan import SILENT, STUCK
+from penstock.plugins.hosts.plan import SILENT, STUCK, STUCK_SECONDS
 from penstock.plugins.hosts.reports import SlotMessage
 from penstock.plugins.runtime.application.heartbeat_topic import make_heartbeat_topic
 from penstock.repeats import Repeats
 
 MISSING_SECONDS = 3.0
 """A host without a heartbeat for so long may be dead."""
-STUCK_SECONDS = 300.0
-"""A host whose tasks made no turn for so long counts as dead, as Kafka's `max.poll.interval.ms`."""
 _POLL_SECONDS = 0.5
 _AGAIN_SECONDS, _BATCH_SECONDS = 5.0, 60.0
 """A batch is not asked for again so soon after the last time, and not while that one may still run."""

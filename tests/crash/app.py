@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import secrets
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from penstock import STREAM_TIME, WALL_CLOCK_TIME, Processor, Record, Topology, key_value_store
@@ -22,6 +25,8 @@ ARTICLES = [f"product-{number}" for number in range(7)]
 TIME_STEP_MS = 20
 """How much later each order is than the one before, by its timestamp."""
 REPORT_MS = 1_000
+SLOW = "slow"
+"""A file in CRASH_DATA with the number of seconds that an answer to a ping takes."""
 
 
 class Ledger(Processor):
@@ -83,9 +88,11 @@ class Sales(Processor):
 
 
 class Pong(Processor):
-    """Answers two pings of three; keeps nothing."""
+    """Answers two pings of three; keeps nothing. Takes its time while there is the file `SLOW`."""
 
     def process(self, record: Record) -> None:
+        if (slow := Path(os.environ.get("CRASH_DATA", "")) / SLOW).exists():
+            time.sleep(float(slow.read_text() or 0))
         if int(record.value) % 3:
             self.context.forward(record.with_value(_number(self.context.record_metadata)))
 

@@ -15,9 +15,11 @@ import psutil
 
 from ..processes import is_alive
 from . import plugin
+from .app import INPUTS, PINGS, SLOW
 from .driver import TARGET, send, wait_for_end
 from .offsets import lose_offsets
-from .programs import GRACE_SECONDS, TRANSACTION_SECONDS
+from .programs import GRACE_SECONDS, ID, TRANSACTION_SECONDS
+from .topics import partitions
 
 if TYPE_CHECKING:
     from .harness import Harness
@@ -27,6 +29,7 @@ HOST_LEASE_SECONDS = 60
 """The lease of a task host in continuous mode."""
 IDLE = "idle"
 """The fault for which the broker keeps offsets as shortly as it can."""
+SLOW_SECONDS, MOST_STOP_SECONDS = 1.0, 45.0
 RETENTION_MINUTES, RETENTION_CHECK_SECONDS = 3, 5
 END_SECONDS = 240.0
 """How long something that must end by itself may take, on a machine that has much else to do."""
@@ -252,14 +255,42 @@ def freeze_broker(harness: Harness, strike: Strike) -> str | None:
 
 
 def idle(harness: Harness, strike: Strike) -> str | None:
-    """Bring no input for longer than the broker keeps offsets, then stop; the next start must find all positions.
+    """Bring no input for longer than the broker keeps offsets, then kill all; the next start must find all positions.
 
-    On a busy machine more than a minute passes from the last commit to the openings of the next start.
+    A clean stop would commit once more. On a busy machine more than a minute passes from the last commit to the
+    openings of the next start.
     """
     harness.settle()
     time.sleep(60 * RETENTION_MINUTES + RETENTION_CHECK_SECONDS + 5)
-    harness.stop()
+    _kill(harness, harness.driver.processes(), ends=True)
     return f"no input for more than {RETENTION_MINUTES} min"
+
+
+def slow(harness: Harness, strike: Strike) -> str | None:
+    """Let a task fall behind whose records take long, and stop: that may wait for one record, not for all that wait.
+
+    Meanwhile its neighbours must go on, and keep their transactions.
+    """
+    file = harness.directory / "data" / SLOW
+    file.write_text(str(SLOW_SECONDS))
+    try:
+        pings = partitions({PINGS: INPUTS[PINGS]})
+
+        def are_behind() -> bool:
+            committed = harness.log.committed(ID, pings)
+            waiting = [end - (committed[each] or 0) for each, end in harness.log.end_offsets(pings).items()]
+            return min(waiting) * SLOW_SECONDS > MOST_STOP_SECONDS
+
+        harness.wait_for(are_behind, "a slow task to fall behind", feeding=True)
+        harness.feeder.pause()
+        began = time.monotonic()
+        done = harness.stop()
+        took = time.monotonic() - began
+    finally:
+        file.unlink(missing_ok=True)
+    if took > MOST_STOP_SECONDS:
+        harness.problems.append(f"a stop beside a slow task took {took:.0f} s")
+    return f"{done} in {took:.0f} s"
 
 
 # ---------------------------------------------------------------------- zombies
@@ -464,12 +495,13 @@ FAULTS: dict[str, Fault] = {
     "hosts past lease": hosts_past_lease,
     "lose offsets": lose_offsets,
     IDLE: idle,
+    "slow": slow,
 }
 """All faults by name; each returns what it did, None when there was nothing to do it to."""
 NEEDS_WORKERS = ("kill worker", "kill workers", "kill daemon", "freeze worker", "freeze workers")
 NEEDS_HOSTS = (
     "kill host", "kill hosts", "freeze host", "freeze hosts", "stuck host", "second hosts", "cleaned places", "zombies",
-    "rival", "outlive lease", "hosts past lease",
+    "rival", "outlive lease", "hosts past lease", "slow",
 )  # fmt: skip
 
 
@@ -477,11 +509,11 @@ def kinds(log: str, mode: str) -> list[str]:
     """Return the faults that apply to a log and a mode, unless others are named.
 
     Lost offsets are left to those who ask for them: what is processed again because of them is judged less strictly. So
-    is having no input, with a broker that soon forgets offsets: other faults keep an application away for longer. On
-    the local log, a host that is frozen for good may be the one writer: the others give up before it is killed; and a
-    driver that is frozen keeps its lease.
+    is having no input, with a broker that soon forgets offsets: other faults keep an application away for longer; and
+    slow records, which are only in one program. On the local log, a host that is frozen for good may be the one writer:
+    the others give up before it is killed; and a driver that is frozen keeps its lease.
     """
-    left_out = {"lose offsets", IDLE}
+    left_out = {"lose offsets", IDLE, "slow"}
     if log != "kafka":
         left_out |= {"kill broker", "freeze broker", "take over", "stuck host", "rival", "hosts past lease"}
     if mode != "continuous":

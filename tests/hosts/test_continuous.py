@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock import LogError, OutputBatch, Topology
+from penstock import LogError, OutputBatch, RuntimeUnavailableError, Topology
 from penstock.plugins.hosts import continuous
 from penstock.plugins.hosts.continuous import ContinuousCargo, ContinuousEngine
 from penstock.plugins.hosts.engine import HostInfo
@@ -119,6 +119,42 @@ def test_a_stop_commits_and_closes(tmp_path: Path) -> None:
         assert each.renew(stopping=True).stopped
 
 
+@pytest.mark.parametrize("returns", [True, False])
+def test_a_stop_waits_for_the_longest_record_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, returns: bool
+) -> None:
+    monkeypatch.setattr(continuous, "_SAY_SECONDS", 0.1)
+    monkeypatch.setattr(continuous, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(continuous, "STUCK_SECONDS", 300.0 if returns else 0.5)
+    flag = tmp_path / "flag"
+    release = Path(f"{flag}.release")
+    with world(tmp_path, apps.count(partial(apps.LingersOnce, str(flag)))) as each:
+        each.renew()
+        each.put("linger")
+        wait_until(flag.exists, "a processor that does not return", 30)
+        answers: list[SlotMessage | Exception] = []
+
+        def stop() -> None:
+            try:
+                answers.append(each.renew(stopping=True))
+            except RuntimeUnavailableError as error:
+                answers.append(error)
+
+        stopping = threading.Thread(target=stop)
+        stopping.start()
+        if returns:
+            wait_until(lambda: "waiting for" in caplog.text, "what it waits for")
+            assert stopping.is_alive() and "LingersOnce.process" in caplog.text
+            release.touch()
+        stopping.join(60)
+        release.touch()
+        [answer] = answers
+        if returns:
+            assert isinstance(answer, SlotMessage) and answer.stopped and each.outputs() == ["1"]
+        else:
+            assert "a processor may not return (task 0_0, node 'count'" in str(answer)
+
+
 def test_the_last_message_reports_what_a_heartbeat_under_way_could_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,11 +224,10 @@ def test_heartbeats_tell_how_long_tasks_are_stuck_and_where(tmp_path: Path, monk
 
         wait_until(is_told, "the heartbeat that tells of it", 30)
         assert told[-1].stuck_in.startswith("task 0_0, node 'count', in LingersOnce.process (apps.py, line ")
-        # To restore a large state is no standstill: it goes on.
-        restored = iter(range(1, 1_000_000))
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(each.engine._loop, "restored", lambda: next(restored))
-            assert each.renew().stuck_seconds < 0.1
+            patched.setattr(each.engine._loop, "still", lambda: (1_000.0, "the restoring of task 0_1"))
+            message = each.renew()
+            assert (message.stuck_seconds, message.stuck_in) == (1_000.0, "the restoring of task 0_1")
         before = each.renew().stuck_seconds
         wait_until(lambda: each.renew().stuck_seconds > before + 0.2, "a standstill again", 30)
         Path(f"{flag}.release").touch()

@@ -17,6 +17,7 @@ from penstock.hooks import registry
 from penstock.log import Commit, Log
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.logs.memory import MemoryLog
+from penstock.plugins.runtime.continuous import loop as loop_module
 from penstock.plugins.runtime.continuous import upkeep as upkeep_module
 from penstock.plugins.runtime.continuous.loop import TaskLoop
 from penstock.plugins.runtime.locations import open_log
@@ -67,6 +68,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
     monkeypatch.setattr(DirectoryChangelog, "snapshot", held)
     monkeypatch.setattr(DirectoryChangelog, "wants_snapshot", lambda self: True)
     monkeypatch.setattr(upkeep_module, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(loop_module, "_TURN_SECONDS", 60.0)  # a commit has all records of a `put`
     return gate
 
 
@@ -169,7 +171,7 @@ def test_an_error_of_a_snapshot_ends_its_task(tmp_path: Path, gate: Gate) -> Non
     assert "snapshot" in str(failed.error) and "No space left" in str(failed.error)
 
 
-def test_a_backend_without_views_is_read_by_the_task(
+def test_a_task_whose_backend_has_no_views_rests_while_its_snapshot_is_written(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Plain(MemoryBackend):
@@ -178,13 +180,18 @@ def test_a_backend_without_views_is_read_by_the_task(
 
     load = registry().load
     monkeypatch.setattr(registry(), "load", lambda kind, name: Plain if name == "memory" else load(kind, name))
-    threads = set()
-    gate.in_middle = lambda: threads.add(threading.current_thread())
     log = topics(MemoryLog())
     with looping(application(tmp_path / "host", tmp_path / "changelog", "memory"), log, TASKS) as loop:
         put(log, KEYS)
-        turn_until(loop, lambda: bool(gate.written))
-    assert threads == {threading.current_thread()}
+        turn_until(loop, gate.reached.is_set)
+        before = produced(log)
+        put(log, 1)
+        for _ in range(5):
+            assert loop.turn(0) == 0, "the turn does not wait for the snapshot, and the task rests"
+        assert loop._tasks["0_0"].rests and produced(log) == before and not gate.written
+        gate.free.set()
+        turn_until(loop, lambda: bool(gate.written) and len(produced(log)) == len(before) + 1)
+        gate.in_middle = lambda: None
     assert len(restored(tmp_path, "other", log)) == KEYS
 
 

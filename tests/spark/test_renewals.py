@@ -10,12 +10,12 @@ import pytest
 
 from penstock import ManualClock, OutputBatch
 from penstock.plugins.hosts.claims import Layout
-from penstock.plugins.hosts.plan import SILENT, STUCK, SlotPlan
+from penstock.plugins.hosts.plan import SILENT, STUCK, STUCK_SECONDS, SlotPlan
 from penstock.plugins.hosts.reports import SlotMessage
 from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.application.heartbeat_topic import heartbeat_topic, make_heartbeat_topic
-from penstock.plugins.spark.beats import MISSING_SECONDS, STUCK_SECONDS, Beats
+from penstock.plugins.spark.beats import MISSING_SECONDS, Beats
 from penstock.plugins.spark.control import Control, ControlFile
 from penstock.plugins.spark.planner import Offset, Plan
 from penstock.plugins.spark.renewals import RENEWAL_SECONDS, RenewalPlanner

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,18 @@ class TakesNamesForTheSame(MemoryBackend):
         super().write({store.lower(): rows for store, rows in changes.items()}, previous, version)
 
 
+class BelongsToItsThread(MemoryBackend):
+    """As objects of sqlite3 do by default."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._thread = threading.current_thread()
+
+    def range(self, *args: Any, **options: Any) -> Any:
+        assert threading.current_thread() is self._thread, "made in another thread"
+        return super().range(*args, **options)
+
+
 LEAKED: list[int] = []
 
 PLANTED = [
@@ -76,6 +89,7 @@ PLANTED = [
     (LeavesAFile, "test_destroying_leaves_no_files", "destroy must delete"),
     (LeaksADescriptor, "test_closing_frees_descriptors", "close must free"),
     (TakesNamesForTheSame, "test_any_name_that_a_store_may_have", "mixed up with another"),
+    (BelongsToItsThread, "test_it_is_opened_and_filled_in_another_thread_than_it_is_used_in", "another thread"),
     (KnowsItsVersionAfterClose, "test_closing", "DID NOT RAISE"),
 ]
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from math import inf
+from functools import partial
 from time import perf_counter
 
 from penstock.errors import LogError, OffsetOutOfRangeError
@@ -23,6 +23,10 @@ from ..following import open_follower
 from ..opening import KnownCommit
 from ..process_resources import ProcessResources
 from ..report import TaskReport
+from .alarm import Alarm
+from .commits import Commits
+from .globals import GlobalUpdates
+from .openings import Openings
 from .pauses import Pauses
 from .upkeeps import Upkeeps
 from .worker import ContinuousWorker
@@ -30,10 +34,13 @@ from .worker import ContinuousWorker
 _MOST_POLLED = 4_000
 _CHUNK = 2_000
 """Records that one task processes before the next task gets its turn."""
-_LONGEST_WAIT, _SHORT_WAIT, _STALLED_WAIT = 0.05, 0.001, 0.01
-_GLOBALS_SECONDS = 0.1
+_TURN_SECONDS = 0.05
+"""How long tasks work in a turn; the last one ends with its record or punctuator. Between two turns commits begin."""
+_LONGEST_WAIT, _SHORT_WAIT, _STALLED_WAIT, _OPENING_WAIT = 0.05, 0.001, 0.01, 0.005
 _CLEAN_UP_SECONDS = 60.0
-_THREADS = 16
+_LAST_SECONDS = 5.0
+"""How long `close` waits for commits and openings that are under way."""
+_THREADS, _FEW_THREADS = 16, 2
 
 _log = logging.getLogger("penstock.worker")
 
@@ -47,10 +54,14 @@ class Failed:
 
 
 class TaskLoop:
-    """Runs tasks of one process. All methods are called by one thread.
+    """Runs tasks of one process. All methods are called by one thread, but for `still`.
+
+    Processors belong to that thread, and stores of open tasks. What waits or may take long is done by others: taking
+    fences, restoring, filling stores from topics, writing commits and snapshots, cleaning up.
 
     `partitions` has the input partitions of every task of the application, by task id. `clock` returns the wall clock
-    in ms.
+    in ms. `seconds` is a clock that never goes back. `threads` makes the pools of threads (size, name); `alarm` ends
+    the work of a task whose time is over.
     """
 
     def __init__(
@@ -60,6 +71,10 @@ class TaskLoop:
         log: Log,
         resources: ProcessResources,
         clock: Callable[[], int],
+        *,
+        seconds: Callable[[], float] = perf_counter,
+        threads: Callable[[int, str], Executor] = ThreadPoolExecutor,
+        alarm: Alarm | None = None,
     ) -> None:
         self._application = application
         self._partitions = partitions
@@ -71,21 +86,27 @@ class TaskLoop:
         self._tasks: dict[str, ContinuousWorker] = {}
         self._names: dict[TopicPartition, str] = {}
         self._open_at: dict[str, float] = {}
-        self._preparing: dict[str, Future[None]] = {}
-        self._writing: dict[str, Future[None]] = {}
         self._busy: dict[str, ContinuousWorker] = {}
-        self._pauses = Pauses(self._follower)
+        self._pauses = Pauses(self._follower, self._queued, application.settings.input_buffer_max_bytes)
         self._has_more = self._stalled = False
         self._ends: Mapping[TopicPartition, int | None] = {}  # as the tasks last worked with them
         self._failures: list[Failed] = []
         self.current = ""
         """The task whose processors or stores the loop's thread calls now."""
-        self._globals_at = 0.0 if application.program.global_stores else inf
-        self._has_globals = not application.program.global_stores
+        self._seconds = seconds
+        self._alarm = alarm or Alarm(seconds)
+        self._pools = {
+            "commits": threads(_THREADS, "penstock-commits"),
+            "fences": threads(_THREADS, "penstock-fences"),
+            "restores": threads(_THREADS, "penstock-restores"),
+            "rest": threads(_FEW_THREADS, "penstock-upkeep"),
+        }
+        self._preparing = Openings(self._pools["fences"], self._pools["restores"], seconds)
+        self._globals = GlobalUpdates(application, log, resources, self._pools["rest"], seconds)
         self._has_checked_interval = False
         self._clean_up_at = 0.0
-        self._threads = ThreadPoolExecutor(_THREADS, "penstock-commits")
         self._upkeeps = Upkeeps(self._fail)
+        self._writing = Commits(self._tasks, self._pools["commits"], self._upkeeps, self._works_for, self._fail)
 
     # ------------------------------------------------------------------ which tasks
 
@@ -112,6 +133,7 @@ class TaskLoop:
             resources=self._resources,
             task_count=len(self._partitions),
             phase=list(self._partitions).index(name) / len(self._partitions),
+            seconds=self._seconds,
         )
 
     @property
@@ -119,26 +141,25 @@ class TaskLoop:
         """How many tasks are open."""
         return sum(task.is_open for task in self._tasks.values())
 
-    def restored(self) -> int:
-        """Return how many changes have been restored for the task that is being opened; any thread may call it."""
-        task = self._tasks.get(self.current)
-        return 0 if task is None else task.restored()
+    def still(self) -> tuple[float, str]:
+        """Return for how long what other threads restore or fill has made no step, and what; any thread may call it."""
+        return max(self._preparing.still(), self._globals.still())
 
     # ------------------------------------------------------------------ a turn
 
     def turn(self, longest_wait: float = _LONGEST_WAIT) -> int:
-        """Take records that have come, process them, and commit what is due; return how many were processed.
+        """Take records that have come, process some, and commit what is due; return how many were processed.
 
-        Waits for records, at most `longest_wait` seconds. Raises LogError when the log is away for too long.
+        Waits for records, at most `longest_wait` seconds, and works for about `_TURN_SECONDS`. Raises LogError when the
+        log is away for too long.
         """
-        self._end_writing()
+        self._writing.end_written()
         self._upkeeps.end_steps()
+        self._globals.update(self._clock(), are_used=self.open_tasks > 0)
         self._open_tasks()
         self._poll(min(longest_wait, self._wait_seconds()))
-        clock_ms = self._clock()
-        self._update_globals(clock_ms)
-        done = 0 if not self._has_globals else self._work(clock_ms)
-        self._begin_commits(perf_counter())
+        done = self._work(self._clock()) if self._globals.are_filled else 0
+        self._writing.begin_due(self._seconds())
         self._clean_up()
         return done
 
@@ -146,16 +167,18 @@ class TaskLoop:
         """Return how long nothing has to be done if no record comes."""
         if self._has_more:
             return 0.0
-        if self._writing or self._preparing:
+        if self._writing:
             return _SHORT_WAIT
-        now, clock_ms = perf_counter(), self._clock()
+        now, clock_ms = self._seconds(), self._clock()
         wait = _STALLED_WAIT if self._stalled else _LONGEST_WAIT
+        if self._preparing or self._globals.are_filling:
+            wait = _OPENING_WAIT
         for name, task in self._tasks.items():
             tick = task.tick_at(clock_ms)
-            if tick is not None:
+            if tick is not None and not task.rests:
                 wait = min(wait, (tick - clock_ms) / 1000)
             wait = min(wait, task.commit_due() - now)
-            if name in self._open_at:
+            if name in self._open_at and self._globals.are_filled:
                 wait = min(wait, self._open_at[name] - now)
         return max(0.0, wait)
 
@@ -175,7 +198,7 @@ class TaskLoop:
                 continue
             task.feed(batch)
             self._busy[name] = task
-            self._pauses.note(partition, batch, task.queued(partition))
+            self._pauses.note(partition, batch)
 
     def _go_on(self, partition: TopicPartition, error: LogError) -> None:
         """Follow a partition from where `offset_out_of_range` says; after any other error close its task."""
@@ -197,101 +220,77 @@ class TaskLoop:
         total = 0
         self._has_more = self._stalled = False
         ends = self._ends = self._follower.ends()
+        until, has_worked = self._seconds() + _TURN_SECONDS, False
         for name, task in list(self._busy.items()):
             if not task.is_open:
                 del self._busy[name]
                 continue
             if task.rests:
                 continue
-            self.current = name
+            if has_worked and self._seconds() >= until:
+                self._has_more = True
+                break
+            if task.may_take_long(clock_ms):
+                self._writing.begin_due(self._seconds(), but=name)
+            # Whoever had a turn goes to the end, so that the next turn begins with those that had none.
+            self._busy[name] = self._busy.pop(name)
+            self.current, has_worked = name, True
+            self._alarm.begin(task.end_soon, until)
             try:
                 done = task.work(ends, clock_ms, _CHUNK)
             except BaseException as error:
                 self._fail(name, error)
                 continue
+            finally:
+                is_cut_off = self._alarm.end()
             total += done
             if not task.has_records():
                 del self._busy[name]
-            elif done:
+            elif done or is_cut_off:
                 self._has_more = True
             else:
                 self._stalled = True
         self.current = ""
-        self._pauses.end(lambda each: self._tasks[self._names[each]].queued(each))
+        self._pauses.end()
         return total
 
-    def _update_globals(self, clock_ms: int) -> None:
-        now = perf_counter()
-        if now < self._globals_at:
-            return
-        try:
-            self._resources.try_update_globals(self._application, self._log, {}, clock_ms)
-            self._has_globals, self._globals_at = True, now + _GLOBALS_SECONDS
-        except RetryRequested as retry:
-            self._has_globals, self._globals_at = False, now + retry.delay_ms / 1000
+    def _queued(self, partition: TopicPartition) -> int:
+        return self._tasks[self._names[partition]].queued(partition)
+
+    def _works_for(self, name: str) -> None:
+        self.current = name
 
     def _clean_up(self) -> None:
-        now = perf_counter()
+        now = self._seconds()
         if now >= self._clean_up_at:
             self._clean_up_at = now + _CLEAN_UP_SECONDS
-            self._resources.clean_up(self._application)
-
-    # ------------------------------------------------------------------ commits
-
-    def _begin_commits(self, now: float) -> None:
-        for name, task in self._tasks.items():
-            if task.commit_due() <= now:
-                self._begin_commit(name, task)
-
-    def _begin_commit(self, name: str, task: ContinuousWorker) -> None:
-        self.current = name
-        try:
-            pending = task.begin_commit()
-        except BaseException as error:
-            self._fail(name, error)
-            return
-        finally:
-            self.current = ""
-        if pending is not None:
-            self._writing[name] = self._threads.submit(pending.write)
-
-    def _end_writing(self) -> None:
-        for name, written in list(self._writing.items()):
-            if written.done():
-                del self._writing[name]
-                self._end_commit(name, written)
-
-    def _end_commit(self, name: str, written: Future[None]) -> None:
-        try:
-            written.result()
-            self._tasks[name].end_commit()
-            self._upkeeps.begin_step(name, self._tasks[name])
-        except BaseException as error:
-            self._fail(name, error)
+            self._pools["rest"].submit(self._resources.clean_up, self._application)
 
     # ------------------------------------------------------------------ opening
 
     def _open_tasks(self) -> None:
-        """Begin to open tasks that are due; end the opening of those that have their fence."""
-        if not self._has_globals:
-            self._update_globals(self._clock())
-        if not self._has_globals:
+        """Begin to open tasks that are due; end the opening of those that are prepared."""
+        if not self._globals.are_filled:
             return
-        now, clock_ms = perf_counter(), self._clock()
+        now, clock_ms = self._seconds(), self._clock()
         for name in [each for each, at in self._open_at.items() if at <= now]:
             del self._open_at[name]
-            task = self._tasks[name]
-            self._preparing[name] = self._threads.submit(task.prepare, clock_ms, self._known.get(name))
-        for name, prepared in list(self._preparing.items()):
-            if prepared.done():
-                del self._preparing[name]
-                self._open(name, prepared, clock_ms)
+            self._preparing.begin(name, self._tasks[name], clock_ms, self._known)
+        has_begun_commits = False
+        for name, error in self._preparing.take_ended():
+            if not has_begun_commits:
+                self._writing.begin_due(self._seconds(), but=name)  # `init` of a processor may take long
+                has_begun_commits = True
+            self._open(name, error, clock_ms)
+            if self._seconds() >= now + _TURN_SECONDS:
+                break
 
-    def _open(self, name: str, prepared: Future[None], clock_ms: int) -> None:
+    def _open(self, name: str, failed: BaseException | None, clock_ms: int) -> None:
         task = self._tasks[name]
         self.current = name
         try:
-            prepared.result()
+            if failed is not None:
+                raise failed
             positions = task.open(clock_ms, self._known.get(name))
             if not self._has_checked_interval:
                 task.check_commit_interval()
@@ -310,13 +309,13 @@ class TaskLoop:
         """Close a task after an error; open it again where that helps."""
         task = self._tasks[name]
         partitions = self._partitions[name]
-        if (written := self._writing.pop(name, None)) is not None:
-            written.exception()  # the committer cannot be closed in the middle; what came of it is read from the log
-        error = task.cause_of(error)
         self._busy.pop(name, None)
         self._pauses.forget(partitions)
         self._follower.remove(partitions)
-        now = perf_counter()
+        if self._writing.fail_later(name, error):
+            return
+        error = task.cause_of(error)
+        now = self._seconds()
         if task.abandon_after(error):
             self._open_at[name] = now
         elif isinstance(error, RetryRequested):
@@ -343,10 +342,12 @@ class TaskLoop:
 
     def process_to(self, ends: Mapping[str, Mapping[TopicPartition, int]]) -> None:
         """Process until tasks have read up to `ends`, or wait for records that are not there; then commit."""
-        self._globals_at = min(self._globals_at, 0.0 if self._application.program.global_stores else inf)
+        self._globals.update(self._clock(), are_used=self.open_tasks > 0, all_of_it=True)
         while True:
-            is_working = self.turn(_SHORT_WAIT) or self._preparing or self._writing or self._upkeeps.are_running
-            is_opening = any(at <= perf_counter() for at in self._open_at.values())
+            has_processed = bool(self.turn(_SHORT_WAIT)) or self._has_more
+            is_busy = self._preparing or self._writing or self._upkeeps.are_running or self._globals.are_filling
+            is_working = has_processed or is_busy
+            is_opening = any(at <= self._seconds() for at in self._open_at.values())
             if not is_working and not is_opening and all(map(self._has_read, ends, ends.values())):
                 break
         self.commit_all()
@@ -363,25 +364,34 @@ class TaskLoop:
 
     def commit_all(self, names: Collection[str] | None = None) -> None:
         """Commit what tasks have processed, and wait until that is written."""
-        self._finish_writing()
+        self._writing.end_written(patiently=True)
         for name, task in self._tasks.items():
             if task.is_open and (names is None or name in names):
-                self._begin_commit(name, task)
-        self._finish_writing()
-
-    def _finish_writing(self) -> None:
-        for name, written in list(self._writing.items()):
-            del self._writing[name]
-            self._end_commit(name, written)
+                self._writing.begin(name)
+        self._writing.end_written(patiently=True)
 
     def close(self, *, commit: bool = True) -> None:
-        """Commit, unless `commit` is False, and close every task."""
+        """Commit, unless `commit` is False, and close every task.
+
+        Waits some seconds for commits and openings that are under way; what takes longer closes its task at its end.
+        """
         try:
             if commit:
                 self.commit_all()
         finally:
-            self._threads.shutdown(wait=False, cancel_futures=True)
-            for task in self._tasks.values():
-                task.close()
+            self._globals.close(_LAST_SECONDS)
+            late = {**self._preparing.close(_LAST_SECONDS), **self._writing.close(_LAST_SECONDS)}
+            for pool in self._pools.values():
+                pool.shutdown(wait=False, cancel_futures=True)
+            for name, task in self._tasks.items():
+                if name in late:
+                    late[name].add_done_callback(partial(_close, task))
+                else:
+                    task.close()
             self._upkeeps.close()
+            self._alarm.close()
             self._follower.close()
+
+
+def _close(task: ContinuousWorker, ended: Future[None]) -> None:
+    task.close()

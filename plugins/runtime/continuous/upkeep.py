@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
@@ -40,29 +41,40 @@ class Upkeep:
         self._look_at = 0.0
         self._is_due = self._has_ended = False
         self._content: StateContent | None = None
+        self.holds_stores = False
+        """Whether a step uses the stores, until `end_step`: nobody else may."""
+        self._left_stores = threading.Event()
 
     def next_step(self, commit: Commit) -> Callable[[], Upkept] | None:
         """Return what another thread is to do now, None if nothing. `commit` is the task's last one.
 
-        Where the stores cannot be read by another thread, do it here. Raises as `TaskState.maintain_changelog`.
+        Where the stores have no views, it reads the stores themselves: the task rests while it `holds_stores`.
         """
         if self._is_due:
             self._is_due = False
             self._content = self._state.content(commit)
             if self._content is not None:
                 return partial(self._run, partial(self._write, self._content))
-            self._state.maintain_changelog(self._grace_ms, self._now_ms(), commit, self._is_current)
+            self.holds_stores = True
+            self._left_stores.clear()
+            return partial(self._run, partial(self._maintain, commit))
         now = perf_counter()
         if now < self._look_at or not self._state.keeps_commits:
             return None
         self._look_at = now + _LOOK_SECONDS
         return partial(self._run, self._look)
 
+    def end_step(self) -> None:
+        """Note that the last step is over."""
+        self.holds_stores = False
+
     def end(self) -> None:
         """End the step that runs, as soon as it can; it raises nothing."""
         self._has_ended = True
         if self._content is not None:
             self._content.end()
+        if self.holds_stores:
+            self._left_stores.wait()  # they are closed next
 
     # ------------------------------------------------------------------ in the other thread
 
@@ -89,6 +101,13 @@ class Upkeep:
             content.close()
         self._state.clean_changelog(version, self._grace_ms, self._now_ms(), self._is_current)
         return content.commit
+
+    def _maintain(self, commit: Commit) -> Commit | None:
+        try:
+            written = self._state.maintain_changelog(self._grace_ms, self._now_ms(), commit, self._is_current)
+            return commit if written else None
+        finally:
+            self._left_stores.set()
 
     def _is_current(self) -> bool:
         # While a commit of the task's own is being written, its committer may say no once.

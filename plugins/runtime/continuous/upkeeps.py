@@ -40,7 +40,7 @@ class Upkeeps:
     def end_steps(self) -> None:
         """Take what came of steps that are over."""
         for name, (task, step) in list(self._steps.items()):
-            if step.done() and not task.rests:
+            if step.done() and not task.is_committing:
                 del self._steps[name]
                 try:
                     task.end_upkeep(step.result())

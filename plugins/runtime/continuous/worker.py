@@ -16,6 +16,7 @@ from penstock.log import Log
 from penstock.program.nodes import TaskId
 from penstock.record import RecordBatch, TopicPartition
 from penstock.settings.application import Application
+from penstock.task.task import Task
 
 from ..logged_task import LoggedTask
 from ..opening import KnownCommit
@@ -26,16 +27,19 @@ from .upkeep import Upkeep, Upkept
 
 COMMIT_INTERVALS = {"exactly_once": 0.1, "at_least_once": 1.0}
 """Seconds between two commits where `commit_interval` is not set, by guarantee."""
+_SLOW_SECONDS = 1.0
+"""A task whose last call of `work` took longer may take as long again."""
 _MOVED_SECONDS = 5.0
 """Seconds after which positions are committed that have only passed offsets without a record."""
 
 
 class ContinuousWorker(LoggedTask):
-    """A task without batches. One thread calls it; only a `PendingCommit` may be written by another one.
+    """A task without batches. One thread calls it; others may `prepare`, `restore` and write a `PendingCommit`.
 
     After `open` the driver feeds it records and calls `work`. `begin_commit` returns what is to be written; the task
     then rests until `end_commit`. After an error that any of these raises the driver calls `abandon_after`, and opens
     the task again, from the last commit. `phase`: where in the commit interval the task commits, from 0.0 to 1.0.
+    `seconds` is a clock that never goes back.
     """
 
     def __init__(
@@ -48,12 +52,14 @@ class ContinuousWorker(LoggedTask):
         resources: ProcessResources,
         task_count: int = 1,
         phase: float = 0.0,
+        seconds: Callable[[], float] = perf_counter,
     ) -> None:
         super().__init__(application, task_id, partitions, log, resources=resources, task_count=task_count)
         given = self._settings.commit_interval
         guarantee = self._settings.processing_guarantee
         self._interval = COMMIT_INTERVALS[guarantee] if given is None else duration_ms(given) / 1000
         self._phase = phase * self._interval
+        self._seconds = seconds
         self._phases = Phases()
         self._produced = 0
         self._records_before, self._decoded_before = 0, 0.0
@@ -65,6 +71,8 @@ class ContinuousWorker(LoggedTask):
         self._pending: PendingCommit | None = None
         self._clock_ms = self._odd_ms = 0
         self._upkeep: Upkeep | None = None
+        self._is_slow, self._rings_slowly = False, True  # the first punctuator may take any time
+        self._has_postponed = False
 
     # ------------------------------------------------------------------ opening
 
@@ -80,6 +88,7 @@ class ContinuousWorker(LoggedTask):
         self._clock_ms = clock_ms
         self._records_before, self._decoded_before = 0, 0.0
         self._has_news, self._is_dirty, self._has_moved, self._pending = True, False, False, None
+        self._has_postponed = False
         return task.inputs.fetched()
 
     def out_of_range(self, partition: TopicPartition, error: OffsetOutOfRangeError) -> int:
@@ -105,30 +114,73 @@ class ContinuousWorker(LoggedTask):
 
     @property
     def rests(self) -> bool:
-        """Whether the task waits for its commit to be written."""
+        """Whether the task waits for its commit to be written, or for a snapshot that reads its stores themselves."""
+        return self._pending is not None or (self._upkeep is not None and self._upkeep.holds_stores)
+
+    @property
+    def is_committing(self) -> bool:
+        """Whether a commit of the task is being written."""
         return self._pending is not None
+
+    def end_soon(self) -> None:
+        """End `work` after the record or punctuator of now; any thread may call it."""
+        task = self.task
+        if task is not None:
+            task.progress.end_soon()
+
+    def may_take_long(self, clock_ms: int) -> bool:
+        """Return whether `work` may take longer than it is given, because it did, or a punctuator did that is due.
+
+        `clock_ms` is the time of the machine's clock now.
+        """
+        if self._is_slow or not self._rings_slowly:
+            return self._is_slow
+        tick = self.tick_at(clock_ms)
+        return tick is not None and tick <= clock_ms
 
     def work(self, ends: Mapping[TopicPartition, int | None], clock_ms: int, limit: int) -> int:
         """Process up to `limit` records, fire what is due, and send the outputs; return how many were processed.
 
-        `ends`: as far as the log is known to have records; None: it has not said yet.
+        `ends`: as far as the log is known to have records; None: it has not said yet. `end_soon` ends it after a record
+        or a punctuator.
         """
         task, committer, phases = self.task, self._committer, self._phases
         assert task is not None and committer is not None
         since = perf_counter()
         passed, self._clock_ms = clock_ms - self._clock_ms, clock_ms
         task.plan(ends, clock_ms if clock_ms >= task.wall_clock else self._time_ahead(passed))
-        done = task.process(limit)
-        tick = task.next_wall_clock_punctuation()
-        if tick is not None and tick <= task.wall_clock and task.punctuate_wall_clock():
-            self._is_dirty = True
-        phases.add("process", since)
+        had_postponed = self._has_postponed
+        if had_postponed:
+            self._punctuate(task)
+        done = 0
+        if not task.progress.is_out_of_time:
+            began = self._seconds()
+            done = task.process(limit)
+            self._is_slow = self._seconds() - began > _SLOW_SECONDS
         if done:
             self._is_dirty = True
+        if not had_postponed:
+            self._punctuate(task, may_postpone=True)
+        phases.add("process", since)
         if task.output_bytes() and committer.streams_outputs:
             self._produced += self._send(task.take_outputs(), phases)
             self._is_dirty = True
         return done
+
+    def _punctuate(self, task: Task, *, may_postpone: bool = False) -> None:
+        """Fire the punctuators of the wall clock that are due, or postpone them, once, to the next call of `work`.
+
+        That is done where time is over, and where a punctuator may take longer than the present transaction may.
+        """
+        tick = task.next_wall_clock_punctuation()
+        is_due = tick is not None and tick <= task.wall_clock
+        has_to_wait = task.progress.is_out_of_time or (self._is_dirty and self._rings_slowly)
+        self._has_postponed = is_due and may_postpone and has_to_wait
+        if is_due and not self._has_postponed:
+            began = self._seconds()
+            if task.punctuate_wall_clock():
+                self._is_dirty = True
+            self._rings_slowly = self._seconds() - began > _SLOW_SECONDS
 
     def _time_ahead(self, passed: int) -> int:
         """Return the time (ms) of a task whose clock is ahead of the machine's, which was set back.
@@ -155,27 +207,37 @@ class ContinuousWorker(LoggedTask):
         return 0 if self.task is None else self.task.inputs.queued(partition)
 
     def has_records(self) -> bool:
-        """Return whether records wait to be processed."""
-        return self.task is not None and not self.task.inputs.are_empty()
+        """Return whether records wait to be processed, or punctuators that they made due."""
+        task = self.task
+        return task is not None and (task.progress.is_firing or not task.inputs.are_empty())
 
     # ------------------------------------------------------------------ commits
 
     def commit_due(self) -> float:
-        """Return when (on `perf_counter`'s clock) the next commit is due; infinity if there is nothing to commit."""
+        """Return when (on the clock `seconds`) the next commit is due; infinity if there is nothing to commit."""
         task, committer = self.task, self._committer
-        if task is None or committer is None or self._pending is not None:
+        if task is None or committer is None or self.rests:
             return inf
         if not (self._is_dirty or task.progress.has_changed):
             if self._has_moved:
                 return self._committed_at + _MOVED_SECONDS
             return 0.0 if self.commit_expires() else inf
-        if task.commit_requested or task.output_bytes() + self._uncommitted_bytes() > self._settings.commit_bytes:
+        if (
+            task.commit_requested
+            or self._has_postponed
+            or task.output_bytes() + self._uncommitted_bytes() > self._settings.commit_bytes
+        ):
             return 0.0
         return min(self._due, self._sent_at + committer.commit_within)
 
+    @property
+    def has_uncommitted(self) -> bool:
+        """Whether the task has processed something since its last commit, and does not rest."""
+        return self.is_open and self._is_dirty and not self.rests
+
     def begin_commit(self) -> PendingCommit | None:
         """Return what is to be written, None if nothing has changed. The task rests until `end_commit`."""
-        now = self._committed_at = perf_counter()
+        now = self._committed_at = self._seconds()
         self._due, self._is_dirty, self._has_moved = now + self._interval, False, False
         if self._interval:
             # Tasks commit one after the other, each at its place in the interval: at once, all would wait for all.
@@ -207,6 +269,8 @@ class ContinuousWorker(LoggedTask):
 
     def end_upkeep(self, upkept: Upkept) -> None:
         """Take what came of a step."""
+        if self._upkeep is not None:
+            self._upkeep.end_step()
         self._phases.count({"snapshot": upkept.seconds})
         if upkept.commit is not None and self._commit is not None and upkept.commit.version == self._commit.version:
             self._proven = upkept.commit.positions

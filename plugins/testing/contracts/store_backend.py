@@ -73,6 +73,24 @@ class StoreBackendContract(StoreProcesses):
         with CleanChildren([module_of(type(self).open)]) as children:
             run_histories(lambda: _History(self, children), examples=self.examples, steps=20)
 
+    def test_it_is_opened_and_filled_in_another_thread_than_it_is_used_in(self, tmp_path: Path) -> None:
+        """The engine restores a task's stores beside the thread in which the tasks work."""
+
+        def opened() -> StoreBackend:
+            backend = type(self).open(tmp_path, ("first", "second"))
+            backend.write({"first": [(b"a", b"1"), (b"b", b"2")]}, None, "v1")
+            assert backend.get("first", b"a") == b"1" and list(backend.range("second")) == []
+            backend.release()
+            return backend
+
+        with ThreadPoolExecutor(1) as thread, closing(thread.submit(opened).result()) as backend:
+            assert list(backend.range("first")) == [(b"a", b"1"), (b"b", b"2")]
+            backend.write({"first": [(b"a", None)], "second": [(b"c", b"3")]}, "v1", "v2")
+            backend.release()
+            assert thread.submit(lambda: list(backend.range("second"))).result() == [(b"c", b"3")]
+            thread.submit(backend.release).result()
+            assert (backend.version(), backend.get("first", b"a")) == ("v2", None)
+
     def test_a_write_may_stay_at_its_version(self, tmp_path: Path) -> None:
         """The engine replaces a store's content this way, and opens a directory with more or fewer stores."""
         with self._opened(tmp_path) as backend:

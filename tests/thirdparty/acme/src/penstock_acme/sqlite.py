@@ -22,7 +22,7 @@ class SqliteBackend(StoreBackend):
         mode = "ro" if read_only else "rwc"
         try:
             self._database = sqlite3.connect(
-                f"{self._file.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None
+                f"{self._file.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False
             )
         except sqlite3.Error as error:
             raise StoreError(f"{self._file} cannot be opened: {error}") from error

@@ -1,0 +1,641 @@
+"""Turns of a task loop: bounded by time, with commits between them, and without what takes long."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock import STREAM_TIME, WALL_CLOCK_TIME, Processor, Record, Topology, key_value_store
+from penstock.log import Log
+from penstock.plugins.logs.memory import MemoryLog
+from penstock.plugins.runtime import refill
+from penstock.plugins.runtime.continuous import loop as loop_module
+from penstock.plugins.runtime.continuous.alarm import Alarm
+from penstock.plugins.runtime.continuous.loop import TaskLoop
+from penstock.plugins.runtime.continuous.openings import Turnstile
+from penstock.plugins.runtime.process_resources import ProcessResources
+from penstock.record import OutputBatch, TopicPartition
+from penstock.settings.application import Application
+
+from ..waiting import wait_until
+from .faults import produced
+from .test_continuous import looping, turn_until
+
+Tasks = dict[str, tuple[TopicPartition, ...]]
+
+
+class HandAlarm(Alarm):
+    """An alarm without a thread: `Time` makes it look."""
+
+    def _start(self) -> None:
+        pass
+
+
+class Time:
+    """The clock of a loop, which only records and punctuators move."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+        self.alarm = HandAlarm(self.seconds)
+
+    def seconds(self) -> float:
+        return self.now
+
+    def wall_clock(self) -> int:
+        return int(self.now * 1000)
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += seconds
+        self.alarm.look()
+
+
+class ByHand(Executor):
+    """Does what it is given when it is told to, in the calling thread."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+
+    def submit(self, call: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.waiting.append((future, lambda: call(*arguments, **named)))
+        return future
+
+    def run(self) -> None:
+        while self.waiting:
+            future, call = self.waiting.popleft()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call())
+                except BaseException as error:
+                    future.set_exception(error)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        while cancel_futures and self.waiting:
+            self.waiting.popleft()[0].cancel()
+
+
+class World:
+    """A loop with a clock and threads that the test moves."""
+
+    def __init__(self, directory: Path, topology: Topology, count: int, number: int = 0, **given: Any) -> None:
+        self.log, self.time = MemoryLog(), Time()
+        self.log.create_topic("in", count)
+        self.log.create_topic("out", 1)
+        self.tasks: Tasks = {f"{number}_{each}": (TopicPartition("in", each),) for each in range(count)}
+        self.application = Application(
+            "app", topology, log="memory:", changelog="memory:", data_dir=str(directory), key_serde="str",
+            value_serde="str", **given,
+        )  # fmt: skip
+        self.pools: dict[str, ByHand] = {}
+        self.resources = ProcessResources()
+        self.loop = TaskLoop(
+            self.application, self.tasks, self.log, self.resources, self.time.wall_clock,
+            seconds=self.time.seconds, threads=self.pool, alarm=self.time.alarm,
+        )  # fmt: skip
+
+    def pool(self, size: int, name: str) -> ByHand:
+        return self.pools.setdefault(name, ByHand())
+
+    def put(self, partition: int, *values: str) -> None:
+        count = len(values)
+        texts: list[bytes | None] = [value.encode() for value in values]
+        self.log.append(OutputBatch("in", [b"k"] * count, texts, [1] * count, None, [[partition]] * count))
+
+    def run_threads(self) -> None:
+        for pool in self.pools.values():
+            pool.run()
+
+    def open_all(self) -> None:
+        self.loop.run(self.tasks, {})
+        while self.loop.open_tasks < len(self.tasks):
+            self.loop.turn(0)
+            self.run_threads()
+
+    def close(self) -> None:
+        self.run_threads()
+        self.loop.close(commit=False)
+        self.resources.close()
+
+
+@contextmanager
+def world(directory: Path, topology: Topology, count: int, **given: Any) -> Iterator[World]:
+    made = World(directory, topology, count, **given)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+class Takes(Processor):
+    """A record takes as many ms as its value says."""
+
+    time: Time
+    longest = 0.0
+
+    def process(self, record: Record) -> None:
+        self.take(int(record.value) / 1000)
+        self.context.forward(record)
+
+    def take(self, seconds: float) -> None:
+        type(self).longest = max(type(self).longest, seconds)
+        type(self).time.pass_by(seconds)
+
+
+def takes(processor: type[Processor] = Takes) -> Topology:
+    return Topology().add_source("in", "in").add_processor("takes", processor, "in").add_sink("out", "out", "takes")
+
+
+class Lateness:
+    """How long after they were due commits began: a commit is due at its place in the interval, once there is work."""
+
+    def __init__(self, each: World) -> None:
+        self.worst = 0.0
+        self._since: dict[str, float] = {}
+        for name, task in each.loop._tasks.items():
+            self._watch(each, name, task)
+
+    def _watch(self, each: World, name: str, task: Any) -> None:
+        begin, work, time = task.begin_commit, task.work, each.time
+
+        def noting_work(*arguments: Any) -> Any:
+            before = time.now
+            done = work(*arguments)
+            if done:
+                self._since.setdefault(name, before)
+            return done
+
+        def noting_begin() -> Any:
+            if (since := self._since.pop(name, None)) is not None:
+                self.worst = max(self.worst, time.now - max(since, task._due))
+            return begin()
+
+        task.work, task.begin_commit = noting_work, noting_begin
+
+
+DURATIONS = st.lists(st.sampled_from([0, 1, 3, 20, 150, 3_000]), max_size=30)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@given(st.lists(DURATIONS, min_size=1, max_size=16), st.sampled_from(["20ms", "100ms", "1s"]))
+def test_a_commit_that_is_due_waits_for_one_record_and_a_moment(
+    tmp_path: Path, durations: list[list[int]], interval: str
+) -> None:
+    with world(tmp_path, takes(), len(durations), commit_interval=interval) as each:
+        Takes.time, Takes.longest = each.time, 0.0
+        each.open_all()
+        lateness = Lateness(each)
+        for partition, of_task in enumerate(durations):
+            each.put(partition, *map(str, of_task)) if of_task else None
+        total = sum(map(len, durations))
+        for _ in range(2_000):
+            if len(produced(each.log)) == total:
+                break
+            before = each.time.now
+            each.loop.turn(0)
+            assert each.time.now - before <= Takes.longest + 0.05, "a turn"
+            each.run_threads()
+            if each.time.now == before:
+                each.time.pass_by(0.01)
+        assert len(produced(each.log)) == total and not each.loop.take_failures()
+        assert lateness.worst <= Takes.longest + 0.2
+
+
+def test_no_task_starves_beside_slow_ones(tmp_path: Path) -> None:
+    with world(tmp_path, takes(), 4, commit_interval="1h") as each:
+        Takes.time, Takes.longest = each.time, 0.0
+        each.open_all()
+        for partition in range(4):
+            each.put(partition, *["100"] * 20)
+        processed: list[int] = []
+        for _ in range(40):
+            each.loop.turn(0)
+            each.run_threads()
+            processed = [task.task.records_in for task in each.loop._tasks.values() if task.task is not None]
+        assert max(processed) - min(processed) <= 1 and sum(processed) == 40
+
+
+class Rings(Takes):
+    """Has a punctuator of the wall clock that takes very long."""
+
+    rung = 0
+
+    def init(self, context: Any) -> None:
+        super().init(context)
+        context.schedule("10s", self.ring, WALL_CLOCK_TIME)
+
+    def ring(self, now: int) -> None:
+        Rings.rung += 1
+        Rings.at_ring(self.context.task_id)
+        self.take(200.0)
+
+    at_ring: Callable[[str], None]
+
+
+def test_everything_is_committed_before_a_punctuator_that_may_take_long(tmp_path: Path) -> None:
+    with world(tmp_path, takes(Rings), 2, commit_interval="1h") as each:
+        Rings.time, Rings.longest, Rings.rung = each.time, 0.0, 0
+        each.open_all()
+        uncommitted: list[str] = []
+
+        def note(ringing: str) -> None:
+            tasks = each.loop._tasks.items()
+            uncommitted.extend(name for name, task in tasks if task.has_uncommitted)
+
+        Rings.at_ring = staticmethod(note)
+        for rounds in range(1, 4):
+            for partition in range(2):
+                each.put(partition, "1")
+            for _ in range(10):
+                each.loop.turn(0)
+                each.run_threads()
+            each.put(0, "1")
+            each.put(1, "1")
+            each.time.pass_by(11.0)
+            for _ in range(20):
+                each.loop.turn(0)
+                each.run_threads()
+                if Rings.rung >= 2 * rounds:
+                    break
+            assert Rings.rung >= 2 * rounds
+        assert not uncommitted, "at the time of a call"
+        assert not each.loop.take_failures()
+
+
+class Jumps(Takes):
+    """Has punctuators of the stream time, each of which takes a while."""
+
+    def init(self, context: Any) -> None:
+        super().init(context)
+        for number in range(8):
+            context.schedule("1s", lambda now: self.take(0.1), STREAM_TIME, name=f"number {number}")
+
+
+def test_due_commits_come_between_two_punctuators(tmp_path: Path) -> None:
+    with world(tmp_path, takes(Jumps), 2, commit_interval="100ms") as each:
+        Jumps.time, Jumps.longest = each.time, 0.0
+        each.open_all()
+        lateness = Lateness(each)
+        for _ in range(3):
+            each.put(0, "1")
+            each.put(1, "1")
+            for _ in range(30):
+                before = each.time.now
+                each.loop.turn(0)
+                assert each.time.now - before <= Jumps.longest + 0.05
+                each.run_threads()
+                if each.time.now == before:
+                    each.time.pass_by(0.01)
+        assert lateness.worst <= Jumps.longest + 0.2
+        assert len(produced(each.log)) == 6 and each.time.now > 1_001.5
+
+
+# ---------------------------------------------------------------------- what other threads do
+
+
+def test_tasks_work_while_another_one_is_restored(tmp_path: Path) -> None:
+    with world(tmp_path, takes(), 2, commit_interval="0ms") as each:
+        Takes.time = each.time
+        each.loop.run(["0_0"], {})
+        while not each.loop.open_tasks:
+            each.loop.turn(0)
+            each.run_threads()
+        each.loop.run(["0_1"], {})
+        each.loop.turn(0)
+        each.pools["penstock-fences"].run()
+        each.loop.turn(0)
+        assert len(each.pools["penstock-restores"].waiting) == 1
+        each.put(0, "1")
+        each.put(1, "1")
+        for _ in range(3):
+            each.loop.turn(0)
+            each.pools["penstock-commits"].run()
+        assert len(produced(each.log)) == 1 and each.loop.open_tasks == 1
+        each.run_threads()
+        for _ in range(5):
+            each.loop.turn(0)
+            each.run_threads()
+        assert len(produced(each.log)) == 2
+
+
+class Fill(Processor):
+    """Fills a read-only store; each record waits, from the second time on that it comes."""
+
+    gate: threading.Event
+    reached: threading.Event
+    seen: set[Any]
+
+    def process(self, record: Record) -> None:
+        if record.key in Fill.seen:
+            Fill.reached.set()
+            assert Fill.gate.wait(60)
+        Fill.seen.add(record.key)
+        self.context.get_store("rates").put(record.key, record.value)
+
+
+class Plain(Processor):
+    def process(self, record: Record) -> None:
+        self.context.forward(record)
+
+
+TEXTS: dict[str, Any] = {"key_serde": "str", "value_serde": "str"}
+
+
+def rates() -> Topology:
+    return (
+        Topology()
+        .add_source("in", "in", **TEXTS)
+        .add_read_only_store(key_value_store("rates", **TEXTS), "rates-source", "rates", "fill", Fill, **TEXTS)
+        .add_processor("plain", Plain, "in", stores=["rates"])
+        .add_sink("out", "out", "plain", **TEXTS)
+    )
+
+
+@contextmanager
+def refilling(tmp_path: Path) -> Iterator[tuple[TaskLoop, Log]]:
+    """A loop with two tasks, of which the first one is filling its read-only store again, and is held up."""
+    Fill.gate, Fill.reached, Fill.seen = threading.Event(), threading.Event(), set()
+    log = MemoryLog()
+    for topic, partitions in {"in": 2, "rates": 2, "out": 1}.items():
+        log.create_topic(topic, partitions)
+    tasks: Tasks = {f"0_{each}": (TopicPartition("in", each), TopicPartition("rates", each)) for each in range(2)}
+    log.append(OutputBatch("rates", [b"a", b"b"], [b"1", b"2"], [1, 2], None, [[0], [0]]))
+
+    def of(host: str) -> Application:
+        return Application(
+            "app", rates(), log="memory:", changelog="directory:changelog", data_dir=str(tmp_path),
+            state_dir=str(tmp_path / host), commit_interval="0ms",
+        )  # fmt: skip
+
+    with looping(of("first"), log, tasks) as loop:
+        turn_until(loop, lambda: Fill.seen == {"a", "b"} and not loop._writing)
+        loop.commit_all()
+    try:
+        with looping(of("second"), log, tasks) as loop:
+            turn_until(loop, Fill.reached.is_set)
+            yield loop, log
+    finally:
+        Fill.gate.set()
+
+
+def test_a_refill_holds_up_no_other_task_and_counts_as_progress(tmp_path: Path) -> None:
+    with refilling(tmp_path) as (loop, log):
+        log.append(OutputBatch("in", [b"k"], [b"other"], [1], None, [[1]]))
+        turn_until(loop, lambda: [value for _, value, _ in produced(log)] == ["other"])
+        assert loop.open_tasks == 1
+        Fill.gate.set()
+        turn_until(loop, lambda: loop.open_tasks == 2)
+        assert not loop.take_failures()
+
+
+def test_a_loop_that_is_closed_ends_a_refill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+    changes = refill.Refill.changes
+
+    def noting(self: refill.Refill, *arguments: Any) -> Iterator[Any]:
+        try:
+            yield from changes(self, *arguments)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(refill.Refill, "changes", noting)
+    with refilling(tmp_path) as (loop, _):
+        restoring = loop._tasks["0_0"]
+        closing = threading.Thread(target=loop.close, kwargs={"commit": False})
+        closing.start()
+        wait_until(lambda: not loop._preparing, "the loop is being closed")
+        assert closing.is_alive() and restoring.committer is not None, "it waits for the task that is being opened"
+        Fill.gate.set()
+        closing.join(60)
+        assert ended.is_set() and restoring.committer is None
+        assert "0_0" not in loop._tasks or not restoring.is_open
+
+
+def test_a_commit_under_way_is_awaited_before_its_task_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = MemoryLog()
+    log.create_topic("in", 1)
+    log.create_topic("out", 1)
+    topology = Topology().add_source("in", "in").add_processor("plain", Plain, "in").add_sink("out", "out", "plain")
+    of = Application("app", topology, log="memory:", changelog="memory:", data_dir=str(tmp_path), commit_interval="0ms")
+    tasks: Tasks = {"0_0": (TopicPartition("in", 0),)}
+    resources = ProcessResources()
+    loop = TaskLoop(of, tasks, log, resources, lambda: 0)
+    loop.run(tasks, {})
+    turn_until(loop, lambda: loop.open_tasks == 1)
+    loop.commit_all()
+    committer = loop._tasks["0_0"].committer
+    assert committer is not None
+    order: list[str] = []
+    begun, gate, commit, close = threading.Event(), threading.Event(), committer.commit, committer.close
+
+    def slow(*arguments: Any) -> None:
+        begun.set()
+        assert gate.wait(60)
+        commit(*arguments)
+        order.append("committed")
+
+    def noting_close() -> None:
+        order.append("closed")
+        close()
+
+    monkeypatch.setattr(committer, "commit", slow)
+    monkeypatch.setattr(committer, "close", noting_close)
+    log.append(OutputBatch("in", [b"k"], [b"v"], [1]))
+    turn_until(loop, begun.is_set)
+    closing = threading.Thread(target=loop.close, kwargs={"commit": False})
+    closing.start()
+    wait_until(lambda: not loop._writing, "the loop is being closed")
+    gate.set()
+    closing.join(60)
+    assert order == ["committed", "closed"]
+    resources.close()
+
+
+def test_what_is_restored_stands_still_when_it_makes_no_step(tmp_path: Path) -> None:
+    with world(tmp_path, takes(), 2) as each:
+        Takes.time = each.time
+        each.loop.run(["0_0"], {})
+        each.loop.turn(0)
+        each.time.pass_by(1_000)
+        assert each.loop.still()[0] == 0.0, "waiting for the log ends by itself"
+        each.pools["penstock-fences"].run()
+        each.loop.turn(0)
+        stretch = each.loop._tasks["0_0"].opening
+        assert stretch is not None
+        for _ in range(3):
+            stretch.moved()
+            assert each.loop.still()[0] == 0.0
+            each.time.pass_by(200)
+            assert each.loop.still() == (200.0, "the restoring of task 0_0")
+
+
+def test_a_global_store_is_filled_in_another_thread_and_read_on_in_portions(tmp_path: Path) -> None:
+    class Keep(Processor):
+        def process(self, record: Record) -> None:
+            self.context.get_store("names").put(record.key, record.value)
+
+    class LookUp(Takes):
+        def process(self, record: Record) -> None:
+            self.context.forward(record.with_value(self.context.get_store("names").get("k")))
+
+    topology = (
+        Topology()
+        .add_global_store(key_value_store("names", **TEXTS), "names-source", "names", "keep", Keep, **TEXTS)
+        .add_source("in", "in")
+        .add_processor("look-up", LookUp, "in")
+        .add_sink("out", "out", "look-up")
+    )
+    with world(tmp_path, topology, 1, number=1, commit_interval="0ms") as each:
+        each.log.create_topic("names", 1)
+        each.log.append(OutputBatch("names", [b"k"], [b"first"], [1]))
+        each.loop.run(each.tasks, {})
+        for _ in range(3):
+            each.loop.turn(0)
+        assert each.pools["penstock-upkeep"].waiting and not each.loop._preparing
+        each.time.pass_by(200)
+        assert each.loop.still() == (200.0, "the filling of the global stores")
+        each.open_all()
+        each.put(0, "1")
+        wanted = ["first"]
+        for news in (b"second", b"third"):
+            for _ in range(3):
+                each.loop.turn(0)
+                each.run_threads()
+            assert [value for _, value, _ in produced(each.log)] == wanted
+            each.log.append(OutputBatch("names", [b"k"], [news], [2]))
+            each.time.pass_by(1.0)
+            each.loop.turn(0)
+            each.put(0, "1")
+            wanted.append(news.decode())
+        assert each.loop.still()[0] == 0.0
+
+
+def test_a_filling_that_a_close_has_ended_is_done_by_the_next_loop(tmp_path: Path) -> None:
+    reached, gate = threading.Event(), threading.Event()
+
+    class Keep(Processor):
+        def process(self, record: Record) -> None:
+            reached.set()
+            assert gate.wait(60)
+            self.context.get_store("names").put(record.key, record.value)
+
+    topology = (
+        Topology()
+        .add_global_store(key_value_store("names", **TEXTS), "names-source", "names", "keep", Keep, **TEXTS)
+        .add_source("in", "in")
+        .add_processor("plain", Plain, "in")
+        .add_sink("out", "out", "plain")
+    )
+    log, resources = MemoryLog(), ProcessResources()
+    for topic in ("in", "names", "out"):
+        log.create_topic(topic, 1)
+    log.append(OutputBatch("names", [b"k"], [b"v"], [1]))
+    of = Application("app", topology, log="memory:", changelog="memory:", data_dir=str(tmp_path))
+    tasks: Tasks = {"1_0": (TopicPartition("in", 0),)}
+    first = TaskLoop(of, tasks, log, resources, lambda: 0)
+    first.run(tasks, {})
+    turn_until(first, reached.is_set)
+    threading.Timer(0.05, gate.set).start()
+    first.close(commit=False)
+    second = TaskLoop(of, tasks, log, resources, lambda: 0)
+    second.run(tasks, {})
+    turn_until(second, lambda: second.open_tasks == 1)
+    assert resources.global_stores(of)["names"].get("k") == "v"  # type: ignore[attr-defined]
+    second.close(commit=False)
+    resources.close()
+
+
+# ---------------------------------------------------------------------- parts
+
+
+def test_an_alarm_ends_what_takes_too_long_and_nothing_else() -> None:
+    alarm, ended = Alarm(), threading.Event()
+    alarm.begin(ended.set, 0.0)
+    wait_until(ended.is_set, "the alarm")
+    assert alarm.end() and not alarm.end()
+    alarm.begin(lambda: None, float("inf"))
+    assert not alarm.end()
+    alarm.close()
+
+
+def test_threads_pass_a_turnstile_in_the_order_in_which_they_came() -> None:
+    turnstile, order = Turnstile(1), []
+    turnstile.enter()
+
+    def work(number: int) -> None:
+        turnstile.enter()
+        order.append(number)
+        turnstile.leave()
+
+    threads = []
+    for number in range(5):
+        thread = threading.Thread(target=work, args=(number,))
+        thread.start()
+        threads.append(thread)
+        wait_until(lambda: len(turnstile._waiting) == len(threads), "it waits")
+    turnstile.let_others_in()
+    assert order == list(range(5))
+    turnstile.leave()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["slow", "waits for another input"])
+def test_what_waits_in_a_host_is_bounded_by_a_setting_and_nothing_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    """Eight tasks, each of which stays below the limit of a single input."""
+    monkeypatch.setattr(loop_module, "_MOST_POLLED", 40)
+    tasks, most, size = 8, 400_000, 1_000
+    topology = takes()
+    if waits:
+        topology = Topology().add_source("in", "in").add_source("other", "other")
+        topology = topology.add_processor("takes", Takes, ["in", "other"]).add_sink("out", "out", "takes")
+    given = {"commit_interval": "0ms", "input_buffer_max_bytes": most, "max_task_idle": "1d" if waits else "0ms"}
+    with world(tmp_path, topology, tasks, **given) as each:
+        if waits:
+            each.log.create_topic("other", tasks)
+            each.loop.close(commit=False)
+            each.tasks.update(
+                {name: (*inputs, TopicPartition("other", inputs[0].partition)) for name, inputs in each.tasks.items()}
+            )
+            each.loop = TaskLoop(
+                each.application, each.tasks, each.log, each.resources, each.time.wall_clock,
+                seconds=each.time.seconds, threads=each.pool, alarm=each.time.alarm,
+            )  # fmt: skip
+        Takes.time = each.time
+        each.open_all()
+        for _ in range(12):
+            for partition in range(tasks):
+                each.put(partition, *[f"{1 if waits else 60}{' ' * size}"] * 10)
+        worst = 0
+        for turn in range(4_000):
+            if len(produced(each.log)) == tasks * 120 or (waits and turn == 200):
+                break
+            each.loop.turn(0)
+            each.run_threads()
+            inputs = [partition for partitions in each.tasks.values() for partition in partitions]
+            worst = max(worst, sum(each.loop._queued(partition) for partition in inputs) * size)
+        assert most // 2 < worst < 2 * most
+        if waits:
+            assert not produced(each.log)
+            for partition in range(tasks):
+                texts: list[bytes | None] = [b"1"]
+                each.log.append(OutputBatch("other", [b"k"], texts, [10], None, [[partition]]))
+            for _ in range(4_000):
+                if len(produced(each.log)) == tasks * 121:
+                    break
+                each.loop.turn(0)
+                each.run_threads()
+                each.time.pass_by(3_600.0 if len(produced(each.log)) == tasks * 120 else 0.01)
+            assert len(produced(each.log)) >= tasks * 120
