@@ -222,7 +222,8 @@ def hopping(size: Duration, *, every: Duration, grace: Duration | None = None) -
 def sliding(difference: Duration, *, grace: Duration | None = None) -> SlidingWindows:
     """Return windows that slide over the records of each key: two records are in one if at most `difference` apart.
 
-    A window begins or ends at a record, and both ends belong to it. `grace`: see `tumbling`.
+    A window begins or ends at a record, and both ends belong to it. The difference is at least 1 ms. `grace`: see
+    `tumbling`.
 
     ::
 
@@ -235,7 +236,7 @@ def sliding(difference: Duration, *, grace: Duration | None = None) -> SlidingWi
     >>> sliding("5m", grace="1m").difference_ms
     300000
     """
-    length = _length("sliding", "difference", difference, least=0)
+    length = _length("sliding", "difference", difference)
     return SlidingWindows(length, _grace('sliding("5m", ', grace))
 
 

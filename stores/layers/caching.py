@@ -80,10 +80,10 @@ def cache_window_store(store: BucketWindowStore, cache: RecordCache) -> BucketWi
         which = (notes.which(key), window_start)
         old = None if cache.has(which) else fetch(key, window_start)
         put(key, value, window_start)
-        if window_start > store.retention.kept_after:  # or it was dropped
-            new = notes.frozen(key, value)
-            windowed = Windowed(key, window_start, min(window_start + store.size_ms, MAX_TIME))
-            cache.note(which, windowed, new, old, _size(key) + _size(new) + _SMALL)
+        # Also if the store has dropped it as expired: what is put there is an update, as it is without a cache.
+        new = notes.frozen(key, value)
+        windowed = Windowed(key, window_start, min(window_start + store.size_ms, MAX_TIME))
+        cache.note(which, windowed, new, old, _size(key) + _size(new) + _SMALL)
 
     def sent(windowed: Any) -> Any:
         key, window_start, _ = windowed
@@ -108,9 +108,9 @@ def cache_session_store(store: BucketSessionStore, cache: RecordCache) -> Bucket
         which = (notes.which(key), start, end)
         old = None if cache.has(which) else fetch_session(key, start, end)
         put(session, value)
-        if end > store.retention.kept_after:  # or it was dropped
-            new = notes.frozen(key, value)
-            cache.note(which, Windowed(key, start, end), new, old, _size(key) + _size(new) + _SMALL)
+        # Also if the store has dropped it as expired: what is put there is an update, as it is without a cache.
+        new = notes.frozen(key, value)
+        cache.note(which, Windowed(key, start, end), new, old, _size(key) + _size(new) + _SMALL)
 
     def sent(session: Any) -> Any:
         key, start, end = session

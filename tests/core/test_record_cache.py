@@ -184,7 +184,12 @@ def test_window_and_session_stores_forward_windowed_keys() -> None:
             self.store.put(Windowed("a", 2, 4), 4)
 
     sessions = session_store("s", retention="1s", cached=True, **TEXTS)  # type: ignore[arg-type]
-    check(Sessions, sessions, [(["a", 1, 9], 2, None, 0, 5), (["a", 5_000, 5_000], 3, None, 0, 5)])
+    # So is what had expired when it was put: the store drops it, and it is an update nevertheless.
+    check(
+        Sessions,
+        sessions,
+        [(["a", 1, 9], 2, None, 0, 5), (["a", 5_000, 5_000], 3, None, 0, 5), (["a", 2, 4], 4, None, 0, 5)],
+    )
 
 
 def test_an_error_of_the_listener_meets_the_handler_once_for_each_key() -> None:

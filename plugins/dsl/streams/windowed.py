@@ -307,7 +307,7 @@ def windowed_step(
     else:
         is_sliding = isinstance(windows, SlidingWindows)
         supplier = SlidingAggregate if is_sliding else WindowAggregate
-        size = max(1, windows.difference_ms) if isinstance(windows, SlidingWindows) else windows.size_ms
+        size = windows.difference_ms if isinstance(windows, SlidingWindows) else windows.size_ms
         kept = max(size, windows.retention_ms)
         check_store(made, kept, size)
 
