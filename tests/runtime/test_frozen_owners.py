@@ -29,12 +29,12 @@ _LARGE = "x" * 900_000
 class _Later(Clock):
     """The machine's clock, some days ahead. `frozen` is called once, when a worker asks for the time in its upkeep."""
 
-    def __init__(self, days: int, frozen: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, days: int) -> None:
         self._ahead_ms = days * _DAY_MS
-        self._frozen = frozen
+        self.frozen: Callable[[], None] = lambda: None
 
     def now_ms(self) -> int:
-        frozen, self._frozen = self._frozen, lambda: None
+        frozen, self.frozen = self.frozen, lambda: None
         frozen()
         return SystemClock().now_ms() + self._ahead_ms
 
@@ -86,7 +86,9 @@ def test_it_deletes_nothing_that_its_successor_needs(tmp_path: Path, meanwhile: 
         run(before, str(number))
     before.close()
     # Opened again, it looks at the changelog's files after this batch.
-    frozen = _worker(on("one"), log, _Later(2, succeed))
+    clock = _Later(2)
+    frozen = _worker(on("one"), log, clock)
+    clock.frozen = succeed
     run(frozen, "last")
     changelog = tmp_path / "changelog" / "app" / "0_0"
     mended = any(path.name.startswith(f"{5:012d}-") for path in changelog.glob("*.snapshot"))
