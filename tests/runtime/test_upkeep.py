@@ -188,6 +188,7 @@ def test_a_task_whose_backend_has_no_views_rests_while_its_snapshot_is_written(
         put(log, 1)
         for _ in range(5):
             assert loop.turn(0) == 0, "the turn does not wait for the snapshot, and the task rests"
+        loop.commit_all()
         assert loop._tasks["0_0"].rests and produced(log) == before and not gate.written
         gate.free.set()
         turn_until(loop, lambda: bool(gate.written) and len(produced(log)) == len(before) + 1)

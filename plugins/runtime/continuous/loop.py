@@ -366,7 +366,8 @@ class TaskLoop:
         """Commit what tasks have processed, and wait until that is written."""
         self._writing.end_written(patiently=True)
         for name, task in self._tasks.items():
-            if task.is_open and (names is None or name in names):
+            # One that rests for a snapshot has processed nothing since its last commit.
+            if task.is_open and not task.rests and (names is None or name in names):
                 self._writing.begin(name)
         self._writing.end_written(patiently=True)
 
