@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import resource
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -290,6 +291,23 @@ def test_a_retry_of_a_global_store_does_not_hold_up_the_batch(
     assert len(results) == 2
     assert all(result.report is not None for result in results.values())
     assert world.outputs() == {"k0": ["found"]}
+
+
+@pytest.mark.xfail(strict=True, reason="issue 26, row 4: the copy of the global store stays closed")
+def test_local_state_that_is_removed_with_its_global_stores_is_made_again(
+    make_world: MakeWorld, tmp_path: Path
+) -> None:
+    world = make_world(apps.look_up(), state_dir=str(tmp_path / "state"))
+    world.surroundings.put("table", [("k0", "found", 0)], 0)
+    put(world, 0, "?")
+    engine = world.engine()
+    world.batch(engine, *world.tasks, globals_of="table")
+    shutil.rmtree(tmp_path / "state")
+    world.surroundings.put("table", [("k0", "again", 0)], 0)
+    put(world, 0, "?")
+    results = world.batch(engine, *world.tasks, globals_of="table")
+    assert all(result.report is not None for result in results.values())
+    assert world.outputs() == {"k0": ["found", "again"]}
 
 
 def test_too_many_open_files_name_the_limit_and_cost_nothing(

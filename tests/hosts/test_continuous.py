@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,11 +18,12 @@ from penstock.plugins.hosts.continuous import ContinuousCargo, ContinuousEngine
 from penstock.plugins.hosts.engine import HostInfo
 from penstock.plugins.hosts.heartbeats import HeartbeatReader
 from penstock.plugins.hosts.plan import SlotPlan
-from penstock.plugins.hosts.reports import SlotMessage
+from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
 from penstock.plugins.hosts.slot_engine import Batch
 from penstock.plugins.hosts.status import Meter
 from penstock.plugins.runtime.application.heartbeat_topic import heartbeat_topic, make_heartbeat_topic
 from penstock.plugins.runtime.application.preparation import prepare
+from penstock.plugins.runtime.taken_over import is_taken_over
 from tests.spark import apps
 from tests.spark.surroundings import Surroundings
 from tests.waiting import wait_until
@@ -207,6 +209,34 @@ def test_a_log_that_fails_ends_all_tasks_with_an_error_of_the_slot(
         wait_until(lambda: each.engine._failure_of_slot is not None, "the error", 30)
         failed = each.renew().failure
         assert failed is not None and "the log is away" in failed.message and "slot 0" in failed.task_id
+
+
+@pytest.mark.xfail(strict=True, reason="issue 26, row 4: the whole slot fails for good")
+def test_local_state_that_is_removed_with_its_global_stores_is_made_again(tmp_path: Path) -> None:
+    with Surroundings(tmp_path / "data") as surroundings:
+        surroundings.create(**{"in": 2, "out": 1, "table": 1})
+        each = World(surroundings, apps.look_up(), commit_interval="0ms", state_dir=str(tmp_path / "state"))
+        try:
+            surroundings.put("table", [("k", "found", 0)], 0)
+            each.renew()
+            each.put("?")
+            wait_until(lambda: each.outputs() == ["found"], "an answer", 30)
+            shutil.rmtree(tmp_path / "state")
+            surroundings.put("table", [("k", "again", 0)], 0)
+            told: list[TaskFailure] = []
+
+            def is_told() -> bool:
+                told.extend(result.failure for beat in each.reader.poll() for result in beat.results if result.failure)
+                return bool(told)
+
+            wait_until(is_told, "the tasks' failures", 10)
+            assert {failure.task_id for failure in told} <= set(each.tasks)
+            assert all(is_taken_over(failure.error()) for failure in told)
+            assert each.renew().failure is None
+            each.put("?")
+            wait_until(lambda: each.outputs() == ["found", "again"], "an answer from the new copy", 30)
+        finally:
+            each.engine.close()
 
 
 def test_heartbeats_tell_how_long_tasks_are_stuck_and_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
