@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import inf
 
+from penstock.errors import StaleStoreError
 from penstock.log import TaskCommitter
 from penstock.plugins.runtime.application.open_files import check_open_files_of_process
 from penstock.plugins.runtime.logged_task import FIRST
@@ -88,6 +89,11 @@ class ApplicationEngine(SlotEngine):
         except RetryRequested as retry:
             self._wait(_GLOBALS, retry)
             return False
+        except StaleStoreError as error:
+            _log.warning("%s; it is built again, and the tasks are opened again", error)
+            for task in self._tasks.values():
+                task.abandon("taken over")
+            self._resources.close_globals(self._application)
         except Exception:
             _log.debug("each task that needs the global stores raises this error, with its name", exc_info=True)
         return True

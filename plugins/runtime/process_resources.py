@@ -119,6 +119,16 @@ class ProcessResources:
         """Return what the nodes that fill global stores have counted in this process, by node."""
         return self._global(application).metrics() if application.program.global_stores else {}
 
+    def close_globals(self, application: Application) -> None:
+        """Close the copies of the global stores; the next update opens them anew. Tasks that read them must be closed.
+
+        For copies whose files were removed, or written by another process.
+        """
+        with self._lock:
+            found = self._globals.pop((application.id, state_directory(application.settings).absolute()), None)
+        if found is not None:
+            found.close()
+
     def clean_up(self, application: Application) -> None:
         """Once a minute, delete local state of tasks that have moved away (setting `state_cleanup_delay`).
 

@@ -293,7 +293,6 @@ def test_a_retry_of_a_global_store_does_not_hold_up_the_batch(
     assert world.outputs() == {"k0": ["found"]}
 
 
-@pytest.mark.xfail(strict=True, reason="issue 26, row 4: the copy of the global store stays closed")
 def test_local_state_that_is_removed_with_its_global_stores_is_made_again(
     make_world: MakeWorld, tmp_path: Path
 ) -> None:

@@ -211,7 +211,6 @@ def test_a_log_that_fails_ends_all_tasks_with_an_error_of_the_slot(
         assert failed is not None and "the log is away" in failed.message and "slot 0" in failed.task_id
 
 
-@pytest.mark.xfail(strict=True, reason="issue 26, row 4: the whole slot fails for good")
 def test_local_state_that_is_removed_with_its_global_stores_is_made_again(tmp_path: Path) -> None:
     with Surroundings(tmp_path / "data") as surroundings:
         surroundings.create(**{"in": 2, "out": 1, "table": 1})

@@ -501,7 +501,7 @@ def test_a_global_store_is_filled_in_another_thread_and_read_on_in_portions(tmp_
         each.loop.run(each.tasks, {})
         for _ in range(3):
             each.loop.turn(0)
-        assert each.pools["penstock-upkeep"].waiting and not each.loop._preparing
+        assert each.pools["penstock-rest"].waiting and not each.loop._preparing
         each.time.pass_by(200)
         assert each.loop.still() == (200.0, "the filling of the global stores")
         each.open_all()

@@ -62,6 +62,11 @@ class GlobalUpdates:
         except RetryRequested as retry:
             self.are_filled, self._at = False, self._seconds() + retry.delay_ms / 1000
 
+    def begin_anew(self) -> None:
+        """Fill them again, after a StaleStoreError of `update`. No task may be open."""
+        self._resources.close_globals(self._application)
+        self.are_filled, self._at = False, self._seconds() + _SECONDS
+
     def _update(self, clock_ms: int, are_used: bool, all_of_it: bool) -> None:
         if not self.are_filled and not are_used:
             self._resources.filling.begin()

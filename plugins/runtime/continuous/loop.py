@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 
-from penstock.errors import LogError, OffsetOutOfRangeError
+from penstock.errors import LogError, OffsetOutOfRangeError, StaleStoreError
 from penstock.log import Log
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
@@ -28,6 +28,7 @@ from .commits import Commits
 from .globals import GlobalUpdates
 from .openings import Openings
 from .pauses import Pauses
+from .pools import Pools
 from .upkeeps import Upkeeps
 from .worker import ContinuousWorker
 
@@ -40,7 +41,6 @@ _LONGEST_WAIT, _SHORT_WAIT, _STALLED_WAIT, _OPENING_WAIT = 0.05, 0.001, 0.01, 0.
 _CLEAN_UP_SECONDS = 60.0
 _LAST_SECONDS = 5.0
 """How long `close` waits for commits and openings that are under way."""
-_THREADS, _FEW_THREADS = 16, 2
 
 _log = logging.getLogger("penstock.worker")
 
@@ -95,18 +95,13 @@ class TaskLoop:
         """The task whose processors or stores the loop's thread calls now."""
         self._seconds = seconds
         self._alarm = alarm or Alarm(seconds)
-        self._pools = {
-            "commits": threads(_THREADS, "penstock-commits"),
-            "fences": threads(_THREADS, "penstock-fences"),
-            "restores": threads(_THREADS, "penstock-restores"),
-            "rest": threads(_FEW_THREADS, "penstock-upkeep"),
-        }
-        self._preparing = Openings(self._pools["fences"], self._pools["restores"], seconds)
-        self._globals = GlobalUpdates(application, log, resources, self._pools["rest"], seconds)
+        self._pools = Pools(threads)
+        self._preparing = Openings(self._pools.fences, self._pools.restores, seconds)
+        self._globals = GlobalUpdates(application, log, resources, self._pools.rest, seconds)
         self._has_checked_interval = False
         self._clean_up_at = 0.0
         self._upkeeps = Upkeeps(self._fail)
-        self._writing = Commits(self._tasks, self._pools["commits"], self._upkeeps, self._works_for, self._fail)
+        self._writing = Commits(self._tasks, self._pools.commits, self._upkeeps, self._works_for, self._fail)
 
     # ------------------------------------------------------------------ which tasks
 
@@ -155,13 +150,22 @@ class TaskLoop:
         """
         self._writing.end_written()
         self._upkeeps.end_steps()
-        self._globals.update(self._clock(), are_used=self.open_tasks > 0)
+        self._update_globals()
         self._open_tasks()
         self._poll(min(longest_wait, self._wait_seconds()))
         done = self._work(self._clock()) if self._globals.are_filled else 0
         self._writing.begin_due(self._seconds())
         self._clean_up()
         return done
+
+    def _update_globals(self, *, all_of_it: bool = False) -> None:
+        try:
+            self._globals.update(self._clock(), are_used=self.open_tasks > 0, all_of_it=all_of_it)
+        except StaleStoreError as error:
+            for name, task in self._tasks.items():
+                if task.is_open:
+                    self._fail(name, error)
+            self._globals.begin_anew()
 
     def _wait_seconds(self) -> float:
         """Return how long nothing has to be done if no record comes."""
@@ -264,7 +268,7 @@ class TaskLoop:
         now = self._seconds()
         if now >= self._clean_up_at:
             self._clean_up_at = now + _CLEAN_UP_SECONDS
-            self._pools["rest"].submit(self._resources.clean_up, self._application)
+            self._pools.rest.submit(self._resources.clean_up, self._application)
 
     # ------------------------------------------------------------------ opening
 
@@ -321,8 +325,7 @@ class TaskLoop:
         elif isinstance(error, RetryRequested):
             self._open_at[name] = now + error.delay_ms / 1000
         elif isinstance(error, Exception):
-            # Not opened again here: if another process has the task, that would take it away. The driver may be frozen,
-            # and its successor's hosts run the task.
+            # Not opened again here: it may belong to the host of a successor, if this one's driver is frozen.
             self._failures.append(Failed(name, error))
         else:
             raise error
@@ -342,7 +345,7 @@ class TaskLoop:
 
     def process_to(self, ends: Mapping[str, Mapping[TopicPartition, int]]) -> None:
         """Process until tasks have read up to `ends`, or wait for records that are not there; then commit."""
-        self._globals.update(self._clock(), are_used=self.open_tasks > 0, all_of_it=True)
+        self._update_globals(all_of_it=True)
         while True:
             has_processed = bool(self.turn(_SHORT_WAIT)) or self._has_more
             is_busy = self._preparing or self._writing or self._upkeeps.are_running or self._globals.are_filling
@@ -382,8 +385,7 @@ class TaskLoop:
         finally:
             self._globals.close(_LAST_SECONDS)
             late = {**self._preparing.close(_LAST_SECONDS), **self._writing.close(_LAST_SECONDS)}
-            for pool in self._pools.values():
-                pool.shutdown(wait=False, cancel_futures=True)
+            self._pools.close()
             for name, task in self._tasks.items():
                 if name in late:
                     late[name].add_done_callback(partial(_close, task))
@@ -394,5 +396,5 @@ class TaskLoop:
             self._follower.close()
 
 
-def _close(task: ContinuousWorker, ended: Future[None]) -> None:
+def _close(task: ContinuousWorker, _: object) -> None:
     task.close()
