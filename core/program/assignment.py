@@ -166,16 +166,23 @@ class Resolution:
                 )
         for topic, internal in self.own.items():
             if topic in self.log and self.log[topic] != self.counts[topic]:
+                before = self.log[topic]
                 raise TopologyError(
-                    f"internal topic {topic!r} exists with {self.log[topic]} partitions and the program needs "
+                    f"internal topic {topic!r} exists with {before} partitions and the program needs "
                     f"{self.counts[topic]}"
                     + (
                         " (its sources' topics have changed)"
                         if internal.partitions is None
                         else f" (partitions={internal.partitions} is given)"
                     )
-                    + "; its records and the state behind it are divided by the old number: go back to it, or start "
-                    "under another application id"
+                    + "; its records and the state behind it are divided by the old number: "
+                    + (
+                        # A log can add partitions to a topic, and take none away.
+                        f"let its sources read topics with {before} partitions"
+                        if internal.partitions is None
+                        else f"set partitions={before}"
+                    )
+                    + ", reset the application (`penstock reset`), or start under another application id"
                 )
 
     def _take_from_copartitioned(self) -> None:

@@ -75,7 +75,7 @@ def create(names: Sequence[str], partitions: int, config: Sequence[str], if_not_
         ("For a program, the topics that applications made for themselves as well", "penstock topics list --internal --json"),
     ],
 )  # fmt: skip
-@click.option("--internal", is_flag=True, help="Also topics that applications made for themselves.")
+@click.option("--internal", is_flag=True, help="Also topics that applications made for themselves, but for notes.")
 @click.option("--names", is_flag=True, help="Names only, one a line.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON list of objects.")
 @log_options

@@ -93,7 +93,6 @@ def test_made_and_checked(broker: KafkaBroker, tmp_path: Path) -> None:
     log.close()
 
 
-@pytest.mark.xfail(strict=True, reason="issue 26, row 17: heartbeats and status are listed as topics of others")
 def test_topics_beside_the_tasks_are_internal_too(broker: KafkaBroker, tmp_path: Path) -> None:
     application = make(broker, tmp_path)
     log = KafkaLog(broker.bootstrap)

@@ -159,9 +159,9 @@ def _make_changelog_topics(
                 raise IncompatibleStateError(
                     f"changelog topic {name!r} has {found.partitions} partitions, and sub-topology {subtopology.id}, "
                     "whose store "
-                    f"{store.name!r} it keeps, has {tasks} tasks: go back to as many partitions of its input topics, "
-                    "or reset the "
-                    "application (`penstock reset`)"
+                    f"{store.name!r} it keeps, has {tasks} tasks. A topic's partitions cannot be taken away: let "
+                    f"the program read topics with {found.partitions} partitions, or reset the application "
+                    "(`penstock reset`)"
                 )
             if found.config.get("cleanup.policy", "delete") != "compact":
                 raise IncompatibleStateError(
