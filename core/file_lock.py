@@ -7,6 +7,8 @@ import os
 import threading
 import time
 
+from .private_files import FILE_MODE
+
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.005
 """Seconds between two tries."""
 _EXCLUSIVE, _IN_USE = 0, 1
@@ -75,7 +77,7 @@ class FileLock:
 
     def _open(self) -> int:
         if self._file is None:
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         return self._file
 
 

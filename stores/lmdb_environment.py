@@ -14,6 +14,7 @@ import lmdb
 
 from penstock.errors import StaleStoreError, StoreError, StoreLockedError
 from penstock.file_lock import FileLock
+from penstock.private_files import FILE_MODE
 
 from .lmdb_errors import DAMAGE, explain
 from .trust_mark import TrustMark
@@ -289,6 +290,7 @@ class SharedEnvironment:
                 metasync=False,
                 readahead=False,
                 meminit=False,
+                mode=FILE_MODE,
             )
         )
         self._inode = os.stat(self._path(_DATA)).st_ino

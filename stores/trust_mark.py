@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from penstock.private_files import private_opener
+
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _CLEAN = "clean"
 _UNKNOWN = "unknown"
@@ -49,7 +51,7 @@ class TrustMark:
 
     def _write(self, text: str) -> None:
         aside = f"{self.path}.{os.getpid()}"
-        with open(aside, "w") as file:
+        with open(aside, "w", opener=private_opener) as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

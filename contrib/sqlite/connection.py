@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,8 @@ class Connection:
         self._timeout = timeout
         mode = "ro" if read_only else "rwc"
         try:
+            if not read_only:
+                _make_private(file)
             self._db = sqlite3.connect(
                 f"{file.absolute().as_uri()}?mode={mode}",
                 uri=True,
@@ -112,3 +116,12 @@ class Connection:
         if code == sqlite3.SQLITE_FULL:
             known = "make room on its disk, or set state_dir to another directory"
         return StoreError(f"{self._file}: {error}" + (f"; {known}" if known else ""))
+
+
+def _make_private(file: Path) -> None:
+    """Make the file so that only this user can read it; SQLite gives the files beside it the same mode.
+
+    One that is there is not opened: closing it would end the locks that this process has on it.
+    """
+    with suppress(OSError):  # SQLite says more
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 from urllib.parse import unquote, urlsplit
 
 from penstock.errors import ChangelogError
+from penstock.private_files import make_private_directory, private_opener
 from penstock.system_errors import what_to_do
 
 TEMPORARY = ".tmp"
@@ -142,7 +143,7 @@ class LocalStorage(Storage):
         aside = self._directory / f"{name}.{secrets.token_hex(4)}{TEMPORARY}"
         size = 0
         try:
-            with open(aside, "xb", buffering=0) as file:
+            with open(aside, "xb", buffering=0, opener=private_opener) as file:
                 for part in parts:
                     view = memoryview(part)
                     size += len(view)
@@ -299,12 +300,7 @@ _sync_data = getattr(os, "fdatasync", os.fsync)
 
 def _make_directory(directory: Path) -> None:
     """Make a directory so that it survives a crash of the machine: each new entry's parent is synced."""
-    missing = []
-    while not directory.is_dir():
-        missing.append(directory)
-        directory = directory.parent
-    for each in reversed(missing):
-        each.mkdir(exist_ok=True)
+    for each in make_private_directory(directory):
         _fsync_directory(each.parent)
 
 

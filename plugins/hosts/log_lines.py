@@ -124,7 +124,7 @@ class _Tail:
     """A file that grows, and its lines; made if it is not there."""
 
     def __init__(self, path: Path) -> None:
-        path.touch()
+        path.touch(0o600)
         self._file = path.open("rb")
         self._rest = b""
         self.size = 0

@@ -13,6 +13,7 @@ from penstock.changelog import Restore, TaskChangelog
 from penstock.errors import IncompatibleStateError, StoreLockedError
 from penstock.hooks import registry
 from penstock.names import index_name
+from penstock.private_files import make_private_directory, write_private_text
 from penstock.program.layouts import Layouts
 from penstock.store import Change, Changes, StoreBackend, StoreBackendFactory
 from penstock.store_view import StoreView
@@ -66,7 +67,7 @@ class Backends:
         for name, stores in self._names.items():
             directory = self._directory / name / "0"
             with making_state_directory(directory):
-                directory.mkdir(parents=True, exist_ok=True)
+                make_private_directory(directory)
             backend = self._opened[name] = registry().load("store backend", name)(directory, stores)
             backend.write({}, backend.version(), version)
 
@@ -90,7 +91,7 @@ class Backends:
     ) -> StoreBackend:
         directory = self._directory / name / str(number)
         with making_state_directory(directory):
-            directory.mkdir(parents=True, exist_ok=True)
+            make_private_directory(directory)
         backend = factory(directory, stores)
         try:
             backend = self._bring_to(backend, partial(factory, directory, stores), name, version, coverage)
@@ -213,7 +214,7 @@ class Backends:
         """
         if self._opened:
             with making_state_directory(self._directory):
-                self._transition_file.write_text(f"{previous} {version}")
+                write_private_text(self._transition_file, f"{previous} {version}")
 
     def end_transition(self, gone: Mapping[str, list[str]], version: str) -> None:
         """Delete this machine's content of stores and indexes, by backend, that the present layout does not have."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from penstock.errors import StoreError
 from penstock.file_lock import lock_open_file
+from penstock.private_files import FILE_MODE, make_private_directory
 from penstock.system_errors import what_to_do
 
 from .locations import making_state_directory
@@ -31,8 +32,8 @@ class DirectoryUse:
     def __init__(self, directory: Path) -> None:
         self._path = directory.with_name(directory.name + _SUFFIX)
         with making_state_directory(directory):
-            directory.parent.mkdir(parents=True, exist_ok=True)
-            self._file: int | None = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            make_private_directory(directory.parent)
+            self._file: int | None = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         lock_open_file(self._file, shared=True, wait=True)
         self._set_time(self._file)
 

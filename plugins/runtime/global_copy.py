@@ -16,6 +16,7 @@ from penstock.errors import StoreLockedError
 from penstock.file_lock import FileLock
 from penstock.hooks import registry
 from penstock.names import index_name
+from penstock.private_files import make_private_directory, write_private_text
 from penstock.program.layouts import KeptStore
 from penstock.program.nodes import GlobalStore
 from penstock.record_cache import CacheBudget, RecordCache
@@ -153,7 +154,7 @@ class Copies:
     ) -> None:
         self._filling = filling or Stretch("a copy of a global store")
         with making_state_directory(directory):
-            directory.mkdir(parents=True, exist_ok=True)
+            make_private_directory(directory)
         self._lock = FileLock(str(directory / "lock"))
         self._application = application
         self._spec = spec
@@ -194,7 +195,7 @@ class Copies:
         number = self._number + 1
         aside = self._pointer.with_suffix(".new")
         with making_state_directory(self._directory):
-            aside.write_text(str(number))
+            write_private_text(aside, str(number))
             os.replace(aside, self._pointer)
         self._turn_to(number, built)
         self._remove_others()
@@ -265,7 +266,7 @@ class Copies:
     def _open_backend(self, number: int) -> StoreBackend:
         path = self._path(number)
         with making_state_directory(path):
-            path.mkdir(exist_ok=True)
+            make_private_directory(path)
         backend: StoreBackend = self._factory(path, self._tables)
         if not backend.trusted():
             backend.destroy()

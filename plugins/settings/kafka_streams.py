@@ -149,7 +149,7 @@ _LMDB = "stores are kept in LMDB; leave it out"
 
 WITHOUT_COUNTERPART: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "acceptable.recovery.lag": ("there are no standby tasks; leave it out", ()),
-    "allow.os.group.write.access": ("the state directory gets the process's umask", ("false",)),
+    "allow.os.group.write.access": ("new directories have mode 0700, and files 0600", ("false",)),
     "application.server": ("state is not served to other hosts; leave it out", ("",)),
     "buffered.records.per.partition": ("set `fetch_bytes`", ()),
     "built.in.metrics.version": (_NO_METRICS, ("latest",)),

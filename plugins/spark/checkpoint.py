@@ -17,6 +17,7 @@ from penstock.plugins.runtime.application.checkpoint_files import (
     not_deleted,
     pointer_directory,
 )
+from penstock.private_files import make_private_directory, write_private_text
 from penstock.settings.secret import hide
 from penstock.settings.settings import Settings
 
@@ -62,7 +63,7 @@ class Checkpoint:
         self.is_local = "://" not in self._root
         local = pointer_directory(settings, application_id)
         with checkpoint_writable(local):
-            local.mkdir(parents=True, exist_ok=True)
+            make_private_directory(local)
         self._path = local / "current.json"
         self._wanted = _Pointer("", identity, parallelism, spark, _FORM)
         found = self._read()
@@ -89,7 +90,7 @@ class Checkpoint:
         aside = self._path.with_suffix(".new")
         pointer = replace(self._wanted, directory=directory)
         with checkpoint_writable(self._path.parent):
-            aside.write_text(json.dumps(asdict(pointer)))
+            write_private_text(aside, json.dumps(asdict(pointer)))
             os.replace(aside, self._path)
         self.directory = directory
         if previous is not None:

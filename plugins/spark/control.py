@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from penstock.private_files import write_private_text
 from penstock.settings.settings import Settings
 
 
@@ -111,7 +112,7 @@ class LogFile:
 def _replace(path: Path, text: str) -> None:
     aside = path.with_suffix(f".{os.getpid()}")
     try:
-        aside.write_text(text)
+        write_private_text(aside, text)
         os.replace(aside, path)
     except FileNotFoundError:
         pass  # the directory went with its runner

@@ -17,6 +17,7 @@ from penstock.log import Log
 from penstock.plugins.hosts.plan import SlotPlan
 from penstock.plugins.runtime.application.lag import offset_resets
 from penstock.plugins.runtime.application.preparation import Prepared
+from penstock.private_files import write_private_text
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
 
@@ -107,7 +108,7 @@ class Plan:
 
         A Spark option would be sent to Spark's workers in each batch; this text grows with the tasks.
         """
-        (Path(self.control) / _FILE).write_text(json.dumps(asdict(self)))
+        write_private_text(Path(self.control) / _FILE, json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, control: str) -> Plan:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from penstock.private_files import write_private_text
+
 SILENT_SECONDS = 60.0
 """Seconds after which a planner that Spark asks counts as silent: it answers within some seconds, also to rest."""
 _FILE = "planner"
@@ -28,7 +30,7 @@ class PlannerPulse:
             if self._is_made:
                 os.utime(self._path)
             else:
-                self._path.write_text(str(os.getpid()))
+                write_private_text(self._path, str(os.getpid()))
                 self._is_made = True
         except OSError:
             pass  # the runner has ended

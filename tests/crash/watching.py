@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -18,6 +19,10 @@ from .programs import ID
 
 if TYPE_CHECKING:
     from .harness import Harness
+
+Scraped = dict[tuple[str, str], float]
+"""Metrics by name and task."""
+_MOST_LOOKS = 20
 
 
 def expect_status_of_driver(harness: Harness) -> None:
@@ -38,7 +43,7 @@ def expect_status_of_driver(harness: Harness) -> None:
 def stop(harness: Harness) -> None:
     """Let the application work once more without a fault, compare counts, stop it, and expect that to be said."""
     expect_status_of_driver(harness)
-    harness.wait_for(lambda: _agree(harness) is not None, "status and metrics to be the same")
+    harness.wait_for(lambda: _agree(harness) is not None, "status and metrics to agree")
     before, inputs = _told(harness), len(harness.reader.inputs)
     harness.wait_for_outputs(100, "work before the end")
     harness.settle()
@@ -77,25 +82,44 @@ def _told(harness: Harness) -> dict[str, Any]:
 
 
 def _agree(harness: Harness) -> dict[str, Any] | None:
-    """Return what the status says, if the metrics say the same."""
-    told, scraped = _told(harness), _scraped(harness.driver.metrics_port)
-    tasks = {each["task"]: each for each in told["tasks"]}
-    same = all(
-        scraped.get((f"penstock_task_{metric}_total", task)) == each.get(count)
-        for task, each in tasks.items()
-        for metric, count in (("records_in", "records_in"), ("records_out", "records_out"), ("commits", "commits"))
+    """Return a status that was written between two looks at the metrics, if its counts are between theirs.
+
+    They cannot be the same: punctuators fire every two seconds, the status is written every five, and to read it takes
+    a process, on a loaded machine longer than that.
+    """
+    port = harness.driver.metrics_port
+    before, since_ms = _scraped(port), SystemClock().now_ms()
+    for _ in range(_MOST_LOOKS):
+        told = _told(harness)
+        if told["written_ms"] > since_ms:
+            return told if is_between(told, before, _scraped(port)) else None
+        time.sleep(0.5)
+    return None
+
+
+def is_between(told: dict[str, Any], before: Scraped, after: Scraped) -> bool:
+    """Return whether the status has no count that is below the metrics before it, or above those after it."""
+    counts = [
+        (before.get(key), each.get(count), after.get(key))
+        for each in told["tasks"]
+        for count in ("records_in", "records_out", "commits")
+        for key in [(f"penstock_task_{count}_total", each["task"])]
+    ]
+    are_right = all(
+        low is not None and found is not None and high is not None and low <= found <= high
+        for low, found, high in counts
     )
-    return told if same and scraped.get(("lag", "")) == told["lag"] else None
+    return are_right and after.get(("lag", "")) == told["lag"]
 
 
-def _scraped(port: int) -> dict[tuple[str, str], float]:
+def _scraped(port: int) -> Scraped:
     """Return the metrics of tasks by name and task, and the sum of the lag."""
     try:
         with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
             text = response.read().decode()
     except URLError:
         return {}
-    found: dict[tuple[str, str], float] = {("lag", ""): 0}
+    found: Scraped = {("lag", ""): 0}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if sample.name == "penstock_lag_offsets":

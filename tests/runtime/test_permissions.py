@@ -49,7 +49,6 @@ def of_others(top: Path) -> dict[str, str]:
     return found
 
 
-@pytest.mark.xfail(strict=True, reason="issue 26, row 16: files are readable by everyone under umask 022")
 @pytest.mark.usefixtures("umask")
 def test_what_a_task_keeps_is_its_users_alone(tmp_path: Path) -> None:
     stores = [key_value_store(name, backend=name) for name in ("lmdb", "contrib.sqlite")]

@@ -16,6 +16,7 @@ import lmdb
 from penstock.clock import duration_ms
 from penstock.errors import LogError
 from penstock.file_lock import FileLock
+from penstock.private_files import FILE_MODE, make_private_directory
 from penstock.system_errors import error_number, free_bytes, what_to_do
 
 DATABASES = ("system", "topics", "ends", "batches", "positions", "commits", "meta", "leases", "cleaned")
@@ -215,7 +216,7 @@ class Environment:
             if self._lmdb is not None:
                 return self._lmdb
             self._drop_inherited()
-            os.makedirs(self.directory, exist_ok=True)
+            make_private_directory(self.directory)
             # No uninitialised memory is ever written here, so clearing it first (meminit) only costs time.
             # No spare transactions: a forked child that closes its copy would free the reader slots of its parent.
             environment: Any = lmdb.open(
@@ -225,7 +226,7 @@ class Environment:
                 max_readers=_MAX_READERS,
                 max_spare_txns=0,
                 meminit=False,
-                mode=0o644,
+                mode=FILE_MODE,
             )
             try:
                 self._check_complete(environment)

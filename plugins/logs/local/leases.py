@@ -15,6 +15,7 @@ import msgpack
 from penstock.errors import LeaseHeldError, LogError
 from penstock.file_lock import lock_open_file
 from penstock.log import Lease
+from penstock.private_files import FILE_MODE
 
 from ..messages import lease_lost
 from .environment import Transaction
@@ -66,7 +67,7 @@ class LocalLease(Lease):
                     self._check_gone(holder, now_ms)
                 # All lock files are made and removed inside a write transaction, so no other process is between two
                 # steps of it.
-                self._file = os.open(self._lock_path(self._token), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                self._file = os.open(self._lock_path(self._token), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
                 lock_open_file(self._file, wait=True)
                 self._put(transaction, now_ms)
                 self._remove_unused(transaction)
