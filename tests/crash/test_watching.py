@@ -11,7 +11,9 @@ from .watching import Scraped, is_between
 
 def metrics(records_in: int, commits: int, lag: int = 0) -> Scraped:
     counts = {"records_in": records_in, "records_out": 5, "commits": commits}
-    return {("lag", ""): lag} | {(f"penstock_task_{name}_total", "0_0"): count for name, count in counts.items()}
+    found: Scraped = {("lag", ""): lag}
+    found.update({(f"penstock_task_{name}_total", "0_0"): count for name, count in counts.items()})
+    return found
 
 
 def told(records_in: int | None, commits: int, lag: int = 0) -> dict[str, Any]:
