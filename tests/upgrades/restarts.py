@@ -90,6 +90,7 @@ class Restarts:
             commit.engine_state = json.dumps(state).encode()
         note = json.loads(self.log.get_meta("app", "program") or b"")
         note["fingerprint"]["format"] = BY_NODE
+        del note["values"]
         self.log.put_meta("app", "program", json.dumps(note).encode())
 
     def saved(self) -> Mapping[str, Any]:

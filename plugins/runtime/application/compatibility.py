@@ -17,6 +17,7 @@ from penstock.program.layouts import KeptStore, Layout, Layouts, layout_from_dat
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
 
+from .earlier_values import BY_STORE
 from .saved_program import Note, drop_store, saved_subtopologies
 
 _EARLIER = 100
@@ -37,6 +38,7 @@ def check_saved(application: Application, assignment: Assignment, before: Note, 
         "changelog": application.settings.changelog.partition(":")[0],
         "reads": _reads(assignment),
         "lives": before.get("lives", {}),
+        "values": BY_STORE,
     }
     reasons: list[str] = []
     if before:

@@ -16,7 +16,8 @@ Note = dict[str, Any]
 
 `identity`: the application's incarnation. `fingerprint`; `changelog`. `reads`: the topics of each sub-topology by their
 names in the log. `layouts` by sub-topology. `parked`: parked stores. `gone`: sub-topologies of which only parked stores
-are left. `lives`: how often each store was dropped.
+are left. `lives`: how often each store was dropped. `values`: under which names times of operators are saved; by those
+of nodes if it is not there.
 """
 
 
