@@ -5,12 +5,22 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from types import CodeType
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
+from inspect import getattr_static
+from types import CodeType, FunctionType
 from typing import Any
 
 from .errors import ProcessingError, TopologyError
 from .record import Record
+
+_METHODS = {
+    "init": ("context",),
+    "process": ("record",),
+    "transform": ("key", "value"),
+    "on_timer": ("key", "at"),
+    "close": (),
+}
+"""The methods of processors and transformers, and what they are called with."""
 
 _LOST = (Record, Generator, Coroutine, AsyncGenerator)
 
@@ -43,10 +53,30 @@ def check_plain(where: str, what: str, function: object, *, may_generate: bool =
 def check_methods(where: str, processor: object) -> None:
     """Refuse a processor or transformer, or the class of one, with a method whose body would not run."""
     name = (processor if isinstance(processor, type) else type(processor)).__name__
-    for method in ("init", "process", "transform", "on_timer", "close"):
+    for method, arguments in _METHODS.items():
         function = getattr(processor, method, None)
         if function is not None:
             check_plain(where, f"{method} of {name}", function)
+            is_unbound = isinstance(processor, type) and isinstance(getattr_static(processor, method), FunctionType)
+            check_called_with(where, f"{method} of {name}", function, arguments, ("self",) if is_unbound else ())
+
+
+def check_called_with(
+    where: str, what: str, function: Any, arguments: Sequence[str], before: Sequence[str] = ()
+) -> None:
+    """Refuse a function that cannot be called with `before` and `arguments`, of which the message names the latter.
+
+    A decorator is taken for what it is, not for what it decorates. Raises TopologyError.
+    """
+    try:
+        inspect.signature(function, follow_wrapped=False).bind(*before, *arguments)
+    except ValueError:
+        return  # Some callables written in C have no signature.
+    except TypeError as error:
+        name = getattr(function, "__qualname__", function)
+        raise TopologyError(
+            f"{where}: {what} is called with ({', '.join(arguments)}), and {name} does not take that: {error}"
+        ) from error
 
 
 def watched(process: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -134,13 +134,33 @@ def check_supplier(where: str, supplier: object, options: Mapping[str, Any]) -> 
         pass  # Some callables written in C have no signature.
     except TypeError as error:
         raise TopologyError(
-            f"{where}: its supplier cannot be called with the options {sorted(options) or 'none'}: {error}"
+            f"{where}: its supplier cannot be called with the options {sorted(options) or 'none'}: "
+            f"{error}{_taken_options(supplier, options)}"
         ) from error
     # A class makes a new instance at each call, so it need not be tried: a constructor may be costly. What a factory
     # makes shows only when it is called.
     if not isinstance(made, type) or _has_own_way_of_making(made):
         try_supplier(where, supplier, options)
     return supplier
+
+
+OF_NODES = ("name", "stores", "timers", "timer_key_serde", "key_serde", "value_serde", "timestamp_extractor")
+"""Arguments of the verbs that add nodes, which are therefore no options of a supplier."""
+
+
+def _taken_options(supplier: Any, options: Mapping[str, Any]) -> str:
+    """Return the end of a message about missing arguments of a supplier that have names of a node's own."""
+    given = inspect.signature(supplier).parameters.values()
+    taken = [
+        each.name for each in given if each.name in OF_NODES and each.name not in options and each.default is each.empty
+    ]
+    if not taken:
+        return ""
+    how = ", ".join(f"{name}=..." for name in taken)
+    return (
+        f"; {' and '.join(map(repr, taken))} are arguments of the node itself: give them with "
+        f"functools.partial({getattr(supplier, '__name__', 'SUPPLIER')}, {how})"
+    )
 
 
 def check_class(where: str, kind: type) -> None:

@@ -50,10 +50,13 @@ class Application:
         self.settings = Settings.of(layer)
         with add_origins_to_errors(layer):
             _check_installed(self.settings)
-        if not hasattr(topology, "build"):
+        if not hasattr(topology, "build") or isinstance(topology, type):
+            found = type(topology).__name__
+            if isinstance(topology, type):
+                found = f"the class {topology.__name__}: write {topology.__name__}()"
             raise ConfigError(
-                f"application {application_id!r}: expected a Topology or a StreamsBuilder, found "
-                f"{type(topology).__name__} (it is built here)"
+                f"application {application_id!r}: expected a Topology or a StreamsBuilder, found {found} (it is built "
+                "here)"
             )
         self.topology = topology
         built = topology.build(self.settings) if isinstance(topology, TopologyBuilder) else topology

@@ -16,7 +16,7 @@ from ..processor import Processor, ValueTransformer
 from ..program.nodes import Node, ProcessorNode, SinkNode, SourceNode, Subtopology
 from ..record import Record, as_record
 from .context import NodeContext, Shared, TransformerContext
-from .failures import RECORD_ERRORS, Failures
+from .failures import RECORD_ERRORS, Failures, no_child
 from .input_queue import InputQueue
 from .making import init_processor, make_processor
 from .outputs import Outputs
@@ -147,10 +147,8 @@ class Nodes:
         def forward_to(record: Record, to: str) -> None:
             run = runs.get(to)
             if run is None:
-                raise TopologyError(
-                    f"node {name!r} forwards to {to!r}, which is not a child of it; children: "
-                    f"{', '.join(runs) or 'none'}"
-                )
+                there = f"node {name!r} forwards to {to!r}, which is not a child of it; children: "
+                raise no_child(there + (", ".join(runs) or "none"), record)
             counts[index[to]] += 1
             try:
                 run(record)
@@ -171,6 +169,7 @@ class Nodes:
                 except RECORD_ERRORS as error:
                     failed(only, record, error)
 
+            forward.__qualname__ = "forward"  # its name in Python's own errors
             return forward, counts
 
         def forward_all(record: Record, to: str | None = None) -> None:
@@ -184,6 +183,7 @@ class Nodes:
                 except RECORD_ERRORS as error:
                     failed(child, record, error)
 
+        forward_all.__qualname__ = "forward"
         return forward_all, counts
 
     # ------------------------------------------------------------------ afterwards
@@ -227,6 +227,7 @@ def _sending_records(forward: Callable[..., None]) -> Callable[..., None]:
     def send(record: Record, to: str | None = None) -> None:
         forward(as_record(record), to)
 
+    send.__qualname__ = "forward"
     return send
 
 

@@ -6,6 +6,7 @@ from ..errors import PenstockError
 from ..handlers import Failure
 from ..processor import Processor, ValueTransformer
 from ..user_line import at_user_line, user_line
+from .hints import hint
 
 
 def describe_place(failure: Failure, application_id: str, doing: str = "") -> str:
@@ -18,10 +19,11 @@ def describe_place(failure: Failure, application_id: str, doing: str = "") -> st
     return f"application {application_id!r}, task {failure.task_id}, node {failure.node!r}{doing}, {where}"
 
 
-def describe_error(error: Exception) -> str:
+def describe_error(error: BaseException) -> str:
     """Return the message of an error with its notes (PEP 678) and the user's line; it may quote the record."""
     message = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
-    return "; ".join((message, *getattr(error, "__notes__", ()))) + at_user_line(error)
+    advice = hint(error)
+    return "; ".join((message, *getattr(error, "__notes__", ()), *([advice] if advice else ()))) + at_user_line(error)
 
 
 def describe_cause(error: BaseException) -> str:

@@ -9,13 +9,14 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from ..clock import duration_ms
-from ..errors import PenstockError, ProcessingError, ProductionError, SerdeError
+from ..errors import PenstockError, ProcessingError, ProductionError, SerdeError, TopologyError
 from ..handlers import Fail, Failure, Handler, RetryAfter, SendToDeadLetter, Skip, Stage
 from ..metrics import NodeMetrics
 from ..record import Record, RecordBatch
 from ..repeats import Repeats
 from ..settings.settings import Settings
 from .describing import describe_cause, describe_error, describe_place, no_context
+from .hints import FORWARD
 from .progress import Progress
 
 _log = logging.getLogger("penstock.task")
@@ -211,3 +212,16 @@ def _not_a_record(forwarded: object) -> ProcessingError | None:
 def shown(value: Any) -> str:
     """Return the type and a short form of a value, for a message."""
     return f"{type(value).__name__} {reprlib.repr(value)}"
+
+
+def no_child(message: str, record: object) -> TopologyError:
+    """Return the error for a child that there is not; if something else than a record was forwarded, with a hint."""
+    return TopologyError(message if isinstance(record, tuple) else f"{message}. {FORWARD}")
+
+
+def of_part(part: str, error: Exception) -> Exception:
+    """Return the error of a serde as one that says whether the key or the value of a record does not fit."""
+    said = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+    made = SerdeError(f"the {part}: {said}")
+    made.__cause__ = error
+    return made

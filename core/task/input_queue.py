@@ -18,7 +18,7 @@ from ..program.nodes import SourceNode
 from ..program.serdes import SerdeLike, resolve_serde, serde_name
 from ..record import Headers, Record, RecordBatch, TopicPartition
 from ..settings.settings import Settings
-from .failures import Failures, shown
+from .failures import Failures, of_part, shown
 from .progress import Progress
 from .validation import NO_TIMESTAMP, is_timestamp
 
@@ -73,8 +73,7 @@ class InputQueue:
         self.partition_time = -1
         self.begin_at(self._position)
         self.run: Callable[[Record], Any] = lambda record: None
-        self.child = source.name
-        self.counts = [0]
+        self.child, self.counts = source.name, [0]
         self.makes_tuples = False
         self.decode_seconds = 0.0
 
@@ -241,10 +240,11 @@ class InputQueue:
         self.records, self.index, self._start, self._kept = records, 0, column, kept
 
     def _decode_record(self, batch: RecordBatch, column: int) -> Record:
-        key, value = batch.keys[column], batch.values[column]
-        return Record(
-            None if key is None else self._key_serde.deserialize(key),
-            None if value is None else self._value_serde.deserialize(value),
-            batch.timestamps[column],
-            batch.headers[column] if batch.headers is not None else (),
-        )
+        raw_key, raw_value, part = batch.keys[column], batch.values[column], "key"
+        try:
+            key = None if raw_key is None else self._key_serde.deserialize(raw_key)
+            part = "value"
+            value = None if raw_value is None else self._value_serde.deserialize(raw_value)
+        except Exception as error:
+            raise of_part(part, error) from error
+        return Record(key, value, batch.timestamps[column], batch.headers[column] if batch.headers is not None else ())

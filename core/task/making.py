@@ -12,7 +12,7 @@ from ..processor import Processor, ValueTransformer
 from ..program.nodes import ProcessorNode
 from ..user_line import at_user_line
 from ..wrapping import ProcessorWrapper
-from .describing import no_context
+from .describing import describe_error, no_context
 from .failures import RECORD_ERRORS
 
 FORWARDS_TOO_EARLY = (
@@ -31,7 +31,7 @@ def make_processor(node: ProcessorNode, wrapper: ProcessorWrapper | None = None)
     except RECORD_ERRORS as error:
         raise TopologyError(
             f"node {node.name!r}: making its processor with options {dict(node.options)!r} raised "
-            f"{type(error).__name__}: {error}{at_user_line(error)}"
+            f"{describe_error(error)}"
         ) from error
     if not isinstance(made, (Processor, ValueTransformer)):
         raise TopologyError(
@@ -59,7 +59,7 @@ def init_processor(where: str, processor: Any, context: object, forwarded: Seque
     if isinstance(failure, PenstockError):
         raise failure
     if failure is not None:
-        text = no_context(failure) or f"{type(failure).__name__}: {failure}{at_user_line(failure)}"
+        text = no_context(failure) or describe_error(failure)
         raise ProcessingError(f"{where}: init raised {text}") from failure
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ..errors import ConfigError, ProcessingError, ProductionError, RecordRefusedError, TopologyError
+from ..errors import ConfigError, ProcessingError, ProductionError, RecordRefusedError
 from ..handlers import Failure
 from ..metrics import NodeMetrics
 from ..program.nodes import SinkNode
@@ -15,7 +15,7 @@ from ..program.serdes import resolve_serde
 from ..record import Headers, OutputBatch, Record, RecordMetadata
 from ..settings.settings import Settings
 from .dead_letter import failure_headers
-from .failures import EXPECTED_RECORD, shown
+from .failures import EXPECTED_RECORD, no_child, of_part, shown
 from .validation import NO_TIMESTAMP, valid_partitions, wrong_headers
 
 Write = Callable[..., None]
@@ -142,7 +142,7 @@ class Outputs:
 
         def write(record: Record, to: str | None = None) -> None:
             if to is not None and to != name:
-                raise TopologyError(f"forwarding to {to!r}, which is not a child of this node; children: {name}")
+                raise no_child(f"forwarding to {to!r}, which is not a child of this node; children: {name}", record)
             counts[0] += 1
             try:
                 key, value, timestamp, headers = record
@@ -152,11 +152,13 @@ class Outputs:
                 raw_key = None if key is None else fast_key(key)
                 raw_value = None if value is None else fast_value(value)
             except Exception:
+                part = "key"
                 try:
                     raw_key = None if key is None else key_serde.serialize(key)
+                    part = "value"
                     raw_value = None if value is None else value_serde.serialize(value)
                 except Exception as error:
-                    failed(name, topic, record, error)
+                    failed(name, topic, record, of_part(part, error))
                     return
             if type(timestamp) is not int or timestamp >> 63:  # below 0 or beyond 64 bits
                 failed(name, topic, record, ProductionError(f"the timestamp {timestamp!r} is {NO_TIMESTAMP}"))
@@ -172,6 +174,7 @@ class Outputs:
             if output.partitions is not None:
                 output.partitions.append(None)
 
+        write.__qualname__ = "forward"  # its name in Python's own errors
         return write
 
     def _compile_partitioned(self, node: SinkNode, topic: str, write: Write, failed: Failed) -> Write:
@@ -219,6 +222,7 @@ class Outputs:
                 _drop_last(output)
                 failed(node.name, topic, record, ProductionError(f"{refusal} (this one has {size} bytes)"))
 
+        write_and_look.__qualname__ = "forward"
         return write_and_look
 
     def _count_partitions(self, topic: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..callbacks import check_plain
+from ..callbacks import check_called_with, check_plain
 from ..errors import ConfigError
 from ..punctuation import PunctuationType, Punctuator
 
@@ -91,6 +91,7 @@ def check_request(
     if not callable(punctuator):
         raise ConfigError(f"node {node!r}: the punctuator {punctuator!r} is not callable")
     check_plain(f"node {node!r}", "the punctuator", punctuator)
+    check_called_with(f"node {node!r}", "the punctuator", punctuator, ("now",))
     if not isinstance(clock, PunctuationType):
         raise ConfigError(f"node {node!r}: clock must be STREAM_TIME or WALL_CLOCK_TIME, found {clock!r}")
     if start is not None and (not isinstance(start, int) or start < 0):

@@ -6,7 +6,7 @@ import inspect
 import pickle
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import SequenceMatcher
 from importlib.metadata import Distribution, EntryPoint, distributions
 from pathlib import Path
@@ -19,7 +19,7 @@ from penstock.hooks import GROUP, KINDS, MARK, PACKAGE, Component
 from penstock.plugin_code import plugin_code
 from penstock.plugin_rules import normal_name
 from penstock.program.builder import Topology
-from penstock.program.checks import check_builder, check_class, try_supplier
+from penstock.program.checks import OF_NODES, check_builder, check_class, try_supplier
 from penstock.program.provided import check_provider, provided_stores
 from penstock.serde import Serde
 from penstock.settings.names import Vocabulary
@@ -121,11 +121,21 @@ def _processor(found: Any) -> str | None:
         check_class("its class", found)
     elif _takes(found) is None:
         try_supplier("called without options", found, {})
+    taken = [each.name for each in _parameters(found) if each.name in OF_NODES and each.default is each.empty]
+    if taken:
+        return f"its parameter {taken[0]!r} is an argument of the node itself, so it cannot be given: rename it"
     check_provider("its class" if isinstance(found, type) else "its attribute", found)
     if hasattr(found, "stores") and _takes(found.stores) is None:
         for store in provided_stores("called without options", found, {}):
             check_builder(store)
     return None
+
+
+def _parameters(found: Any) -> Iterable[inspect.Parameter]:
+    try:
+        return inspect.signature(found).parameters.values()
+    except ValueError:
+        return ()  # Some callables written in C have no signature.
 
 
 def _serde(found: Any) -> str | None:

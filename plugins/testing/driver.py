@@ -18,14 +18,15 @@ from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.program.builder import Topology
 from penstock.program.nodes import SourceNode, TaskId
-from penstock.program.serdes import SerdeLike, resolve_serde
+from penstock.program.serdes import SerdeLike
 from penstock.record import Headers, OutputBatch, Record, TopicPartition
 from penstock.settings.application import Application
 from penstock.settings.topology_builder import TopologyBuilder
 from penstock.store import StateStore
 
+from .piping import check_partitions, check_time, serialized
 from .planning import Waiting, oldest_first
-from .topic_reader import TopicReader
+from .topic_reader import TopicReader, named_topics
 from .topics import InputTopic, OutputTopic
 
 _MANY_BYTES = 1 << 20
@@ -84,6 +85,8 @@ class TopologyTestDriver:
         else:
             application = Application("test", program, **given)
         pack(application)  # as for Spark's workers, so that a test finds what could not be sent there
+        check_time("initial_wall_clock_ms", initial_wall_clock_ms)
+        check_partitions(partitions, named_topics(application))
         self.application = application
         self._counts = partitions
         self._reopen = reopen_tasks
@@ -157,7 +160,7 @@ class TopologyTestDriver:
     def pipe_all(self, topic: str, records: Iterable[Record]) -> None:
         """Send several records, one after the other, and run everything that each causes before the next is sent."""
         for record in records:
-            self.pipe(topic, *record)
+            self.pipe_raw(self._serialized(topic, [record], None))
 
     def pipe_many(
         self,
@@ -172,7 +175,7 @@ class TopologyTestDriver:
         `pipe`, and then sends none.
         """
         given = topic if isinstance(topic, Mapping) else {topic: records}
-        for batch in [self._serialized(each, list(some), partition) for each, some in given.items()]:
+        for batch in [self._serialized(each, some, partition) for each, some in given.items()]:
             self.log.append(batch)
         self._drain()
 
@@ -191,33 +194,30 @@ class TopologyTestDriver:
         self._source(topic)
         return InputTopic(topic, self.pipe)
 
-    def _serialized(self, topic: str, records: Sequence[Record], partition: int | None) -> OutputBatch:
+    def _serialized(self, topic: str, records: Iterable[Record], partition: int | None) -> OutputBatch:
         """Return records as bytes, as the source that reads `topic` will read them."""
-        source, settings = self._source(topic), self.application.settings
-        what = f"source {source.name!r}"
-        key_serde = resolve_serde(source.key_serde, settings.key_serde, what).bind(topic, is_key=True)
-        value_serde = resolve_serde(source.value_serde, settings.value_serde, what).bind(topic, is_key=False)
-        return OutputBatch(
-            topic,
-            [None if each.key is None else key_serde.serialize(each.key) for each in records],
-            [None if each.value is None else value_serde.serialize(each.value) for each in records],
-            [self.wall_clock_ms if each.timestamp is None else each.timestamp for each in records],
-            [tuple(each.headers) for each in records] if any(each.headers for each in records) else None,
-            None if partition is None else [(partition,)] * len(records),
-        )
+        source, count = self._source(topic), self.log.topics()[topic].partitions
+        return serialized(topic, source, self.application.settings, records, partition, count, self.wall_clock_ms)
 
     # ------------------------------------------------------------------ records out
 
     def output_topic(self, topic: str, *, key_serde: SerdeLike = None, value_serde: SerdeLike = None) -> OutputTopic:
         """Return a handle that reads one topic with the given serdes (None: those of the sink that writes it)."""
+        self._outputs.check(topic)
         return OutputTopic(topic, lambda: self._unread(topic, key_serde, value_serde))
 
     def read(self, topic: str) -> Record | None:
-        """Return the next record of an output topic that was not read yet, or None."""
+        """Return the next record of an output topic that was not read yet, or None.
+
+        Raises UnknownTopicError for a topic that the program neither writes nor reads.
+        """
         return next(self._unread(topic, None, None), None)
 
     def read_all(self, topic: str) -> list[Record]:
-        """Return every record of an output topic that was not read yet: by partition, as they were produced."""
+        """Return every record of an output topic that was not read yet: by partition, as they were produced.
+
+        Raises UnknownTopicError as `read` does.
+        """
         return list(self._unread(topic, None, None))
 
     def sent(self, topic: str) -> list[list[Record]]:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from penstock.errors import UnknownTopicError
+from penstock.handlers import DeadLetter, Retry, fail, skip
 from penstock.log import Log
-from penstock.program.nodes import SinkNode
+from penstock.program.checks import nearest
+from penstock.program.nodes import SinkNode, SourceNode, decorate
 from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.record import Record, TopicPartition
 from penstock.serde import Serde
 from penstock.settings.application import Application
+from penstock.settings.dead_letters import dead_letter_topics
+from penstock.settings.settings import HANDLERS
 
 
 class TopicReader:
@@ -28,6 +33,7 @@ class TopicReader:
 
     def by_partition(self, topic: str, key_serde: SerdeLike, value_serde: SerdeLike) -> list[Iterator[Record]]:
         """Return what `unread` yields of each partition."""
+        self.check(topic)
         info = self._log.topics().get(topic)
         if info is None:
             return []
@@ -37,6 +43,14 @@ class TopicReader:
         value = resolve_serde(value_serde or (sink.value_serde if sink else None), settings.value_serde, what)
         key, value = key.bind(topic, is_key=True), value.bind(topic, is_key=False)
         return [self._of_partition(TopicPartition(topic, number), key, value) for number in range(info.partitions)]
+
+    def check(self, topic: str) -> None:
+        """Refuse a topic that there is not and that the program does not name. Raises UnknownTopicError."""
+        if topic in self._log.topics():
+            return
+        known = named_topics(self._application)
+        if known is not None and topic not in known:
+            raise UnknownTopicError(f"no sink writes topic {topic!r}{nearest(topic, known)}")
 
     def _of_partition(self, partition: TopicPartition, key: Serde[Any], value: Serde[Any]) -> Iterator[Record]:
         while batches := self._log.fetch(partition, at := self._next.get(partition, 0), at + 1, 1):
@@ -55,3 +69,20 @@ class TopicReader:
         sinks = [node for node in self._application.program.nodes.values() if isinstance(node, SinkNode)]
         named = (sink for sink in sinks if sink.topic == topic)
         return next(named, next((sink for sink in sinks if callable(sink.topic)), None))
+
+
+def named_topics(application: Application) -> tuple[str, ...] | None:
+    """Return every topic that a program may read or write, outputs first; None if functions or patterns choose some."""
+    program, settings = application.program, application.settings
+    handlers = [getattr(settings, name) for name in HANDLERS]
+    topics = [*program.sink_topics(), *dead_letter_topics(handlers), *program.topics()]
+    for node in program.nodes.values():
+        if (isinstance(node, SinkNode) and callable(node.topic)) or (isinstance(node, SourceNode) and node.pattern):
+            return None
+    for handler in handlers:
+        while isinstance(handler, Retry):
+            handler = handler.then
+        if handler not in (fail, skip) and not isinstance(handler, DeadLetter):
+            return None
+    topics += (decorate(application.id, each, program.internal_topics) for each in program.internal_topics)
+    return tuple(dict.fromkeys(topics))

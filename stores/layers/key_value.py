@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import FunctionType
+
 from penstock.store import BytesStore, StateStore, StoreContext
 from penstock.store_kinds.key_value import KeyValueStoreSpec
 
@@ -26,5 +28,7 @@ def _build(spec: KeyValueStoreSpec, bytes_store: BytesStore, context: StoreConte
     kind = HeadersStore if spec.headers else StampedStore if spec.timestamped else PlainStore
     store = kind(bytes_store, key_serde, context.serde(spec.value_serde, spec.name))
     # For `put(key, value, ttl=...)` Python itself makes the error, of the function's name: no check slows down a put.
+    if isinstance(store.get, FunctionType):
+        setattr(store.get, "__qualname__", f"store {spec.name!r}: get")  # noqa: B010
     setattr(store.put, "__qualname__", f"store {spec.name!r}: {_HINT}: put")  # noqa: B010
     return store

@@ -246,7 +246,7 @@ def test_a_handler_that_gives_no_decision(
         world.run()
     says(
         caught.value,
-        "application 'shop', task 0_0, node 'orders', at topic 'orders' partition 0 offset 2: serde 'str'",
+        "application 'shop', task 0_0, node 'orders', at topic 'orders' partition 0 offset 2: the value: serde 'str'",
         "The deserialization handler, asked what to do about that, ",
         said,
     )

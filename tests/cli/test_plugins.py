@@ -147,6 +147,12 @@ class WithOptions(Processor):
     def process(self, record):
         pass
 
+class WithStores(Processor):
+    def __init__(self, stores):
+        pass
+    def process(self, record):
+        pass
+
 made = WithOptions("1h")
 """
 
@@ -275,6 +281,11 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
         hook("processors", "{'acme.pass': 'acme.processors:made'}"),
         "acme 1.5 (processor acme.pass)",
         "which cannot be called: name its class, or a function",
+    ),
+    "a parameter that cannot be given": (
+        hook("processors", "{'acme.pass': 'acme.processors:WithStores'}"),
+        "acme 1.5 (processor acme.pass)",
+        "processor 'acme.pass' of package acme 1.5: its parameter 'stores' is an argument of the node itself",
     ),
     "stores that are no class method": (
         hook("processors", "{'acme.pass': 'acme.processors:Plain'}"),

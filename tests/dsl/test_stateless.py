@@ -158,8 +158,11 @@ def test_a_function_may_choose_the_topic() -> None:
 
 
 def test_printing(capsys: pytest.CaptureFixture[str]) -> None:
-    answers(lambda stream: stream.print(label="here"), ("k", "v"))
-    answers(lambda stream: stream.print(text=lambda key, value: f"{key}!{value}"), ("k", "v"))
+    for options in ({"label": "here"}, {"text": lambda key, value: f"{key}!{value}"}):
+        builder = StreamsBuilder()
+        builder.stream("in").print(**options)
+        with TopologyTestDriver(builder) as driver:
+            driver.pipe("in", "k", "v")
     assert capsys.readouterr().out == "[here]: k, v\n[KSTREAM-SOURCE-0000000000]: k!v\n"
 
 
