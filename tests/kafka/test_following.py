@@ -13,6 +13,7 @@ import pytest
 from penstock.errors import LogError
 from penstock.plugins.logs.kafka import following
 from penstock.plugins.logs.kafka.log import KafkaLog
+from penstock.plugins.logs.kafka.reading import size_of
 from penstock.plugins.testing.contracts.log_following import follow_until, poll_into, records_in
 from penstock.plugins.testing.contracts.log_tests import settled_ends
 from penstock.plugins.testing.kafka_broker import KafkaBroker
@@ -40,6 +41,28 @@ def topic(own: KafkaBroker) -> str:
 def append(log: KafkaLog, topic: str, partition: int, count: int, size: int = 1) -> None:
     values: list[bytes | None] = [b"%0*d" % (size, number) for number in range(count)]
     log.append(OutputBatch(topic, [b"k"] * count, values, [1] * count, None, [[partition]] * count))
+
+
+def test_little_is_kept_of_all_paused_partitions_together(own: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "_MOST_KEPT_BYTES", 40_000)
+    topic, count = fresh_name("in"), 20
+    with closing(KafkaLog(own.bootstrap)) as log, closing(log.follow()) as follower:
+        log.create_topic(topic, count)
+        partitions = [TopicPartition(topic, number) for number in range(count)]
+        for number in range(count):
+            append(log, topic, number, 1000, 200)
+        ends = settled_ends(log, partitions)
+        positions = dict.fromkeys(partitions, 0)
+        follower.add(positions)
+        follower.pause(partitions)
+        deadline, kept = time.monotonic() + 60, 0
+        while len(follower._stopped) < count and time.monotonic() < deadline:
+            assert not follower.poll(0.01, 50)
+            kept = sum(size_of(batch) for batches in follower._kept.values() for batch in batches if len(batch))
+        assert len(follower._stopped) == count and 40_000 < kept < 1_000_000
+        follower.resume(partitions)
+        found = follow_until(follower, positions, ends)
+        assert {each: len(found[each]) for each in partitions} == dict.fromkeys(partitions, 1000)
 
 
 def test_a_long_pause(own: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:

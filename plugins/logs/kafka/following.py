@@ -25,8 +25,8 @@ _CONSUMER = {
     # may wait for its first request, and how late the end of a partition is reported.
     "fetch.wait.max.ms": 100,
 }
-_KEPT_BYTES = 1 << 20
-"""How many bytes of a paused partition are kept, before its consumer stops to fetch it."""
+_KEPT_BYTES, _MOST_KEPT_BYTES = 1 << 20, 16 << 20
+"""How many bytes of a paused partition are kept, before its consumer stops to fetch it, and about how many of all."""
 _WAIT_SECONDS = 1.0
 _CHECK_EVERY, _CHECK_SECONDS = 2.0, 0.5
 """Seconds without a record until brokers are asked which topics there are, and how long they may take to answer."""
@@ -281,7 +281,8 @@ class KafkaFollower(Follower):
             return
         kept = self._kept.setdefault(partition, [])
         kept.append(batch)
-        is_much = partition in self._paused and sum(map(size_of, filter(len, kept))) > _KEPT_BYTES
+        most = min(_KEPT_BYTES, _MOST_KEPT_BYTES // len(self._kept))
+        is_much = partition in self._paused and sum(map(size_of, filter(len, kept))) > most
         if is_much and partition not in self._stopped and self._consumer is not None:
             self._consumer.pause([KafkaPartition(*partition)])
             self._stopped.add(partition)
