@@ -5,7 +5,6 @@ Comes in: records from the log, the time. Goes out: commits, reports, and failur
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -41,8 +40,6 @@ _LONGEST_WAIT, _SHORT_WAIT, _STALLED_WAIT, _OPENING_WAIT = 0.05, 0.001, 0.01, 0.
 _CLEAN_UP_SECONDS = 60.0
 _LAST_SECONDS = 5.0
 """How long `close` waits for commits and openings that are under way."""
-
-_log = logging.getLogger("penstock.worker")
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,9 @@ class TaskLoop:
         self._has_checked_interval = False
         self._clean_up_at = 0.0
         self._upkeeps = Upkeeps(self._fail)
-        self._writing = Commits(self._tasks, self._pools.commits, self._upkeeps, self._works_for, self._fail)
+        self._writing = Commits(
+            self._tasks, self._pools.commits, self._upkeeps, partial(setattr, self, "current"), self._fail
+        )
 
     # ------------------------------------------------------------------ which tasks
 
@@ -261,14 +260,11 @@ class TaskLoop:
     def _queued(self, partition: TopicPartition) -> int:
         return self._tasks[self._names[partition]].queued(partition)
 
-    def _works_for(self, name: str) -> None:
-        self.current = name
-
     def _clean_up(self) -> None:
         now = self._seconds()
         if now >= self._clean_up_at:
             self._clean_up_at = now + _CLEAN_UP_SECONDS
-            self._pools.rest.submit(self._resources.clean_up, self._application)
+            self._pools.do("cleaning up local state", partial(self._resources.clean_up, self._application))
 
     # ------------------------------------------------------------------ opening
 

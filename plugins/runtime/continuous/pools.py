@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 
 _MANY, _FEW = 16, 2
+
+_log = logging.getLogger("penstock.worker")
 
 
 class Pools:
@@ -20,7 +23,18 @@ class Pools:
         self.restores = make(_MANY, "penstock-restores")
         self.rest = make(_FEW, "penstock-rest")
 
+    def do(self, what: str, call: Callable[[], object]) -> None:
+        """Do something that nobody waits for; an error is only logged."""
+        self.rest.submit(_logged, what, call)
+
     def close(self) -> None:
         """Begin nothing more; wait for nothing."""
         for pool in (self.commits, self.fences, self.restores, self.rest):
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _logged(what: str, call: Callable[[], object]) -> None:
+    try:
+        call()
+    except Exception as error:
+        _log.warning("%s: %s", what, error)
