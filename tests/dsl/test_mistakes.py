@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Application, TopologyError, ValueTransformer, key_value_store, window_store
+from penstock import Application, TopologyError, ValueTransformer, key_value_store, versioned_store, window_store
 from penstock.errors import ProcessingError
 from penstock.plugins.dsl import KStream, StreamsBuilder, sessions, sum_of, tumbling, within
 from penstock.plugins.testing import TopologyTestDriver
@@ -238,3 +238,39 @@ def test_an_error_in_an_aggregator_says_in_which_order_it_gets_its_arguments(mis
     message = rf"AttributeError: .* no attribute .append..*called with {order}.*Java.*\(key, value, aggregate\)"
     with TopologyTestDriver(Application("app", builder)) as driver, pytest.raises(ProcessingError, match=message):
         driver.pipe("in", "a", "x", timestamp=0)
+
+
+def versions(builder: StreamsBuilder) -> Any:
+    return builder.table("in", versioned_store("versions", history_retention="1m"))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda b: versions(b).suppress("5s"),
+        lambda b: versions(b).filter(bool).suppress("5s"),
+        lambda b: versions(b).map_values(last).suppress("5s"),
+    ],
+)
+@pytest.mark.xfail(strict=True, reason="issue 26, row 9: programs that Kafka Streams refuses are accepted")
+def test_suppress_takes_no_table_with_versions(write: Callable[[StreamsBuilder], Any]) -> None:
+    with pytest.raises(TopologyError, match=r"suppress: the table keeps versions.*map_values\(.*store="):
+        write(StreamsBuilder())
+
+
+def test_suppress_takes_a_store_without_versions_behind_one_with_them() -> None:
+    builder = StreamsBuilder()
+    versions(builder).map_values(last, store="latest").suppress("5s", name="slow").to_stream().to("out")
+    builder.build()
+
+
+@pytest.mark.parametrize(
+    "table", [versions, lambda b: versions(b).filter(bool), lambda b: versions(b).map_values(last)]
+)
+@pytest.mark.xfail(strict=True, reason="issue 26, row 9: programs that Kafka Streams refuses are accepted")
+def test_records_cannot_wait_longer_for_a_table_than_it_keeps_versions(table: Callable[[StreamsBuilder], Any]) -> None:
+    builder = StreamsBuilder()
+    stream, rows = builder.stream("records"), table(builder)
+    stream.join(rows, add, grace="1m", name="in-time")
+    with pytest.raises(TopologyError, match=r"grace='61s' is longer than the 60000 ms .*store 'versions'.*history_ret"):
+        stream.join(rows, add, grace="61s", name="too-late")
