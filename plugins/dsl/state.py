@@ -77,9 +77,14 @@ class Materialized:
     options: Mapping[str, Any]
 
     @property
+    def history_ms(self) -> int | None:
+        """How long the store keeps versions; None: it keeps none."""
+        return self.given.history_retention_ms if isinstance(self.given, VersionedStoreSpec) else None
+
+    @property
     def is_versioned(self) -> bool:
         """Whether the store keeps versions."""
-        return isinstance(self.given, VersionedStoreSpec)
+        return self.history_ms is not None
 
     def serdes(self, known: Serdes) -> Serdes:
         """Return the serdes of the store's keys and values: those given here, else those that are known."""

@@ -252,7 +252,6 @@ def versions(builder: StreamsBuilder) -> Any:
         lambda b: versions(b).map_values(last).suppress("5s"),
     ],
 )
-@pytest.mark.xfail(strict=True, reason="issue 26, row 9: programs that Kafka Streams refuses are accepted")
 def test_suppress_takes_no_table_with_versions(write: Callable[[StreamsBuilder], Any]) -> None:
     with pytest.raises(TopologyError, match=r"suppress: the table keeps versions.*map_values\(.*store="):
         write(StreamsBuilder())
@@ -267,7 +266,6 @@ def test_suppress_takes_a_store_without_versions_behind_one_with_them() -> None:
 @pytest.mark.parametrize(
     "table", [versions, lambda b: versions(b).filter(bool), lambda b: versions(b).map_values(last)]
 )
-@pytest.mark.xfail(strict=True, reason="issue 26, row 9: programs that Kafka Streams refuses are accepted")
 def test_records_cannot_wait_longer_for_a_table_than_it_keeps_versions(table: Callable[[StreamsBuilder], Any]) -> None:
     builder = StreamsBuilder()
     stream, rows = builder.stream("records"), table(builder)

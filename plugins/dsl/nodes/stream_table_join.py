@@ -39,7 +39,7 @@ class StreamTableJoin(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        if self._table.is_versioned or self._with_key:
+        if self._table.history_ms is not None or self._with_key:
             return self._bind_general(context)
         forward, drop, get = sender(context), context.metrics.drop, self._table.open(context)
         joiner, keeps = self._joiner, self._keeps_unmatched
@@ -89,7 +89,7 @@ class StreamTableJoin(Operator):
 
 def lookup_of(table: ValueGetter, context: ProcessorContext) -> Lookup:
     """Return the function that reads a table by key and, if it has versions, as of a time."""
-    if table.is_versioned:
+    if table.history_ms is not None:
         return table.open_as_of(context)
     get = table.open(context)
     return lambda key, time: get(key)

@@ -86,7 +86,7 @@ class _Cogrouped(Verbs, Generic[K, A]):
         if self._windows is not None:
             table: TableSource = WrittenTable(WindowGetter(made.name), *steps)
             return table_of(first, merge, all_sources, windowed_serdes(serdes, self._windows), table, made)
-        table = WrittenTable(StoreGetter(made.name, versioned=made.is_versioned), *steps)
+        table = WrittenTable(StoreGetter(made.name, history_ms=made.history_ms), *steps)
         return table_of(first, merge, all_sources, serdes, table, made)
 
     def _step(self, name: str, fold: Aggregating, made: Materialized, serdes: Serdes) -> UpdatingStep:

@@ -210,5 +210,5 @@ class KGroupedStream(Verbs, Columnar[K], Generic[K, V]):
         parent, sources = source.behind_repartition(made.name)
         step = UpdatingStep(step_name, Aggregate, {"fold": fold}, lambda writer: made.key_value(writer, serdes))
         source.recorder.add(step, parent)
-        table = StoredTable(step, made.name, versioned=made.is_versioned)
+        table = StoredTable(step, made)
         return table_of(source, step, sources, serdes, table, made)

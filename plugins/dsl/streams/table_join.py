@@ -43,10 +43,16 @@ def record_table_join(
     if grace is None:
         step = TableJoinStep(verb, node, StreamTableJoin, arguments, stores=lambda writer: getter.stores)
     else:
-        if not getter.is_versioned:
+        if getter.history_ms is None:
             raise TopologyError(
                 f"{verb}: grace needs a table that keeps versions; write "
                 'builder.table(TOPIC, versioned_store("NAME", history_retention="1h"))'
+            )
+        if _grace_ms(verb, grace) > getter.history_ms:
+            raise TopologyError(
+                f"{verb}: grace={grace!r} is longer than the {getter.history_ms} ms for which the table's store "
+                f"{getter.stores[0]!r} keeps versions, so a record that has waited would find none; give the store a "
+                "longer history_retention"
             )
         waiting = f"{node}-Buffer"
         if name is None:

@@ -239,7 +239,7 @@ class KGroupedTable(Verbs, Generic[K, V]):
         serdes = kept.serdes(Serdes(Default.TOPIC if key is None else key, value_serde))
         step.stores = lambda writer: (kept.key_value(writer, serdes),)
         self.recorder.add(step, repartition)
-        table = StoredTable(step, kept.name, versioned=kept.is_versioned)
+        table = StoredTable(step, kept)
         flow = Flow(step, serdes, frozenset({repartition.name}))
         return self.recorder.kinds.table(self.recorder, flow, table, kept.name if kept.is_named else None)
 

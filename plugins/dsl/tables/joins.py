@@ -332,7 +332,7 @@ class JoinedTable(TableSource):
 
     def getter(self) -> ValueGetter:
         """Return how the result is read: from its store, or by joining both rows."""
-        return self._view if self._kept is None else StoreGetter(self._kept.name, versioned=self._kept.is_versioned)
+        return self._view if self._kept is None else StoreGetter(self._kept.name, history_ms=self._kept.history_ms)
 
     @property
     def is_versioned(self) -> bool:

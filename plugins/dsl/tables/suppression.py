@@ -65,6 +65,12 @@ class Suppression(TableBase[K, V]):
             time       0     4     6    10     12    16
             leaves                      a=2         b=1     then a=3 at 22
         """
+        if self.source.is_versioned:
+            raise TopologyError(
+                "suppress: the table keeps versions, and some of its updates are older than its latest ones, which the "
+                "buffer cannot keep apart. Give it a store without versions first: "
+                'table.map_values(lambda value: value, store="NAME").suppress(...)'
+            )
         by_window = until == "window_closes"
         wait_ms = grace_above(self.flow.step) if by_window else duration_ms(until, "suppress: until")
         full = ("stop" if by_window else "emit_early") if when_full is None else when_full

@@ -41,9 +41,9 @@ class ValueGetter(ABC):
         return self.open(context)
 
     @property
-    def is_versioned(self) -> bool:
-        """Whether `open_as_of` can be used."""
-        return False
+    def history_ms(self) -> int | None:
+        """How far back `open_as_of` can look; None: the table has no versions, and it cannot be used."""
+        return None
 
     def open_as_of(self, context: ProcessorContext) -> Callable[[Any, int], ValueAndTimestamp | None]:
         """Return the function that reads the table as of a time (ms)."""
@@ -70,9 +70,9 @@ class TableSource(ABC):
 class StoreGetter(ValueGetter):
     """Reads a table's own store, with or without headers, versioned or not."""
 
-    def __init__(self, store: str, *, versioned: bool = False) -> None:
+    def __init__(self, store: str, *, history_ms: int | None = None) -> None:
         self._store = store
-        self._versioned = versioned
+        self._history_ms = history_ms
 
     @property
     def stores(self) -> tuple[str, ...]:
@@ -80,9 +80,9 @@ class StoreGetter(ValueGetter):
         return (self._store,)
 
     @property
-    def is_versioned(self) -> bool:
-        """Whether the store keeps versions."""
-        return self._versioned
+    def history_ms(self) -> int | None:
+        """How long the store keeps versions."""
+        return self._history_ms
 
     def open(self, context: ProcessorContext) -> Get:
         """Return the store's own `get`: its entries begin with value and timestamp, whatever its kind."""
@@ -117,7 +117,7 @@ class WrittenTable(TableSource):
     @property
     def is_versioned(self) -> bool:
         """Whether the store keeps versions."""
-        return self._getter.is_versioned
+        return self._getter.history_ms is not None
 
     def send_old_values(self, *, force: bool) -> bool:
         """Let the processors send what the store had before."""
@@ -129,8 +129,8 @@ class WrittenTable(TableSource):
 class StoredTable(WrittenTable):
     """A table that one processor writes, to a key-value store of its own."""
 
-    def __init__(self, step: ProcessorStep, store: str, *, versioned: bool = False) -> None:
-        super().__init__(StoreGetter(store, versioned=versioned), step)
+    def __init__(self, step: ProcessorStep, kept: Materialized) -> None:
+        super().__init__(StoreGetter(kept.name, history_ms=kept.history_ms), step)
 
 
 class TopicTable(TableSource):
@@ -150,7 +150,7 @@ class TopicTable(TableSource):
     def getter(self) -> ValueGetter:
         """Return how the table is read; it has a store from now on."""
         self._materialize()
-        return StoreGetter(self._materialized.name, versioned=self.is_versioned)
+        return StoreGetter(self._materialized.name, history_ms=self._materialized.history_ms)
 
     @property
     def is_versioned(self) -> bool:

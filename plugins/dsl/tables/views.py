@@ -39,7 +39,7 @@ class DerivedTable(TableSource):
     def getter(self) -> ValueGetter:
         """Return how the table is read."""
         if self._kept is not None:
-            return StoreGetter(self._kept.name, versioned=self._kept.is_versioned)
+            return StoreGetter(self._kept.name, history_ms=self._kept.history_ms)
         return self._view(self._parent.getter())
 
     @property
@@ -67,9 +67,9 @@ class ComputedGetter(ValueGetter):
         return self._parent.stores
 
     @property
-    def is_versioned(self) -> bool:
-        """Whether the other table can be read as of a time."""
-        return self._parent.is_versioned
+    def history_ms(self) -> int | None:
+        """How far back the other table can be read."""
+        return self._parent.history_ms
 
     def open(self, context: ProcessorContext) -> Get:
         """Return the function that reads the table."""
