@@ -54,7 +54,10 @@ class Slots:
             reports, others = self._results(message, self._early.setdefault(host.token, set()))
             return (reports, []) if host.token in self._gone else (reports, failures + others)
         if host is not None and host.token in self._gone:
-            host = None  # a batch from before the end of a host that has a successor
+            if slot in self._tokens:
+                host = None  # a batch from before the end of a host that has a successor
+            else:
+                self._gone.discard(host.token)  # the slot was to move, and has come back
         for loss in message.losses:
             lost = slot, message.executor, loss.process
             self._count_lost(lost)

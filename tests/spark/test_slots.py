@@ -114,6 +114,16 @@ def test_only_a_batch_says_which_host_has_a_slot() -> None:
     assert (slots.hosts[0].token, slots.unopened(), slots.lost) == ("c", ["0_0"], 1)
 
 
+def test_a_slot_may_come_back_to_the_host_that_it_left() -> None:
+    slots = Slots({0: ["0_0"]})
+    at_a = SlotMessage(0, "e", results=[TaskResult("0_0", TaskReport("0_0", "v", {}, 0))], host=HostStatus("a", 0, 1))
+    slots.take(at_a)
+    slots.move([0])
+    assert not slots.is_host(at_a)
+    slots.take(at_a)
+    assert slots.is_host(at_a) and (slots.hosts[0].token, slots.unopened(), slots.lost) == ("a", [], 0)
+
+
 def test_errors_of_a_host_with_a_successor_are_left_out() -> None:
     slots = Slots({0: ["0_0"]})
     failed = TaskResult("0_0", failure=TaskFailure("0_0", "FencedError", "taken over", ""))
