@@ -46,12 +46,12 @@ class Refill:
         backend: StoreBackend,
         make_context: MakeContext,
         connect: Callable[[Task], None],
-        moved: Callable[[int], None],
+        pause: Callable[[], None],
     ) -> Iterator[Changes]:
         """Yield what to write to `backend`, where the store is empty, a portion at a time.
 
         Each is written before the next is asked for. `connect` gives the store the clocks of the task that fills it.
-        `moved` is called with the number of records after each fetch; what it raises ends the refill.
+        `pause` is called after each fetch: it may wait, and what it raises ends the refill.
         """
         name = self.spec.store.name
         buffer = CommitBuffer(backend, name)
@@ -68,7 +68,7 @@ class Refill:
                         pass
                     task.take_outputs()  # dead letters, which were sent when the records were first processed
                     store.flush()
-                    moved(len(batch))
+                    pause()
                     if buffer.size_bytes >= _PORTION_BYTES:
                         yield from self._portion(buffer, index)
             yield from self._portion(buffer, index)

@@ -99,8 +99,8 @@ class TaskState:
         self._build(version)
 
     def _changes_of(self, refill: Refill) -> Callable[[StoreBackend], Iterator[Changes]]:
-        moved = self._backends.opening.moved
-        return lambda backend: refill.changes(backend, self._context, self._connect_clocks, moved)
+        pause = self._backends.opening.pause
+        return lambda backend: refill.changes(backend, self._context, self._connect_clocks, pause)
 
     def _connect_clocks(self, task: Task) -> None:
         self.stream_time, self.wall_clock = lambda: task.stream_time, lambda: task.wall_clock

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from penstock.errors import StaleStoreError
 
@@ -33,13 +34,19 @@ class Stretch:
         if self._has_ended:
             raise StaleStoreError(f"{self._what} was closed while it was being opened")
 
-    def pause(self) -> None:
-        """Count a step, and let others work; raises as `moved`."""
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Note that the work waits for others, for the block."""
         self.is_waiting = True
         try:
-            self.between()
+            yield
         finally:
             self.is_waiting = False
+
+    def pause(self) -> None:
+        """Count a step, and let others work; raises as `moved`."""
+        with self.waiting():
+            self.between()
         self.moved()
 
     def end(self) -> None:

@@ -25,7 +25,7 @@ from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.errors import FencedError, LogError
 from penstock.log import Commit
 from penstock.plugins.logs.kafka.clients import Clients
-from penstock.plugins.logs.kafka.groups import Groups
+from penstock.plugins.logs.kafka.groups import Groups, renewal_seconds
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import OutputBatch, TopicPartition
@@ -118,6 +118,7 @@ def guarded() -> Iterator[KafkaBroker]:
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
         "transaction.state.log.replication.factor": "3",
+        "offsets.retention.minutes": "240",
     }
     with KafkaBroker(options=options, credentials=("anna", "secret")) as broker:
         yield broker
@@ -187,6 +188,9 @@ def test_a_new_cluster_and_what_it_must_allow(guarded: KafkaBroker) -> None:
         "sasl.password": "secret",
     }
     settings = {"processing.guarantee": "at_least_once", "task.timeout.ms": "2000"}
+    # Idle tasks repeat their commits four times in the brokers' time, or twice a day where they may not ask for it.
+    assert renewal_seconds(Clients(guarded.bootstrap, {})) == 3_600
+    assert renewal_seconds(Clients(guarded.sasl_bootstrap, login)) == 12 * 3_600
     for where, client, expected in (
         (
             guarded.sasl_bootstrap,

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from penstock import STREAM_TIME, WALL_CLOCK_TIME, Processor, Record, Topology, key_value_store
 from penstock.log import Log
+from penstock.plugins.logs import memory_partition
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime import refill
+from penstock.plugins.runtime import reading, refill
 from penstock.plugins.runtime.continuous import loop as loop_module
 from penstock.plugins.runtime.continuous.alarm import Alarm
 from penstock.plugins.runtime.continuous.loop import TaskLoop
@@ -386,6 +387,34 @@ def refilling(tmp_path: Path) -> Iterator[tuple[TaskLoop, Log]]:
         Fill.gate.set()
 
 
+def test_a_refill_lets_others_restore_after_each_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_FETCH_BYTES", 1)
+    monkeypatch.setattr(memory_partition, "_FETCH_STEP", 1)
+    Fill.gate, Fill.reached, Fill.seen = threading.Event(), threading.Event(), set()
+    Fill.gate.set()
+    log = MemoryLog()
+    for topic in ("in", "rates", "out"):
+        log.create_topic(topic, 1)
+    for number in range(5):
+        log.append(OutputBatch("rates", [b"same"], [b"%d" % number], [number]))
+    tasks: Tasks = {"0_0": (TopicPartition("in", 0), TopicPartition("rates", 0))}
+
+    def of(host: str) -> Application:
+        return Application(
+            "app", rates(), log="memory:", changelog="directory:changelog", data_dir=str(tmp_path),
+            state_dir=str(tmp_path / host), commit_interval="0ms",
+        )  # fmt: skip
+
+    with looping(of("first"), log, tasks) as loop:
+        turn_until(loop, lambda: Fill.seen == {"same"} and not loop._writing)
+        loop.commit_all()
+    pauses: list[None] = []
+    with looping(of("second"), log, tasks) as loop:
+        loop._preparing._turnstile.let_others_in = lambda: pauses.append(None)  # type: ignore[method-assign]
+        turn_until(loop, lambda: loop.open_tasks == 1)
+    assert len(pauses) >= 5, "not only after each write: a store of few keys is small, however much is read"
+
+
 def test_a_refill_holds_up_no_other_task_and_counts_as_progress(tmp_path: Path) -> None:
     with refilling(tmp_path) as (loop, log):
         log.append(OutputBatch("in", [b"k"], [b"other"], [1], None, [[1]]))
@@ -477,6 +506,9 @@ def test_what_is_restored_stands_still_when_it_makes_no_step(tmp_path: Path) -> 
             assert each.loop.still()[0] == 0.0
             each.time.pass_by(200)
             assert each.loop.still() == (200.0, "the restoring of task 0_0")
+            with stretch.waiting():
+                each.time.pass_by(200)
+                assert each.loop.still()[0] == 0.0, "others have their turn"
 
 
 def test_a_global_store_is_filled_in_another_thread_and_read_on_in_portions(tmp_path: Path) -> None:

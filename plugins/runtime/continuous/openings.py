@@ -105,7 +105,10 @@ class Openings:
             yield name, error
 
     def _restore(self, task: ContinuousWorker) -> None:
-        self._turnstile.enter()
+        stretch = task.opening
+        assert stretch is not None
+        with stretch.waiting():
+            self._turnstile.enter()
         try:
             task.restore(self._turnstile.let_others_in)
         finally:
