@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.plugins.dsl import within
+from penstock.plugins.dsl import tumbling, within
 
 from .dsl_programs import Chosen, program
 from .restarts import Restarts, Row
@@ -81,3 +81,16 @@ def test_idle_that_was_taken_out_counts_from_when_it_is_put_back(tmp_path: Path)
     # Half a minute of this start counts, and not the 200 s since the last record under `idle`.
     assert values(restarts.start(program(verb))) == [b"1"]
     assert values(restarts.start(program(verb), [left("v", 140_000)])) == [b"1"]
+
+
+@pytest.mark.parametrize(("first", "then"), [("1s", "60s"), ("60s", "1s")], ids=["longer", "shorter"])
+def test_a_suppressed_window_leaves_once_with_another_grace(first: str, then: str, tmp_path: Path) -> None:
+    restarts = Restarts(tmp_path)
+    before, after = (Chosen(windows=tumbling("5s", grace=grace)) for grace in (first, then))
+    sent = restarts.start(program("suppress, window_closes", before), [left("v", 0), left("v", 7_000)])
+    sent += restarts.start(program("suppress, window_closes", after), [left("late", 1_000), left("v", 8_000)])
+    sent += restarts.start(program("suppress, window_closes", before), [left("late", 2_000), left("v", 300_000)])
+    assert [(each[1][:34], each[2]) for each in sent] == [
+        (b"Windowed(key='a', start=0, end=500", b"1"),
+        (b"Windowed(key='a', start=5000, end=", b"2"),
+    ]

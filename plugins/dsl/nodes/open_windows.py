@@ -8,10 +8,10 @@ from typing import Any
 
 from penstock.context import ProcessorContext
 
-from .own_time import CLOSED, WindowTime, saved_values
+from .own_time import WindowTime, saved_values
 
 NEVER = 2**63 - 1
-_NEXT = "next_end"
+_NEXT, _SENT = "next_end", "closed_to"
 
 Ends = Iterable[tuple[int, Any]]
 """The end of a window, and what tells it apart from others with this end."""
@@ -21,7 +21,7 @@ class OpenWindows:
     """The windows to be emitted when they close. `next_end` is the earliest end of one: before it nothing is due.
 
     It is known in memory alone. When the task was opened, it is read from the store by `scan`, which gets the time up
-    to which windows were closed before; but only when one may be due. If the program before sent updates (`on_close`
+    to which windows were sent before; but only when one may be due. If the program before sent updates (`on_close`
     is new), those that are open then are emitted when they close. If it is this one that does, `has_unsent` says
     whether windows are open of which nothing was sent.
     """
@@ -36,7 +36,7 @@ class OpenWindows:
         self._is_complete = False
         if on_close and _NEXT not in self._values and time.now >= 0:
             # Updates were sent of all that has closed so far.
-            self._values[CLOSED], self._values[_NEXT] = time.closed, -1
+            self._values[_SENT], self._values[_NEXT] = time.closed, -1
         self.next_end = self._values.get(_NEXT, NEVER)
         self.has_unsent = not on_close and self.next_end != NEVER
         if not on_close and not self.has_unsent:
@@ -67,7 +67,7 @@ class OpenWindows:
         while self._ends and self._ends[0] <= until:
             end = heappop(self._ends)
             due.extend((end, window) for window in self._by_end.pop(end))
-        self._values[CLOSED] = until
+        self._values[_SENT] = until
         self.next_end = self._values[_NEXT] = self._ends[0] if self._ends else NEVER
         return due
 
@@ -81,8 +81,8 @@ class OpenWindows:
     def _read(self) -> None:
         self._ends.clear()
         self._by_end.clear()
-        closed_to = self._values.get(CLOSED, -1)
-        for end, window in self._scan(closed_to):
-            if end > closed_to:
+        sent_to = self._values.get(_SENT, -1)
+        for end, window in self._scan(sent_to):
+            if end > sent_to:
                 self.add(end, window)
         self._is_complete = True

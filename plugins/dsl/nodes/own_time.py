@@ -9,7 +9,7 @@ from penstock.context import ProcessorContext
 from penstock.punctuation import PunctuationType
 
 _OBSERVED, _ARRIVED, _MOVED = "observed", "arrived", "moved"
-_WAIT, CLOSED = "wait", "closed_to"
+_WAIT, _CLOSED = "wait", "closed"
 
 
 def saved_values(context: ProcessorContext) -> dict[str, int]:
@@ -46,9 +46,9 @@ class WindowTime(OwnTime):
         values = self._values
         waited_ms, values[_WAIT] = values.get(_WAIT, wait_ms), wait_ms
         if waited_ms != wait_ms and self.now >= 0:
-            values[CLOSED] = max(values.get(CLOSED, -1), self.now - waited_ms)
+            values[_CLOSED] = max(values.get(_CLOSED, -1), self.now - waited_ms)
         self._wait_ms = wait_ms
-        self.closed = max(self.now - wait_ms, values.get(CLOSED, -1))
+        self.closed = max(self.now - wait_ms, values.get(_CLOSED, -1))
 
     def move(self, timestamp: int) -> None:
         """Set the time, which is later than before."""
