@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from .clock import Duration
+from .clock import Duration, duration_ms
+from .errors import ConfigError
+from .names import is_topic_name
 from .record import Headers
 
 
@@ -89,6 +91,10 @@ class DeadLetter:
 
     topic: str
 
+    def __post_init__(self) -> None:
+        if not is_topic_name(self.topic):
+            raise ConfigError(f"DeadLetter: expected the name of a topic, found {self.topic!r}")
+
     def __call__(self, failure: Failure) -> Decision:
         """Decide."""
         return SendToDeadLetter(self.topic)
@@ -101,6 +107,16 @@ class Retry:
     attempts: int = 3
     delay: Duration = "1s"
     then: Handler = fail
+
+    def __post_init__(self) -> None:
+        if type(self.attempts) is not int or self.attempts < 0:
+            raise ConfigError(f"Retry: attempts: expected a number of attempts, found {self.attempts!r}")
+        duration_ms(self.delay, "Retry: delay")
+        if not callable(self.then):
+            raise ConfigError(
+                f"Retry: then: expected a handler, found {self.then!r}; for a topic of dead letters, write "
+                f"DeadLetter({self.then!r})"
+            )
 
     def __call__(self, failure: Failure) -> Decision:
         """Decide."""

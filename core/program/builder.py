@@ -14,8 +14,9 @@ from ..store import StoreBuilder
 from .advice import OF_TOPOLOGY, Advice
 from .assembly import assemble
 from .checks import (
-    check_function,
+    check_chosen_topic,
     check_name,
+    check_partitioner,
     check_partitions,
     check_serdes,
     check_supplier,
@@ -23,7 +24,6 @@ from .checks import (
     unlogged_store,
 )
 from .draft import Draft
-from .drawn import Drawn
 from .key_filter import DropNullKeys
 from .nodes import (
     GlobalStore,
@@ -38,12 +38,13 @@ from .program import Program
 from .provided import provided_stores
 from .serdes import SerdeLike
 from .timers import timer_store
+from .verbs_elsewhere import TopologyVerbs
 
 Supplier = Callable[..., Processor | ValueTransformer]
 """Makes a new processor at each call; called with the options given to `add_processor`."""
 
 
-class Topology(Drawn):
+class Topology(TopologyVerbs):
     """A program under construction: sources, processors, stores and sinks by name, and their edges.
 
     A parent is added before its children, so a topology has no cycles by construction. Every method returns the
@@ -150,12 +151,8 @@ class Topology(Drawn):
         """Add a node that writes to `topic`, or to the topic that the function `topic` names for each record."""
         where = f"sink {name!r}"
         parents_given = self._draft.parents(where, name, parents)
-        if isinstance(topic, str):
-            check_topic(where, topic)
-        elif not callable(topic):
-            raise TopologyError(f"{where}: expected a topic's name or a function that chooses it, found {topic!r}")
-        check_function(where, "topic", topic if callable(topic) else None)
-        check_function(where, "partitioner", partitioner)
+        check_chosen_topic(where, topic)
+        check_partitioner(where, partitioner)
         check_serdes(where, key_serde, value_serde)
         self._draft.add(SinkNode(name, topic, parents_given, key_serde, value_serde, partitioner))
         return self
@@ -181,7 +178,7 @@ class Topology(Drawn):
         parents_given = self._draft.parents(where, name, parents)
         for node in (f"{name}-filter", f"{name}-sink", name):
             self._draft.check_new(node)
-        check_function(where, "partitioner", partitioner)
+        check_partitioner(where, partitioner)
         check_serdes(where, key_serde, value_serde)
         source = self._draft.source(name, (topic,), None, key_serde, value_serde, None, None)
         self.add_internal_topic(topic, partitions)

@@ -8,11 +8,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from ..callbacks import check_methods, check_plain
+from ..callbacks import check_called_with, check_methods, check_plain
 from ..errors import ConfigError, PluginError, TopologyError
 from ..hooks import registry
 from ..names import BAD_NAME, is_topic_name
@@ -43,6 +43,14 @@ def check_name(kind: str, name: object) -> None:
     """Refuse what is no node's name."""
     if not isinstance(name, str) or not name:
         raise TopologyError(f"{kind}: expected a name, found {name!r}")
+
+
+def check_names(verb: str, names: Iterable[object]) -> None:
+    """Refuse a list in place of several names."""
+    for each in names:
+        if not isinstance(each, str):
+            hint = f"; write {verb}({', '.join(map(repr, each))})" if isinstance(each, (list, tuple, set)) else ""
+            raise TopologyError(f"{verb}: expected names of nodes, found {each!r}{hint}")
 
 
 def check_topic(where: str, topic: object) -> None:
@@ -78,11 +86,29 @@ def check_builder(builder: object) -> None:
     check_serdes(f"store {builder.name!r}", getattr(builder, "key_serde", None), getattr(builder, "value_serde", None))
 
 
-def check_function(where: str, what: str, function: object) -> None:
-    """Refuse what is neither a function nor None."""
-    if function is not None and not callable(function):
+def check_chosen_topic(where: str, topic: object) -> None:
+    """Refuse what is neither the name of a topic nor a function that chooses it for each record."""
+    if callable(topic):
+        check_function(where, "topic", topic, ("record", "metadata"))
+    elif isinstance(topic, str):
+        check_topic(where, topic)
+    else:
+        raise TopologyError(f"{where}: expected a topic's name or a function that chooses it, found {topic!r}")
+
+
+def check_partitioner(where: str, partitioner: object) -> None:
+    """Refuse what is neither a partitioner nor None."""
+    check_function(where, "partitioner", partitioner, ("topic", "record", "partitions"))
+
+
+def check_function(where: str, what: str, function: object, arguments: Sequence[str]) -> None:
+    """Refuse what is neither None nor a function that can be called with `arguments`, which the message names."""
+    if function is None:
+        return
+    if not callable(function):
         raise TopologyError(f"{where}: {what} is a function, found {function!r}")
     check_plain(where, what, function)
+    check_called_with(where, what, function, arguments)
 
 
 def check_serdes(where: str, key_serde: object, value_serde: object) -> None:

@@ -17,6 +17,7 @@ from .checks import (
     check_builder,
     check_function,
     check_name,
+    check_names,
     check_serdes,
     check_supplier,
     check_topic,
@@ -175,7 +176,7 @@ class Draft:
             reset = None if offset_reset is None else offset_reset_text(offset_reset, f"{where}: offset_reset")
         except ConfigError as error:
             raise TopologyError(str(error)) from None
-        check_function(where, "timestamp_extractor", timestamp_extractor)
+        check_function(where, "timestamp_extractor", timestamp_extractor, ("record", "partition_time", "wall_clock"))
         check_serdes(where, key_serde, value_serde)
         return SourceNode(name, topics, compiled, key_serde, value_serde, timestamp_extractor, reset)
 
@@ -202,7 +203,7 @@ class Draft:
 
         `own` are the engine's; `provided` the supplier's, except those that `stores` names.
         """
-        if isinstance(stores, (str, StoreBuilder)):
+        if isinstance(stores, (str, StoreBuilder)) or not isinstance(stores, Iterable):
             raise TopologyError(f"{where}: stores is a list of stores or names of stores; write stores=[{stores!r}]")
         declared = [store for store in (*stores, *own) if not isinstance(store, str)]
         for store in declared:
@@ -267,6 +268,7 @@ class Draft:
 
     def copartition(self, sources: tuple[str, ...]) -> None:
         """Note that the topics of sources need equal numbers of partitions."""
+        check_names("copartition", sources)
         known = [name for name, node in self.nodes.items() if isinstance(node, SourceNode)]
         for source in sources:
             if source in self.global_nodes():

@@ -34,6 +34,11 @@ class Application:
         config: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
+        if config is not None and not isinstance(config, Mapping):
+            raise ConfigError(
+                f"application {application_id!r}: expected a mapping of settings, found {config!r}; a file of settings "
+                "is given with `penstock run --config FILE`"
+            )
         given = [(name, value, CODE) for each in (config or {}, settings) for name, value in each.items()]
         self._prepare(application_id, topology, Layer.read(given, Settings.names()))
 

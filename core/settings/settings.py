@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from os import PathLike
 from typing import Any
 
+from ..callbacks import check_called_with
 from ..clock import Duration, duration_ms
-from ..errors import ConfigError, PluginError
+from ..errors import ConfigError, PluginError, TopologyError
 from ..extractors import TimestampExtractor, fail_on_invalid_timestamp
 from ..handlers import DeadLetter, Handler, Retry, fail, skip
 from ..hooks import registry
@@ -22,6 +23,12 @@ from .secret import ClientSettings, Secret, hide
 
 _OPTIMIZATIONS = ("merge_repartition_topics", "reuse_ktable_source_topics", "single_store_self_join")
 HANDLERS = ("deserialization_handler", "processing_handler", "production_handler")
+_FUNCTIONS = {
+    **dict.fromkeys(HANDLERS, ("failure",)),
+    "timestamp_extractor": ("record", "partition_time", "wall_clock"),
+    "processor_wrapper": ("node", "processor"),
+}
+"""Settings that are functions, and what these are called with."""
 _CHOICES = {
     "processing_guarantee": ("exactly_once", "at_least_once"),
     "offset_out_of_range": ("fail", "earliest", "latest"),
@@ -175,9 +182,9 @@ class Settings:
                     f"setting {name!r}: expected {' or '.join(map(repr, choices))}, found {getattr(self, name)!r}"
                 )
         self._check_optimizations()
-        for name in (*HANDLERS, "timestamp_extractor", "processor_wrapper"):
-            if not callable(getattr(self, name)) and (name, getattr(self, name)) != ("processor_wrapper", None):
-                raise ConfigError(f"setting {name!r}: expected a function, found {getattr(self, name)!r}")
+        for name, arguments in _FUNCTIONS.items():
+            if (name, getattr(self, name)) != ("processor_wrapper", None):
+                _check_function(name, getattr(self, name), arguments)
 
     def _check_optimizations(self) -> None:
         given = self.topology_optimization
@@ -241,6 +248,17 @@ def add_origins_to_errors(layer: Layer) -> Iterator[None]:
         found = re.match(r"setting '(\w+)'", str(error))
         with add_origin_to_errors(layer.origins.get(found[1], CODE) if found else CODE):
             raise
+
+
+def _check_function(name: str, function: Any, arguments: Sequence[str]) -> None:
+    if not callable(function):
+        raise ConfigError(f"setting {name!r}: expected a function, found {function!r}")
+    if isinstance(function, type) and name in HANDLERS:
+        raise ConfigError(f"setting {name!r}: found the class {function.__name__}; write {function.__name__}(...)")
+    try:
+        check_called_with(f"setting {name!r}", "it", function, arguments)
+    except TopologyError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _dead_letters(topic: Any, values: Mapping[str, Any]) -> dict[str, Handler]:

@@ -26,8 +26,8 @@ def make_processor(node: ProcessorNode, wrapper: ProcessorWrapper | None = None)
     supplier = registry().load("processor", node.supplier) if isinstance(node.supplier, str) else node.supplier
     try:
         made = supplier(**node.options)
-    except PenstockError:
-        raise
+    except PenstockError as error:
+        raise TopologyError(f"node {node.name!r}: making its processor: {error}") from error
     except RECORD_ERRORS as error:
         raise TopologyError(
             f"node {node.name!r}: making its processor with options {dict(node.options)!r} raised "

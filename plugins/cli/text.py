@@ -64,14 +64,20 @@ class TextSerde:
         if self._is_bytes:
             return data
         if self._is_text:
-            self._serde.deserialize(data)
+            self._read(data)
             return data
-        return dump_json(self._serde.deserialize(data))
+        return dump_json(self._read(data))
 
     def to_json(self, data: bytes) -> Any:
         """Return serialized bytes as a value that `dump_json` can write. Raises SerdeError."""
-        value = self._serde.deserialize(data)
+        value = self._read(data)
         return b64encode(data).decode() if self._is_bytes else value
+
+    def _read(self, data: bytes) -> Any:
+        try:
+            return self._serde.deserialize(data)
+        except Exception as error:  # a serde of another package may raise anything
+            raise SerdeError(f"the {self._what}: {error}") from error
 
 
 def dump_json(value: Any) -> bytes:

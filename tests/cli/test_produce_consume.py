@@ -274,3 +274,11 @@ def test_limits_and_partitions(console: Console) -> None:
 def test_following_from_the_beginning_ends_at_the_limit(lines: Console) -> None:
     lines("produce", "lines", stdin="a\nb\nc\n")
     assert lines("consume", "lines", "--follow", "--from-beginning", "-n", "2").stdout == "a\nb\n"
+
+
+@pytest.mark.parametrize("part", ["key", "value"])
+def test_a_serde_that_does_not_fit_says_key_or_value(console: Console, part: str) -> None:
+    console("topics", "create", "words")
+    console("produce", "words", "--key-separator", ":", stdin="ann:three\n")
+    err = console("consume", "words", "--print-key", f"--{part}-serde", "int", code=1).stderr
+    assert f"topic 'words', partition 0, offset 0: the {part}: serde 'int': expected 8 bytes" in err

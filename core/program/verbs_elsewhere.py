@@ -1,0 +1,37 @@
+"""What a Topology says of a verb that it does not have: what the verb is called here, or where it is."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from .drawn import Drawn
+
+_ELSEWHERE = {
+    "add_state_store": "add_store(STORE, PROCESSOR), or add_processor(..., stores=[STORE])",
+    "connect_processor_and_state_stores": "connect(PROCESSOR, STORE)",
+    "describe": "build().describe()",
+    **{each: f"StreamsBuilder().{each}(...)" for each in ("stream", "table", "global_table")},
+}
+
+
+class TopologyVerbs(Drawn):
+    """A Topology, of which an unknown verb is an AttributeError with what to write."""
+
+    if not TYPE_CHECKING:  # A type checker knows the verbs.
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{self._hint(name)}")
+
+    def _hint(self, name: str) -> str:
+        if name.startswith("_"):
+            return ""
+        verb = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+        verbs = [each for each in dir(type(self)) if not each.startswith("_")]
+        if verb in verbs:
+            return f": here it is called {verb}(...)"
+        if verb in _ELSEWHERE:
+            return f": write {_ELSEWHERE[verb]}"
+        close = get_close_matches(verb, verbs, 3)
+        return f": did you mean {' or '.join(map(repr, close))}?" if close else ""
