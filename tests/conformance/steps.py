@@ -49,7 +49,7 @@ def _result(builder: StreamsBuilder, step: Params, of: list[Any]) -> Any:
         case "map_values":
             return of[0].map_values(mapper(step["fn"]), with_key=True, **_kept(step))
         case "select_key":
-            return of[0].select_key(selector(step["sel"]), with_key=True)
+            return of[0].select_key(_selector(step["sel"]), with_key=True)
         case "map":
             return of[0].map(lambda key, value: (first_char(value), f"{text(key)}/{text(value)}"), with_key=True)
         case "merge":
@@ -69,7 +69,7 @@ def _result(builder: StreamsBuilder, step: Params, of: list[Any]) -> Any:
         case "cogroup":
             return _cogroup(step, of)
         case "group_table":
-            groups = of[0].group_by(selector(step["group"]), with_key=True, name=step.get("name"), **SERDES)
+            groups = of[0].group_by(_selector(step["group"]), with_key=True, name=step.get("name"), **SERDES)
             return groups.count(step.get("store"))
         case "join":
             return _join(step, *of)
@@ -88,10 +88,16 @@ def _kept(step: Params) -> dict[str, Any]:
     return {"store": step["store"], **SERDES} if "store" in step else {}
 
 
+def _selector(spec: str) -> Any:
+    """As `selector`, but a key that is a value is a text, also of an integer."""
+    select = selector(spec)
+    return lambda key, value: None if (found := select(key, value)) is None else text(found)
+
+
 def _grouped(stream: Any, group: str, name: str | None) -> Any:
     if group == "key":
         return stream.group_by_key(name=name, **SERDES)
-    return stream.group_by(selector(group), with_key=True, name=name, **SERDES)
+    return stream.group_by(_selector(group), with_key=True, name=name, **SERDES)
 
 
 def _aggregate(step: Params, stream: Any) -> Any:
@@ -123,7 +129,7 @@ def _join(step: Params, left: Any, right: Any) -> Any:
         window = within(f"{step['diff']}ms", grace=f"{step['grace']}ms")
         return getattr(left, join)(right, joiner, window, **SERDES, other_value_serde="json")
     if "fk" in step:
-        select = selector(step["fk"])
+        select = _selector(step["fk"])
         return getattr(left, join)(right, joiner, foreign_key=lambda value: select(None, value), **SERDES)
     if hasattr(left, "to_table"):
         grace = {"grace": f"{step['grace']}ms"} if "grace" in step else {}
