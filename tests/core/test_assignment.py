@@ -184,6 +184,6 @@ def test_an_internal_topic_that_exists_with_another_count_is_refused() -> None:
         counted(topology, a=8, b=8, app_r_repartition=4)
     topology = merging().add_repartition("r", "p", partitions=2)
     with pytest.raises(
-        TopologyError, match=r"exists with 4 partitions .* needs 2 \(partitions=2 is given\); .* go back"
+        TopologyError, match=r"exists with 4 partitions .* needs 2 \(partitions=2 is given\); .* set partitions=4"
     ):
         counted(topology, a=8, b=8, app_r_repartition=4)
