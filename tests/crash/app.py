@@ -163,6 +163,10 @@ class Input:
             self._version += 1
             yield self._batch(PRODUCTS, [(article, str(self._version)) for article in self._random.sample(ARTICLES, 3)])
 
+    def backlog(self) -> Iterator[OutputBatch]:
+        """Yield some of everything."""
+        yield from self.batches(200)
+
     def push(self) -> Iterator[OutputBatch]:
         """Yield nothing: no result waits for time."""
         yield from ()

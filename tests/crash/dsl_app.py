@@ -31,6 +31,9 @@ START = 1_000_000
 USER_COUNT, REGION_COUNT = 200, 7
 PUSH_MS = 30_000
 """How far a push moves time, so that all that waits for time comes out."""
+BACKLOG_ROWS = 10
+WAITED = "w"
+"""What the serial of a click begins with that is there at a start, with the row of its user before it."""
 SETTINGS = {"dsl_store_format": "headers"}
 
 
@@ -93,6 +96,7 @@ class Input:
         self._random = random.Random(seed)
         self._now = START
         self._serial = 0
+        self._has_regions = False
 
     def batches(self, count: int) -> list[OutputBatch]:
         """Return so many clicks, and some of all else."""
@@ -102,25 +106,41 @@ class Input:
         views = [self._random.randrange(begin, self._now) for _ in range(count // 4)]
         batches = [self._named(CLICKS, "c", clicks), self._named(VIEWS, "v", views)]
         batches.append(self._table(USERS, [self._user() for _ in range(count // 4)], regions=True))
-        if begin == START:
+        if not self._has_regions:
+            self._has_regions = True
             batches.append(self._table(REGIONS, [f"region-{number}" for number in range(REGION_COUNT - 1)]))
         elif self._random.random() < 0.1:
             batches.append(self._table(REGIONS, [self._region()]))
         return batches
+
+    def backlog(self) -> list[OutputBatch]:
+        """Return rows for each user, and then a click of each, which is later by its timestamp.
+
+        There are so many rows that the clicks come before the last of them, unless a task waits.
+        """
+        users = [f"user-{number}" for number in range(USER_COUNT)]
+        self._now += STEP_MS
+        rows = self._table(USERS, users * BACKLOG_ROWS, regions=True)
+        self._now += STEP_MS
+        clicks = self._named(CLICKS, WAITED, [self._now] * USER_COUNT, jitter=0, users=users)
+        self._now += STEP_MS
+        return [rows, clicks]
 
     def push(self) -> list[OutputBatch]:
         """Return some clicks that are much later than all before."""
         self._now += PUSH_MS
         return [self._named(CLICKS, "c", [self._now] * 24, jitter=0)]
 
-    def _named(self, topic: str, letter: str, times: list[int], jitter: int = JITTER_MS) -> OutputBatch:
+    def _named(
+        self, topic: str, letter: str, times: list[int], jitter: int = JITTER_MS, users: list[str] | None = None
+    ) -> OutputBatch:
         names = []
         for _ in times:
             self._serial += 1
             names.append(f"{letter}{self._serial}")
         return OutputBatch(
             topic,
-            [self._user().encode() for _ in names],
+            [each.encode() for each in users or [self._user() for _ in names]],
             [name.encode() for name in names],
             [time - (self._random.randrange(jitter) if jitter else 0) for time in times],
             [(("serial", name.encode()),) for name in names],

@@ -25,6 +25,7 @@ from .dsl_app import (
     SESSIONS,
     USERS,
     VIEWS,
+    WAITED,
     WINDOW_GRACE_MS,
     WINDOW_MS,
     serial_of,
@@ -76,10 +77,15 @@ class DslOracle:
     # ------------------------------------------------------------------ the join into the repartition topic
 
     def _judge_placed(self) -> None:
-        """Each click once, in its partition's order, with a version of its user, and none after a later one."""
+        """Each click once, in its partition's order, with a version of its user, and none after a later one.
+
+        A click that was there at a start, as the row of its user was, has just the version of its time.
+        """
         versions: dict[str, dict[str, int]] = defaultdict(lambda: {"0 nowhere": 0})
+        of_user: dict[str, list[Row]] = defaultdict(list)
         for row in self._rows[USERS]:
             versions[row.key][row.value] = int(serial_of(row.value))
+            of_user[row.key].append(row)
         last: dict[str, int] = defaultdict(int)
         for row in self._rows[PLACED]:
             click, user = self._clicks.get(serial_of(row.value)), row.value.partition(" ")[2]
@@ -87,6 +93,8 @@ class DslOracle:
                 self._wrong(f"{row} is made of no click and row of its user")
             elif versions[row.key][user] < last[row.key]:
                 self._wrong(f"{row}: the table went back from version {last[row.key]}")
+            elif click.value.startswith(WAITED) and user != (due := _at(of_user[row.key], click.timestamp)):
+                self._wrong(f"{row} did not wait for the row of its user, or comes after a later one: expected {due}")
             else:
                 last[row.key] = versions[row.key][user]
         self._same_order("placed", self._rows[CLICKS], self._rows[PLACED])
@@ -346,6 +354,11 @@ def _facts(row: Row) -> tuple[Any, ...]:
 def _same(row: Row, other: Row, key: str | None = None) -> bool:
     """Return whether a row has the time, the headers and the key of another one."""
     return (row.key, row.timestamp, row.headers) == (key or other.key, other.timestamp, other.headers)
+
+
+def _at(rows: Sequence[Row], timestamp: int) -> str:
+    """Return the value that a table's row had at a time, from its updates in order."""
+    return [row.value for row in rows if row.timestamp <= timestamp][-1]
 
 
 def _table(rows: Iterable[Row]) -> dict[str, str]:

@@ -24,6 +24,9 @@ class Input(Protocol):
     def batches(self, count: int) -> Iterable[OutputBatch]:
         """Return so many records for the first topic, and some for the others."""
 
+    def backlog(self) -> Iterable[OutputBatch]:
+        """Return what several inputs have at a start."""
+
     def push(self) -> Iterable[OutputBatch]:
         """Return records that move time on, for the results that wait for it."""
 

@@ -25,6 +25,7 @@ from .dsl_app import (
     PROFILES,
     READ,
     SESSIONS,
+    WAITED,
 )
 from .dsl_oracle import DslOracle
 from .oracle import Row
@@ -61,6 +62,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
             for batch in range(8):
                 feeder.append(60)
+                if batch == 6:
+                    feeder.backlog()
                 run(12 if batch == 3 else 1)
             for _ in range(3):
                 run(3)
@@ -140,6 +143,14 @@ def table_goes_back(outputs: list[Row], stores: Stores) -> None:
     outputs[index] = outputs[index]._replace(value=f"{outputs[index].value.split(' ')[0]} 0 nowhere")
 
 
+def another_row_of_its_user(outputs: list[Row], stores: Stores) -> None:
+    """A click that was there at the start, with its row, has the one that was there before."""
+    index = max(index for index, row in enumerate(outputs) if row.topic == PLACED and row.value.startswith(WAITED))
+    before = [each for each in outputs[:index] if each.topic == PLACED and each.key == outputs[index].key][-1]
+    serial, _, _ = outputs[index].value.partition(" ")
+    outputs[index] = outputs[index]._replace(value=f"{serial} {before.value.partition(' ')[2]}")
+
+
 def in_store(name: str, value: Any) -> Mistake:
     return lambda outputs, stores: stores[name].update({sorted(stores[name])[-1]: value})
 
@@ -161,6 +172,7 @@ WRONG: dict[str, Mistake] = {
     "what was alone lost": lost_alone,
     "a count too high": change(FINAL, 1, value=lambda row: f"{row.value}0"),
     "the table goes back": table_goes_back,
+    "a click that did not wait for its row": another_row_of_its_user,
     "a session without one of its clicks": change(SESSIONS, 1, value=lambda row: row.value.rpartition(" ")[0]),
     "the last row of a user lost": lambda outputs, stores: outputs.pop(of(outputs, PROFILES, -1)),
     "a row of a table that never was": change(PROFILES, 1, value=lambda row: "1 region-0 0"),

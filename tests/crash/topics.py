@@ -72,6 +72,15 @@ class Feeder:
         for batch in self._input.batches(count):
             self._log.append(batch)
 
+    def backlog(self) -> None:
+        """Append what several inputs are to have at a start, unless the log is away. Nothing else comes meanwhile."""
+        with self._at_work:
+            try:
+                for batch in self._input.backlog():
+                    self._log.append(batch)
+            except LogError:
+                pass
+
     def push(self) -> None:
         """Append records that move time on."""
         for batch in self._input.push():
