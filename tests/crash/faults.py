@@ -152,6 +152,15 @@ def stop(harness: Harness, strike: Strike) -> str | None:
     return harness.stop()
 
 
+def backlog(harness: Harness, strike: Strike) -> str | None:
+    """Kill everything when all is processed. The next start finds a backlog of several inputs, and nothing else."""
+    harness.settle()
+    done = _kill(harness, harness.driver.processes(), ends=True)
+    harness.ensure_running()
+    harness.settle()
+    return done
+
+
 def long_rest(harness: Harness, strike: Strike) -> str | None:
     """Stop the application, or kill it, for longer than `state_cleanup_delay`: the next start uses its local state."""
     driver, is_killed = harness.driver, random.Random(strike.seed).random() < 0.5
@@ -489,6 +498,7 @@ FAULTS: dict[str, Fault] = {
     "cleaned places": cleaned_places,
     "stop": stop,
     "long rest": long_rest,
+    "backlog": backlog,
     "kill broker": kill_broker,
     "freeze broker": freeze_broker,
     "take over": take_over,
