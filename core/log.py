@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import ClassVar, Protocol
@@ -125,6 +125,14 @@ class LogTopics(ABC):
         if info is None:
             raise UnknownTopicError(f"topic {name!r} does not exist; create it: penstock topics create {name}")
         return info
+
+    def topic_ids(self, names: Collection[str]) -> Mapping[str, str]:
+        """Return the ids of those topics that exist, as they are now ("" where the log has no ids).
+
+        A process asks every few seconds. A log overrides this where `topic` is a request for each.
+        """
+        known = self.topics()
+        return {name: self.topic(name).id for name in names if name in known}
 
     @abstractmethod
     def create_topic(

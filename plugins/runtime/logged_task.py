@@ -32,6 +32,7 @@ from .retries import Retries, close_parts
 from .state import TaskState
 from .stretch import Stretch
 from .taken_over import is_taken_over
+from .topic_ids import TopicMadeAgainError, differ
 
 _log = logging.getLogger("penstock.worker")
 
@@ -111,6 +112,9 @@ class LoggedTask:
         """Open the task unless it is open and current; return why it was opened, "" if it was not."""
         if self.task is not None:
             assert self._committer is not None and self._state is not None and self._commit is not None
+            ids = self._inputs.topic_ids
+            if differ(ids, self._resources.topic_ids.of(self._log, ids)):
+                self._inputs.check_topics()
             if is_current is None:
                 is_current = self._committer.is_current()
             if is_current and self._state.is_at(self._commit.version):
@@ -141,6 +145,7 @@ class LoggedTask:
     def _prepare(self, wall_clock_ms: int, known: KnownCommit | None) -> None:
         # Take the fence first: a predecessor cannot change what is read after it.
         committer = self._committer = self._log.open_committer(self._application.id, str(self.id), self.partitions)
+        self._inputs.read_topic_ids()
         self._last_commit.check(committer.committed, known)
         layouts = self._subtopology.layouts or Layouts.of_program(
             self._subtopology.stores, self._settings.store_backend
@@ -243,8 +248,10 @@ class LoggedTask:
             version, delta = state.new_version(last.version), changes
             self._proven = last.positions
         return PendingCommit(
-            state, committer, last, Commit(positions, version, task.engine_state()), outputs, delta, produced
-        )
+            state, committer, last,
+            Commit(positions, version, self._inputs.with_topic_ids(task.engine_state())),
+            outputs, delta, produced,
+        )  # fmt: skip
 
     def _finish(self, pending: PendingCommit, phases: Phases) -> None:
         """Bring the stores to the version of a commit that was written."""
@@ -302,6 +309,9 @@ class LoggedTask:
                     error,
                 )
                 return True
+        elif isinstance(error, TopicMadeAgainError):
+            self.abandon("topic made again")
+            return True
         else:
             self.abandon("fenced" if is_taken_over(error) else "failed")
         return False

@@ -48,8 +48,10 @@ class LastCommit:
         commit = committer.committed
         if commit is None:
             return self._make_first(committer, state, wall_clock_ms)
+        last, commit = commit, self._inputs.moved_to_new_topics(commit)
         if set(commit.positions) != set(self._partitions):
             commit = self._with_new_partitions(commit, wall_clock_ms)
+        if commit != last:
             committer.commit(commit, [])
         return commit
 
@@ -62,10 +64,12 @@ class LastCommit:
                 f"{self._where}: Spark's checkpoint knows a commit (state version {known.version}), "
                 f"but the log has none: {NO_COMMIT}. {ways_on(self._settings)}"
             )
+        # Elsewhere `offset_out_of_range` may have moved a position back.
+        checked = self._partitions if self._settings.offset_out_of_range == "fail" else self._inputs.internal
         behind = [
             f"{partition} {commit.positions[partition]} < {position}"
             for partition, position in known.positions.items()
-            if partition in commit.positions and commit.positions[partition] < position
+            if partition in commit.positions and commit.positions[partition] < position and partition in checked
         ]
         if version_counter(commit.version) < version_counter(known.version) or behind:
             raise IncompatibleStateError(
@@ -89,7 +93,8 @@ class LastCommit:
                 f"(state version {max(proven)}): {NO_COMMIT}. {ways_on(self._settings)}"
             )
         version = state.new_version(None)
-        commit = Commit(self._inputs.starting_positions(given, wall_clock_ms), version)
+        positions = self._inputs.starting_positions(given, wall_clock_ms)
+        commit = Commit(positions, version, self._inputs.with_topic_ids(b""))
         state.append_delta({}, version, commit)
         committer.commit(commit, [])
         return commit
@@ -105,11 +110,12 @@ class LastCommit:
             raise IncompatibleStateError(
                 f"{self._where}: it has read {', '.join(lost)}, and its commit has no position there: "
                 "the topic was deleted and made again, or the log lost data. "
-                f"What it would read now is not what follows on its state. {ways_on(self._settings, partly=True)}"
+                f"What it would read now is not what follows on its state. {ways_on(self._settings, partly=True)}. "
+                "Where the topic is another now, `offset_out_of_range`: earliest or latest goes on with what it has"
             )
         given = self._log.committed(self._application.id, self._partitions)
         starting = self._inputs.starting_positions(given, wall_clock_ms)
         for partition in new:
             _log.info("%s: reads %s from now on, from offset %d", self._where, partition, starting[partition])
         positions = {partition: commit.positions.get(partition, starting[partition]) for partition in self._partitions}
-        return Commit(positions, commit.version, commit.engine_state)
+        return Commit(positions, commit.version, self._inputs.with_topic_ids(commit.engine_state))

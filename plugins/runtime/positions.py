@@ -12,8 +12,9 @@ from penstock.record import RecordBatch, TopicPartition
 from penstock.settings.application import Application
 from penstock.task.failures import FailureKey
 from penstock.task.inputs import Want
-from penstock.task.task import Task
+from penstock.task.task import Task, partitions_read
 
+from . import topic_ids
 from .refill import Refill
 from .starting_offsets import offset_reset_of, starting_offsets
 
@@ -36,6 +37,8 @@ class InputPartitions:
         internal = application.program.internal_topics
         names = {decorate(application.id, topic, internal) for topic in internal}
         self.internal = [each for each in partitions if each.topic in names]
+        self.topic_ids: Mapping[str, str] = {}
+        """The ids of the topics as of the opening; "" where the log has none."""
 
     def _source_of(self, partition: TopicPartition, subtopology: Subtopology) -> SourceNode:
         internal = self._application.program.internal_topics
@@ -87,6 +90,59 @@ class InputPartitions:
             for each in stores
         ]
 
+    # ------------------------------------------------------------------ topics that are made again
+
+    def read_topic_ids(self) -> None:
+        """Note which topics the task reads from now on."""
+        self.topic_ids = self._log.topic_ids({partition.topic for partition, _ in self.sources})
+
+    def moved_to_new_topics(self, commit: Commit) -> Commit:
+        """Return a commit with other positions in topics that were made again since, as `offset_out_of_range` says.
+
+        Most logs delete the positions with the topic. Raises OffsetOutOfRangeError for one that is still there, also in
+        an internal topic: what is missing there is missing in the state.
+        """
+        again = topic_ids.replaced(commit.engine_state, self.topic_ids)
+        policy = self._settings.offset_out_of_range
+        known = set(commit.positions) | (partitions_read(commit.engine_state) if policy != "fail" else set())
+        moved = [partition for partition, _ in self.sources if partition.topic in again and partition in known]
+        if not moved:
+            return commit
+        names = ", ".join(map(repr, sorted({each.topic for each in moved})))
+        internal = any(each in self.internal for each in moved)
+        if internal or policy == "fail":
+            raise OffsetOutOfRangeError(
+                f"{self._where}: topic {names} was deleted and made again since its positions were committed "
+                f"({', '.join(f'{each} {commit.positions.get(each, 0)}' for each in moved)}): they are of records that "
+                "are gone. What was committed stays; "
+                + (
+                    "it is an internal topic, and what is missing there is missing in the state: run the application "
+                    "under a new id, or `penstock reset` it"
+                    if internal
+                    else "to go on with what the new topic has, set `offset_out_of_range` to earliest or latest, run "
+                    "the application under a new id, or `penstock reset` it"
+                )
+            )
+        find = self._log.start_offsets if policy == "earliest" else self._log.end_offsets
+        positions = find(moved)
+        for each, position in positions.items():
+            _log.warning(
+                "%s: topic %r was deleted and made again: %s goes on from offset %d (offset_out_of_range=%s)",
+                self._where, each.topic, each, position, policy,
+            )  # fmt: skip
+        return Commit({**commit.positions, **positions}, commit.version, self.with_topic_ids(commit.engine_state))
+
+    def with_topic_ids(self, engine_state: bytes) -> bytes:
+        """Return the state to commit: what a task has to know, and of which topics its positions are."""
+        return topic_ids.with_ids(engine_state, self.topic_ids)
+
+    def check_topics(self) -> None:
+        """Raise TopicMadeAgainError if a topic is another than at the opening."""
+        if topic_ids.differ(self.topic_ids, self._log.topic_ids(self.topic_ids)):
+            raise topic_ids.TopicMadeAgainError(f"{self._where}: a topic was deleted and made again")
+
+    # ------------------------------------------------------------------ records
+
     def fetch(self, task: Task, want: Want, version: str) -> Sequence[RecordBatch]:
         """Return the next records of what a task wants; at least one batch, which may only move the position.
 
@@ -100,6 +156,7 @@ class InputPartitions:
         if batches:
             return batches
         if self._log.end_offsets([partition])[partition] < end:
+            self.check_topics()
             raise OffsetOutOfRangeError(
                 f"{self._where}: {partition} was planned to be read up to offset {end} and ends before "
                 "it: the log lost records, or the topic was deleted and made again. What was committed stays; "
@@ -119,8 +176,15 @@ class InputPartitions:
                 try:
                     self._log.fetch(partition, position, position + 1, 1)
                 except OffsetOutOfRangeError as error:
-                    next_offset = self.go_on(task, partition, position, error, commit.version)
-                    task.feed(_no_records(partition, next_offset))
+                    self.move(task, partition, position, error, commit.version)
+
+    def move(
+        self, task: Task, partition: TopicPartition, offset: int, error: OffsetOutOfRangeError, version: str
+    ) -> int:
+        """Let a task go on where `go_on` says; return that offset."""
+        next_offset = self.go_on(task, partition, offset, error, version)
+        task.feed(_no_records(partition, next_offset))
+        return next_offset
 
     def go_on(
         self, task: Task, partition: TopicPartition, offset: int, error: OffsetOutOfRangeError, version: str
@@ -128,8 +192,10 @@ class InputPartitions:
         """Return where to go on in a partition when the log does not have `offset`, as `offset_out_of_range` says.
 
         `version` is that of the task's last commit. No record of an internal topic is skipped: these are the
-        application's own, and it deletes only records that it has committed. Raises OffsetOutOfRangeError.
+        application's own, and it deletes only records that it has committed. Raises OffsetOutOfRangeError, and
+        TopicMadeAgainError if the log has another topic of that name.
         """
+        self.check_topics()
         policy, source = self._settings.offset_out_of_range, dict(self.sources)[partition]
         start = self._log.start_offsets([partition])[partition]
         beyond = (

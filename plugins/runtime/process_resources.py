@@ -24,6 +24,7 @@ from .directories import remove_unused
 from .global_stores import GlobalStores, IsOver
 from .locations import state_directory
 from .stretch import Stretch
+from .topic_ids import RecentIds
 
 _CLEAN_UP_MS = 60_000
 
@@ -61,6 +62,8 @@ class ProcessResources:
         self.is_settled = True
         """Whether every task of the application is open somewhere, as far as the driver knows, if there is one. Before,
         local state that nobody uses may be that of a neighbour that is about to start."""
+        self.topic_ids = RecentIds()
+        """The ids of the topics that open tasks read."""
         self._lock = threading.Lock()
 
     def now_ms(self) -> int:

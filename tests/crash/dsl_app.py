@@ -31,7 +31,7 @@ START = 1_000_000
 USER_COUNT, REGION_COUNT = 200, 7
 PUSH_MS = 30_000
 """How far a push moves time, so that all that waits for time comes out."""
-BACKLOG_ROWS = 10
+BACKLOG_ROWS = 3_000
 WAITED = "w"
 """What the serial of a click begins with that is there at a start, with the row of its user before it."""
 SETTINGS = {"dsl_store_format": "headers"}
@@ -116,11 +116,11 @@ class Input:
     def backlog(self) -> list[OutputBatch]:
         """Return rows for each user, and then a click of each, which is later by its timestamp.
 
-        There are so many rows that the clicks come before the last of them, unless a task waits.
+        One user has so many rows that the clicks of its partition come before the last row, unless a task waits.
         """
         users = [f"user-{number}" for number in range(USER_COUNT)]
         self._now += STEP_MS
-        rows = self._table(USERS, users * BACKLOG_ROWS, regions=True)
+        rows = self._table(USERS, [users[0]] * BACKLOG_ROWS + users, regions=True)
         self._now += STEP_MS
         clicks = self._named(CLICKS, WAITED, [self._now] * USER_COUNT, jitter=0, users=users)
         self._now += STEP_MS

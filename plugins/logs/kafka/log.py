@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -80,6 +80,10 @@ class KafkaLog(Log):
     def topic(self, name: str) -> TopicInfo:
         """Return one topic, without asking for the others."""
         return self._topics.one(name)
+
+    def topic_ids(self, names: Collection[str]) -> Mapping[str, str]:
+        """Return the ids of topics, by one request for all."""
+        return self._topics.ids(names)
 
     def create_topic(
         self, name: str, partitions: int, config: Mapping[str, str] | None = None, *, internal: bool = False

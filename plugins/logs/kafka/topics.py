@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from difflib import get_close_matches
 from typing import Any
@@ -81,15 +81,36 @@ class Topics:
             if error is not None and is_unknown_topic(error):
                 raise self._unknown(name, self.counts(fresh=True)) from exception
             raise self._patience.failed(doing, exception) from exception
-        topic_id = found.topic_id
-        has_id = topic_id.get_most_significant_bits() or topic_id.get_least_significant_bits()
         return TopicInfo(
             name,
             len(found.partitions),
             _Settings(self, [name]).of(name),
             name.endswith(_OWN_SUFFIXES) and _is_internal(name, self._owners(self.counts())),
-            str(topic_id) if has_id else "",
+            _id_of(found),
         )
+
+    def ids(self, names: Collection[str]) -> dict[str, str]:
+        """Return the ids of those topics that exist; brokers before 2.8 have none."""
+
+        def read(futures: Mapping[str, Future[Any]]) -> dict[str, str]:
+            found = {}
+            for name, future in futures.items():
+                try:
+                    found[name] = _id_of(future.result())
+                except KafkaException as exception:
+                    error = error_of(exception)
+                    if error is None or not is_unknown_topic(error):
+                        raise
+            return found
+
+        asked = TopicCollection(list(names))
+        doing = "asking for the ids of topics"
+        try:
+            return self._admin.call(
+                doing, lambda client, seconds: client.describe_topics(asked, request_timeout=seconds), read
+            )
+        except KafkaException as exception:
+            raise self._patience.failed(doing, exception) from exception
 
     def counts(self, *, fresh: bool = False) -> dict[str, int]:
         """Return the number of partitions of each topic; up to two seconds old unless `fresh`."""
@@ -341,6 +362,12 @@ class _TopicSettings(Mapping[str, str]):
 
     def __repr__(self) -> str:
         return repr(self._all.get(self._name))
+
+
+def _id_of(found: Any) -> str:
+    """Return the id in a topic's description; "" where the broker has none."""
+    topic_id = found.topic_id
+    return str(topic_id) if topic_id.get_most_significant_bits() or topic_id.get_least_significant_bits() else ""
 
 
 def _is_internal(name: str, owners: set[str]) -> bool:

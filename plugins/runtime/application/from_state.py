@@ -20,6 +20,7 @@ from penstock.settings.dead_letters import dead_letter_topics
 from ..locations import open_changelog
 from ..lost_commits import KEEPS_NO_POSITIONS
 from ..state import first_version
+from ..topic_ids import without_ids
 from .changelog_location import keeps_state
 from .checkpoint_files import checkpoint_location, delete_checkpoint, has_checkpoint
 from .lag import start_positions
@@ -186,7 +187,7 @@ def _commit(application: Application, log: Log, partitions: Sequence[TopicPartit
                 with closing(open_changelog(application.settings, application.id, str(recovery.task))) as changelog:
                     changelog.destroy()
                     changelog.append({}, None, commit.version, commit)
-        committer.commit(Commit(recovery.then, commit.version, commit.engine_state), [])
+        committer.commit(Commit(recovery.then, commit.version, without_ids(commit.engine_state)), [])
 
 
 @dataclass

@@ -28,6 +28,7 @@ from .globals import GlobalUpdates
 from .openings import Openings
 from .pauses import Pauses
 from .pools import Pools
+from .topic_watch import TopicWatch
 from .upkeeps import Upkeeps
 from .worker import ContinuousWorker
 
@@ -101,6 +102,7 @@ class TaskLoop:
         self._writing = Commits(
             self._tasks, self._pools.commits, self._upkeeps, partial(setattr, self, "current"), self._fail
         )
+        self._topics = TopicWatch(log, self._pools.rest, self._fail)
 
     # ------------------------------------------------------------------ which tasks
 
@@ -149,6 +151,7 @@ class TaskLoop:
         """
         self._writing.end_written()
         self._upkeeps.end_steps()
+        self._topics.look(self._tasks)
         self._update_globals()
         self._open_tasks()
         self._poll(min(longest_wait, self._wait_seconds()))
@@ -211,6 +214,7 @@ class TaskLoop:
                 raise error
             self._follower.remove([partition])
             self._follower.add({partition: self._tasks[name].out_of_range(partition, error)})
+            self._busy[name] = self._tasks[name]
         except Exception as failure:
             self._fail(name, failure)
 

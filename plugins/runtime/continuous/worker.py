@@ -92,12 +92,17 @@ class ContinuousWorker(LoggedTask):
         return task.inputs.fetched()
 
     def out_of_range(self, partition: TopicPartition, error: OffsetOutOfRangeError) -> int:
-        """Return where a partition goes on whose records are gone, as `offset_out_of_range` says, or raise `error`."""
+        """Go on in a partition whose records are gone, as `offset_out_of_range` says; return from where, or raise."""
         assert self.task is not None and self._commit is not None
         self._is_dirty = True
-        return self._inputs.go_on(
+        return self._inputs.move(
             self.task, partition, self.task.inputs.fetched()[partition], error, self._commit.version
         )
+
+    @property
+    def topic_ids(self) -> Mapping[str, str]:
+        """The ids of the topics that the open task reads; another object after each opening."""
+        return self._inputs.topic_ids
 
     def check_commit_interval(self) -> None:
         """Raise ConfigError when the open task's changelog is too slow for the time between two commits."""
