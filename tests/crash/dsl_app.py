@@ -31,7 +31,7 @@ START = 1_000_000
 USER_COUNT, REGION_COUNT = 200, 7
 PUSH_MS = 30_000
 """How far a push moves time, so that all that waits for time comes out."""
-BACKLOG_ROWS = 3_000
+BACKLOG_ROWS = 1_000
 WAITED = "w"
 """What the serial of a click begins with that is there at a start, with the row of its user before it."""
 SETTINGS = {"dsl_store_format": "headers"}
