@@ -304,6 +304,9 @@ def test_log_lines_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(re.fullmatch(TIME, line.pop("time")) and line.pop("application") == "shop" for line in lines)
     trace = lines[2].pop("exception")
     assert trace.startswith("Traceback") and trace.endswith("ValueError: deep down")
+    place = re.search(r" \(test_run.py, line \d+\)$", lines[3]["message"])
+    assert place is not None, "an error that ends the application names the user's own line"
+    lines[3]["message"] = lines[3]["message"].removesuffix(place[0])
     assert lines == [
         {"level": "INFO", "logger": "mine", "message": "in passing"},
         {
