@@ -190,8 +190,8 @@ class LogRecords(ABC):
         """Produce outside any task (the command line, tests); durable when it returns."""
 
     @abstractmethod
-    def purge(self, partition: TopicPartition, before: int) -> None:
-        """Delete records below offset `before`; a log may do it later, or keep more."""
+    def purge(self, partition: TopicPartition, before: int, topic_id: str = "") -> None:
+        """Delete records below offset `before`, or fewer, now or later, if the topic has this id ("": any id)."""
 
 
 class LogCommits(ABC):

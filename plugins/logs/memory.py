@@ -102,10 +102,11 @@ class MemoryLog(Log):
         with self._lock:
             self._apply(self._split(batch))
 
-    def purge(self, partition: TopicPartition, before: int) -> None:
+    def purge(self, partition: TopicPartition, before: int, topic_id: str = "") -> None:
         """Delete records below offset `before`."""
         with self._lock:
-            self._partition(partition).purge(before)
+            if topic_id in ("", self._topic(partition.topic).info.id):
+                self._partition(partition).purge(before)
 
     def maintain(self, now_ms: int) -> None:
         """Apply the topics' retention and compaction."""

@@ -42,6 +42,7 @@ class RunningApplication:
         self.session = session
         self.repeats = Repeats(SystemClock().now_ms)
         self._late = LateExecutors()
+        self._internal_ids = log.topic_ids(prepared.assignment.internal)
 
     @classmethod
     @contextmanager
@@ -84,11 +85,14 @@ class RunningApplication:
         return ApplicationQuery(self.session, self.prepared, self.log, self._late, self.repeats, **options)
 
     def take(self, reports: list[TaskReport]) -> None:
-        """Note the partitions that have a committed position now, and purge processed records of repartition topics."""
+        """Note the partitions that have a committed position now, and purge processed records of repartition topics.
+
+        A reset makes these topics again. A driver that was frozen over it must not delete what the new ones have.
+        """
         self.prepared.committed.add(each for report in reports for each in report.positions)
         for report in reports:
             for partition, position in report.purgeable.items():
-                self.log.purge(partition, position)
+                self.log.purge(partition, position, self._internal_ids.get(partition.topic, ""))
 
 
 def local_changelog(settings: Settings, master: str) -> str | None:

@@ -88,7 +88,7 @@ def test_a_commit_behind_what_the_successor_purged(broker: KafkaBroker, tmp_path
             for worker in workers:
                 drain(log, worker)
         log.purge(between, log.committed(name, [between])[between] or 0)
-        log._topics.flush_purges()
+        log._topics.purges.flush()
         assert log.start_offsets([between])[between] >= 30
 
     produce(10)

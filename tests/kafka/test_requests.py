@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import closing
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from penstock.log import Commit
 from penstock.plugins.logs.kafka import clients as clients_module
-from penstock.plugins.logs.kafka import topics as topics_module
+from penstock.plugins.logs.kafka import purges as purges_module
 from penstock.plugins.logs.kafka.clients import Clients
 from penstock.plugins.logs.kafka.committers import AtLeastOnce
 from penstock.plugins.logs.kafka.log import KafkaLog
@@ -79,14 +80,14 @@ def test_positions_of_all_tasks_in_one_request(broker: KafkaBroker) -> None:
 def test_what_was_purged_is_not_purged_again(broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """An idle application asks for the same purge after each batch."""
     sent: list[dict[TopicPartition, int]] = []
-    monkeypatch.setattr(topics_module, "_PURGE_SECONDS", 0.0)
-    deleting = topics_module._deleting
+    monkeypatch.setattr(purges_module, "_PURGE_SECONDS", 0.0)
+    deleting = purges_module._deleting
 
     def noted(purges: Any) -> Any:
         sent.append(dict(purges))
         return deleting(purges)
 
-    monkeypatch.setattr(topics_module, "_deleting", noted)
+    monkeypatch.setattr(purges_module, "_deleting", noted)
     with closing(KafkaLog(broker.bootstrap)) as log:
         topic = fresh_name("in")
         log.create_topic(topic, 2)
@@ -119,8 +120,24 @@ def test_what_was_purged_is_not_purged_again(broker: KafkaBroker, monkeypatch: p
         purge(one, 2)
 
 
+def test_a_purge_that_waited_while_its_topic_was_made_again_is_dropped(
+    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(purges_module, "_PURGE_SECONDS", math.inf)  # sent when the log is closed
+    topic = fresh_name("in")
+    partition = TopicPartition(topic, 0)
+    with closing(KafkaLog(broker.bootstrap)) as other:
+        with closing(KafkaLog(broker.bootstrap)) as frozen:
+            other.create_topic(topic, 1)
+            frozen.purge(partition, 3, other.topic(topic).id)
+            other.delete_topic(topic)
+            other.create_topic(topic, 1)
+            other.append(OutputBatch(topic, [b"k"] * 5, [b"v"] * 5, [1] * 5))
+        assert other.start_offsets([partition]) == {partition: 0}
+
+
 def test_a_purge_that_failed_is_asked_for_again(broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics_module, "_PURGE_SECONDS", 0.0)
+    monkeypatch.setattr(purges_module, "_PURGE_SECONDS", 0.0)
     with closing(KafkaLog(broker.bootstrap)) as log:
         topic = fresh_name("in")
         log.create_topic(topic, 1)

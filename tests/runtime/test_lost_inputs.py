@@ -55,7 +55,7 @@ class World:
     def delete_before(self, partition: TopicPartition, offset: int) -> None:
         self.log.purge(partition, offset)
         if isinstance(self.log, KafkaLog):
-            self.log._topics.flush_purges()
+            self.log._topics.purges.flush()
             self.log._readers.forget(partition.topic)
         self.log.maintain(0)
 

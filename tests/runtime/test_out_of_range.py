@@ -64,7 +64,7 @@ class World:
     def delete_before(self, offset: int) -> None:
         self.log.purge(self.partition, offset)
         if isinstance(self.log, KafkaLog):
-            self.log._topics.flush_purges()
+            self.log._topics.purges.flush()
             self.log._readers.forget(self.source)  # it may have read ahead
         self.log.maintain(0)
         assert self.log.start_offsets([self.partition]) == {self.partition: offset}
@@ -212,7 +212,7 @@ def test_nothing_is_skipped_in_an_internal_topic(log: Log, tmp_path: Path, polic
         assert end is not None
         log.purge(between, end)
         if isinstance(log, KafkaLog):
-            log._topics.flush_purges()
+            log._topics.purges.flush()
             log._readers.forget(between.topic)
         log.maintain(0)
         # The log has lost the last commit, and so has the state, whose version it names.

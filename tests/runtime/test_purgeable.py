@@ -11,6 +11,9 @@ import pytest
 from penstock import Application, Processor, Record, TopicPartition, Topology, key_value_store
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime import logged_task as runtime
+from penstock.plugins.runtime.application.preparation import prepare
+from penstock.plugins.runtime.report import TaskReport
+from penstock.plugins.spark.running import RunningApplication
 from penstock.record import OutputBatch
 
 from ..processes import opened_workers
@@ -74,3 +77,15 @@ def test_a_task_that_never_changes_its_state_does_not_keep_everything(
     assert purgeable(log, application, *["same"] * 5) == [0, 2, 2, 4, 4]
     log.purge(PARTITION, 5)
     assert purgeable(log, application, *["same"] * 3) == [5, 7, 7]
+
+
+def test_a_driver_that_was_frozen_over_a_reset_purges_nothing_of_the_new_topic(log: MemoryLog, tmp_path: Path) -> None:
+    frozen = RunningApplication(prepare(shop(tmp_path), log), log, None, None)  # type: ignore[arg-type]
+    log.delete_topic(PARTITION.topic)
+    running = RunningApplication(prepare(shop(tmp_path), log), log, None, None)  # type: ignore[arg-type]
+    log.append(OutputBatch(PARTITION.topic, [b"k"] * 3, [b"v"] * 3, [1] * 3))
+    report = TaskReport("1_0", "", {}, -1, purgeable={PARTITION: 2})
+    frozen.take([report])
+    assert log.start_offsets([PARTITION])[PARTITION] == 0
+    running.take([report])
+    assert log.start_offsets([PARTITION])[PARTITION] == 2

@@ -148,10 +148,10 @@ class KafkaLog(Log):
         self._check_sizes(batch)
         self._outbox.deliver(batch)
 
-    def purge(self, partition: TopicPartition, before: int) -> None:
+    def purge(self, partition: TopicPartition, before: int, topic_id: str = "") -> None:
         """Delete records below offset `before`, about once a second."""
         self._topics.check([partition])
-        self._topics.purge(partition, before)
+        self._topics.purges.add(partition, before, topic_id)
 
     # -- commits
 
@@ -250,7 +250,7 @@ class KafkaLog(Log):
         with self._lock:
             consumers, self._positions = list(self._positions.values()), {}
         self._outbox.close()
-        self._topics.flush_purges()
+        self._topics.purges.flush()
         self._notes.close()
         self._readers.close()
         for consumer in consumers:

@@ -25,15 +25,15 @@ from penstock.record import TopicPartition
 
 from ..messages import check_partition, unknown_topic
 from ..topics import CONFIG_DEFAULTS, CONFIG_IGNORED, check_name
-from .admin import Ask
 from .clients import Clients
 from .failures import describe, error_of, is_unknown_topic
+from .purges import Purges
+from .topic_ids import asking_for_ids, id_of, ids_in
 
 _log = logging.getLogger("penstock.kafka")
 _EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _CACHE_SECONDS = 2.0
-_PURGE_SECONDS = 1.0
 _KAFKAS_OWN = frozenset(["__consumer_offsets", "__transaction_state", "__share_group_state", "__remote_log_metadata"])
 _OWN_SUFFIXES = ("-repartition", "-changelog", "-penstock-status", "-penstock-heartbeats")
 NOTES_SUFFIX = "-penstock-notes"
@@ -50,10 +50,7 @@ class Topics:
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
         self._counted_at = -_CACHE_SECONDS
-        self._purges: dict[TopicPartition, int] = {}
-        self._purged_at = 0.0
-        self._purged: dict[TopicPartition, int] = {}
-        self._end_purge: Callable[[], Mapping[Any, Future[Any]]] = dict
+        self.purges = Purges(clients.admin)
 
     # ------------------------------------------------------------------ what there is
 
@@ -86,29 +83,16 @@ class Topics:
             len(found.partitions),
             _Settings(self, [name]).of(name),
             name.endswith(_OWN_SUFFIXES) and _is_internal(name, self._owners(self.counts())),
-            _id_of(found),
+            id_of(found),
         )
 
     def ids(self, names: Collection[str]) -> dict[str, str]:
         """Return the ids of those topics that exist; brokers before 2.8 have none."""
-
-        def read(futures: Mapping[str, Future[Any]]) -> dict[str, str]:
-            found = {}
-            for name, future in futures.items():
-                try:
-                    found[name] = _id_of(future.result())
-                except KafkaException as exception:
-                    error = error_of(exception)
-                    if error is None or not is_unknown_topic(error):
-                        raise
-            return found
-
-        asked = TopicCollection(list(names))
+        if not names:
+            return {}
         doing = "asking for the ids of topics"
         try:
-            return self._admin.call(
-                doing, lambda client, seconds: client.describe_topics(asked, request_timeout=seconds), read
-            )
+            return self._admin.call(doing, asking_for_ids(names), ids_in)
         except KafkaException as exception:
             raise self._patience.failed(doing, exception) from exception
 
@@ -183,12 +167,7 @@ class Topics:
     def delete(self, name: str) -> None:
         """Delete a topic, and wait until it is gone."""
         self._count(name, self.counts(fresh=True))
-        with self._lock:
-            # A topic of that name begins at 0 when it is created again.
-            self._end_purge = dict
-            for offsets in (self._purges, self._purged):
-                for each in [each for each in offsets if each.topic == name]:
-                    del offsets[each]
+        self.purges.forget(name)
         try:
             self._admin.one(
                 f"deleting topic {name!r}",
@@ -293,41 +272,6 @@ class Topics:
         # In the order of the request.
         return {each: found[each] for each in partitions}
 
-    # ------------------------------------------------------------------ purging
-
-    def purge(self, partition: TopicPartition, before: int) -> None:
-        """Delete records below an offset; requests are collected and sent about once a second.
-
-        A partition whose records were deleted up to there needs no request.
-        """
-        with self._lock:
-            if before > max(self._purges.get(partition, 0), self._purged.get(partition, 0)):
-                self._purges[partition] = before
-            if not self._purges or time.monotonic() < self._purged_at + _PURGE_SECONDS:
-                return
-            self._purged_at = time.monotonic()
-            for asked, future in self._end_purge().items():
-                if future.exception() is None:
-                    self._purged[TopicPartition(asked.topic, asked.partition)] = future.result().low_watermark
-            purges = {each: offset for each, offset in self._purges.items() if offset > self._purged.get(each, 0)}
-            self._purges, self._end_purge = {}, dict
-            if purges:
-                try:
-                    self._end_purge = self._admin.start(_deleting(purges))
-                except KafkaException as exception:
-                    _log.debug("purging %s: %s", purges, exception)
-
-    def flush_purges(self, seconds: float = 5.0) -> None:
-        """Send the collected requests of `purge`, and wait for the answer."""
-        with self._lock:
-            purges, self._purges = self._purges, {}
-            self._end_purge = dict
-        if purges:
-            try:
-                self._admin.once(_deleting(purges), lambda futures: None, seconds)
-            except KafkaException as exception:
-                _log.debug("purging %s: %s", purges, exception)
-
 
 class _Settings:
     """The settings of all topics, requested once, on first access."""
@@ -364,12 +308,6 @@ class _TopicSettings(Mapping[str, str]):
         return repr(self._all.get(self._name))
 
 
-def _id_of(found: Any) -> str:
-    """Return the id in a topic's description; "" where the broker has none."""
-    topic_id = found.topic_id
-    return str(topic_id) if topic_id.get_most_significant_bits() or topic_id.get_least_significant_bits() else ""
-
-
 def _is_internal(name: str, owners: set[str]) -> bool:
     """Return whether a topic is an internal one of an application that has run here."""
     return name.endswith(_OWN_SUFFIXES) and any(name.startswith(f"{owner}-") for owner in owners)
@@ -392,8 +330,3 @@ def _own_settings(futures: Mapping[ConfigResource, Future[Any]]) -> dict[str, di
             name: entry.value for name, entry in entries.items() if entry.source == 1 and entry.value is not None
         }
     return found
-
-
-def _deleting(purges: Mapping[TopicPartition, int]) -> Ask:
-    asked = [KafkaPartition(each.topic, each.partition, before) for each, before in purges.items()]
-    return lambda client, seconds: client.delete_records(asked, request_timeout=seconds)

@@ -137,11 +137,12 @@ class LocalLog(Log):
                 if not stale:
                     append_packed(storage, transaction, packed)
 
-    def purge(self, partition: TopicPartition, before: int) -> None:
+    def purge(self, partition: TopicPartition, before: int, topic_id: str = "") -> None:
         """Delete records below offset `before` with this process's next write, with `maintain` or with `close`."""
         with self._storage.read() as (_, topics):
-            topic_id = topics.of(partition).id
-        self._storage.purge_later(topic_id, partition.partition, before)
+            topic = topics.of(partition)
+        if topic_id in ("", topic.info.id):
+            self._storage.purge_later(topic.id, partition.partition, before)
 
     def maintain(self, now_ms: int) -> None:
         """Purge, and apply retention and compaction as of `now_ms`, unless another process does so already."""

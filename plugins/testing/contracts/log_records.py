@@ -229,6 +229,24 @@ class RecordTests(LogTests):
         log.maintain(clock.now_ms())
         assert len(read(log, partition, end)) == 3
 
+    def test_a_purge_of_a_topic_that_was_made_again_deletes_nothing(self, log: Log, clock: ManualClock) -> None:
+        """Its offset is of records that are gone; a process that was frozen meanwhile does not know."""
+        log.create_topic("t", 1)
+        partition, before = TopicPartition("t", 0), log.topic("t").id
+        log.delete_topic("t")
+        log.create_topic("t", 1)
+        log.append(output("t", 10))
+        now = log.topic("t").id
+        if not now:
+            pytest.skip("this log's topics have no ids")
+        log.purge(partition, 5, before)
+        log.maintain(clock.now_ms())
+        assert len(read(log, partition)) == 10
+        log.purge(partition, 5, now)
+        log.maintain(clock.now_ms())
+        if self.maintains:
+            assert log.start_offsets([partition])[partition] == 5
+
     def test_retention_by_time(self, log: Log, clock: ManualClock) -> None:
         """Old records are deleted from the front, by their own timestamps; others stay."""
         self.skip_unless_maintaining()

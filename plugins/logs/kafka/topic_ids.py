@@ -1,0 +1,37 @@
+"""Ids of topics, as Kafka's admin API returns them (KIP-516)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from confluent_kafka import KafkaException, TopicCollection
+
+from .admin import Ask
+from .failures import error_of, is_unknown_topic
+
+
+def asking_for_ids(names: Collection[str]) -> Ask:
+    """Return the request for the ids of topics; `ids_in` reads its answer."""
+    asked = TopicCollection(list(names))
+    return lambda client, seconds: client.describe_topics(asked, request_timeout=seconds)
+
+
+def ids_in(futures: Mapping[str, Future[Any]]) -> dict[str, str]:
+    """Return the ids of those topics that exist. Raises KafkaException when the request failed."""
+    found = {}
+    for name, future in futures.items():
+        try:
+            found[name] = id_of(future.result())
+        except KafkaException as exception:
+            error = error_of(exception)
+            if error is None or not is_unknown_topic(error):
+                raise
+    return found
+
+
+def id_of(found: Any) -> str:
+    """Return the id in a topic's description; "" where the broker has none, before 2.8."""
+    topic_id = found.topic_id
+    return str(topic_id) if topic_id.get_most_significant_bits() or topic_id.get_least_significant_bits() else ""
