@@ -178,7 +178,6 @@ def test_a_schedule_of_a_wrapper_needs_a_name() -> None:
             lambda node, made: 1 / 0,
             "node 'again': the setting processor_wrapper raised ZeroDivisionError for its Upper",
         ),
-        (lambda node: node, "node 'again': the setting processor_wrapper raised TypeError"),
         (lambda node, made: None, "made None of its Upper, expected a ValueTransformer: .*see WrappingTransformer"),
         (lambda node, made: WrappingProcessor(Busy()), "'again': .* of its Upper, expected a ValueTransformer"),
         (lambda node, made: TracingValues(Upper(), []), "'upper': .* of its MapValues, expected a Processor"),

@@ -76,11 +76,11 @@ class Catalogue:
         return topics
 
     def put(self, transaction: Transaction, topic: Topic) -> None:
-        """Add a topic."""
+        """Add a topic, or replace its settings; its public id stays."""
         transaction.put(topic.info.name.encode(), topic.to_bytes(), db=self._environment.database("topics"))
         # The counter starts again in a log that is deleted and created again.
         token = secrets.token_hex(8).encode()
-        transaction.put(_token_key(topic.id), token, db=self._environment.database("system"))
+        transaction.put(_token_key(topic.id), token, overwrite=False, db=self._environment.database("system"))
         self._next(transaction, b"generation")
 
     def delete(self, transaction: Transaction, topic: Topic) -> None:
