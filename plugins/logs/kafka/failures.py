@@ -21,6 +21,7 @@ T = TypeVar("T")
 _RETRIABLE = frozenset(
     [
         KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._DESTROY,  # the connection that a request waited for was given up, as a broker left
         KafkaError._TIMED_OUT,
         KafkaError._TIMED_OUT_QUEUE,
         KafkaError._TRANSPORT,
