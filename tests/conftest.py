@@ -74,7 +74,7 @@ def log_levels_are_left_alone() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """The SparkSession of all tests that need one: a process can have only one, and a start takes seconds."""
-    from penstock.plugins.spark.session import make_session
+    from penstock.plugins.spark.session.sessions import make_session
 
     session = make_session("local[2]")
     yield session

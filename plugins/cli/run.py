@@ -102,7 +102,7 @@ def run(
     application = find_application(target, **where)
 
     from penstock.plugins.spark import run as run_on_spark
-    from penstock.plugins.spark.spark_conf import parse_conf
+    from penstock.plugins.spark.session.spark_conf import parse_conf
 
     conf = parse_conf(given_conf)
     say = note if log_format == TEXT else cli_log.info

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .dataframe import Records, transform
-from .progress import RunProgress, RunSummary
 from .runner import run
+from .watching.progress import RunProgress, RunSummary
 
 __all__ = ["Records", "RunProgress", "RunSummary", "run", "transform"]

@@ -30,23 +30,39 @@ from penstock.plugins.runtime.taken_over import is_taken_over
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.repeats import Repeats
 
-from . import renewals
-from .batch import Batch
-from .beats import Beats
-from .checkpoint import Checkpoint, delete_with_spark
-from .control import Control, ControlFile, LogFile
-from .executor import OUTPUT_SCHEMA, STATE_SCHEMA, BatchFunction
-from .executors import LateExecutors
-from .host_caller import HostCaller, digest_of, host_key
-from .placement import slots
-from .planner import Plan
-from .planner_watch import PlannerWatch
-from .session import is_cluster, tune
-from .slot_owners import SlotReport
-from .slot_placement import SlotPlacement
-from .slots import Slots
-from .spark_failure import SparkFailure, cause_in, explain
-from .stops import Stops
+from .batches import renewals
+from .batches.checkpoint import Checkpoint, delete_with_spark
+from .batches.control import (
+    Control,
+    ControlFile,
+    LogFile,
+)
+from .batches.executor import (
+    OUTPUT_SCHEMA,
+    STATE_SCHEMA,
+    BatchFunction,
+)
+from .batches.host_caller import (
+    HostCaller,
+    digest_of,
+    host_key,
+)
+from .batches.planner import Plan
+from .batches.planner_watch import PlannerWatch
+from .placement.executors import LateExecutors
+from .placement.group_keys import slots
+from .placement.slot_owners import SlotReport
+from .placement.slot_placement import SlotPlacement
+from .session.sessions import is_cluster, tune
+from .session.spark_failure import (
+    SparkFailure,
+    cause_in,
+    explain,
+)
+from .watching.batch import Batch
+from .watching.beats import Beats
+from .watching.slots import Slots
+from .watching.stops import Stops
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -129,7 +145,7 @@ class ApplicationQuery:
         from pyspark.sql.functions import collect_list
         from pyspark.sql.streaming.state import GroupStateTimeout
 
-        from .source import NAME, PenstockDataSource
+        from .batches.source import NAME, PenstockDataSource
 
         spark = tune(self._session, self.checkpoint.is_local, self.parallelism)
         spark.dataSource.register(PenstockDataSource)

@@ -20,18 +20,26 @@ from penstock.plugins.runtime.report import TaskReport
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
 
-from .jvm import ending_before_the_jvm, how_the_jvm_ended, says_that_the_jvm_is_gone
-from .progress import RunProgress, RunSummary
+from .batches.rests import rest_seconds
 from .query import ApplicationQuery
-from .rates import BatchRates, Rates, RecentRates
-from .rests import rest_seconds
 from .running import RunningApplication
-from .session import check_java, check_session
-from .spark_conf import check_conf
-from .spark_failure import SparkFailure
-from .statistics import RunStatistics
-from .status_writer import StatusWriter
+from .session.jvm import (
+    ending_before_the_jvm,
+    how_the_jvm_ended,
+    says_that_the_jvm_is_gone,
+)
+from .session.sessions import check_java, check_session
+from .session.spark_conf import check_conf
+from .session.spark_failure import SparkFailure
 from .stop_request import StopRequest
+from .watching.progress import RunProgress, RunSummary
+from .watching.rates import (
+    BatchRates,
+    Rates,
+    RecentRates,
+)
+from .watching.statistics import RunStatistics
+from .watching.status_writer import StatusWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,10 +20,15 @@ from penstock.settings.application import Application
 from penstock.settings.settings import Settings
 from penstock.system_errors import raise_open_files_limit
 
-from .executors import LateExecutors, wait_for_executors
-from .interpreter import log_interpreter
+from .placement.executors import LateExecutors, wait_for_executors
 from .query import ApplicationQuery
-from .session import check_session, is_cluster, local_cores, make_session
+from .session.interpreter import log_interpreter
+from .session.sessions import (
+    check_session,
+    is_cluster,
+    local_cores,
+    make_session,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

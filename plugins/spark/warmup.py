@@ -11,9 +11,9 @@ from typing import Any
 from penstock import Application, OutputBatch, Topology
 from penstock.plugins.runtime.locations import open_log
 
-from .launching import JAVA_OPTIONS
 from .runner import run
-from .session import make_session
+from .session.launching import JAVA_OPTIONS
+from .session.sessions import make_session
 
 
 def main(directory: str, archive: str) -> None:

@@ -19,7 +19,7 @@ from penstock.plugins.runtime.application.preparation import resolve
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
-from penstock.plugins.spark.lags import Lags
+from penstock.plugins.spark.batches.lags import Lags
 from penstock.record import TopicPartition
 
 IN = TopicPartition("in", 0)

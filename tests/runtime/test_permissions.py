@@ -15,9 +15,13 @@ from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.plugins.runtime.worker import TaskWorker
-from penstock.plugins.spark.checkpoint import Checkpoint
-from penstock.plugins.spark.control import Control, ControlFile, LogFile
-from penstock.plugins.spark.planner import Plan
+from penstock.plugins.spark.batches.checkpoint import Checkpoint
+from penstock.plugins.spark.batches.control import (
+    Control,
+    ControlFile,
+    LogFile,
+)
+from penstock.plugins.spark.batches.planner import Plan
 from penstock.record import OutputBatch
 
 

@@ -18,8 +18,9 @@ from typing import Any
 from penstock import Application
 from penstock.plugins.hosts import claims
 from penstock.plugins.runtime.application import lease
-from penstock.plugins.spark import RunProgress, run, slot_owners
-from penstock.plugins.spark.session import make_session
+from penstock.plugins.spark import RunProgress, run
+from penstock.plugins.spark.placement import slot_owners
+from penstock.plugins.spark.session.sessions import make_session
 
 
 def main(directory: str, topology: str, trigger: str, *given: str) -> None:

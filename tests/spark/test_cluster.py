@@ -15,8 +15,12 @@ import pytest
 
 from penstock.plugins.hosts.executor_identity import executor_id
 from penstock.plugins.runtime.class_archive import archive_options
-from penstock.plugins.spark.launching import JAVA_OPTIONS, class_archive, launch_home
-from penstock.plugins.spark.session import check_java
+from penstock.plugins.spark.session.launching import (
+    JAVA_OPTIONS,
+    class_archive,
+    launch_home,
+)
+from penstock.plugins.spark.session.sessions import check_java
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from ..waiting import wait_until

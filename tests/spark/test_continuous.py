@@ -11,7 +11,7 @@ import pytest
 
 from penstock import ProcessingError
 from penstock.plugins.runtime.application.heartbeat_topic import heartbeat_topic
-from penstock.plugins.spark import beats
+from penstock.plugins.spark.watching import beats
 
 from ..processes import is_alive
 from ..waiting import wait_until

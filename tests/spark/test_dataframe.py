@@ -20,8 +20,8 @@ from penstock.plugins.runtime.shipping import pack
 from penstock.plugins.spark import Records, transform
 from penstock.plugins.spark.dataframe.commit import StreamCommit
 from penstock.plugins.spark.dataframe.task import StreamTask
-from penstock.plugins.spark.placement import group_key
-from penstock.plugins.spark.session import tune
+from penstock.plugins.spark.placement.group_keys import group_key
+from penstock.plugins.spark.session.sessions import tune
 from penstock.record import TopicPartition
 
 from ..processes import python

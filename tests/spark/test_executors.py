@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from penstock.plugins.spark.executors import (
+from penstock.plugins.spark.placement.executors import (
     DECOMMISSIONED,
     EXCLUDED,
     LateExecutors,
     SparkExecutors,
     expected_executors,
 )
-from penstock.plugins.spark.slot_owners import Executor
+from penstock.plugins.spark.placement.slot_owners import Executor
 
 
 class FakeSpark:

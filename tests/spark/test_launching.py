@@ -13,11 +13,11 @@ from click.testing import CliRunner
 
 from penstock.plugins.cli.group import penstock
 from penstock.plugins.runtime.class_archive import archive_options
-from penstock.plugins.spark.launching import class_archive, launch_home
-from penstock.plugins.spark.session import check_java
+from penstock.plugins.spark.session.launching import class_archive, launch_home
+from penstock.plugins.spark.session.sessions import check_java
 
 SESSION = """
-from penstock.plugins.spark.session import make_session
+from penstock.plugins.spark.session.sessions import make_session
 session = make_session("local[1]")
 print(session.sparkContext.master)
 session.stop()

@@ -16,7 +16,7 @@ from penstock.plugins.runtime.application.open_files import check_open_files, op
 from penstock.plugins.runtime.application.preparation import prepare
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.spark import run
-from penstock.plugins.spark.session import local_cores
+from penstock.plugins.spark.session.sessions import local_cores
 from penstock.plugins.testing.contracts.child import answer, forked
 
 from ..kafka.shop import Shop

@@ -15,11 +15,11 @@ from penstock.plugins.hosts.reports import SlotMessage
 from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.application.heartbeat_topic import heartbeat_topic, make_heartbeat_topic
-from penstock.plugins.spark.beats import MISSING_SECONDS, Beats
-from penstock.plugins.spark.control import Control, ControlFile
-from penstock.plugins.spark.planner import Offset, Plan
-from penstock.plugins.spark.renewals import RENEWAL_SECONDS, RenewalPlanner
-from penstock.plugins.spark.stops import Stops
+from penstock.plugins.spark.batches.control import Control, ControlFile
+from penstock.plugins.spark.batches.planner import Offset, Plan
+from penstock.plugins.spark.batches.renewals import RENEWAL_SECONDS, RenewalPlanner
+from penstock.plugins.spark.watching.beats import MISSING_SECONDS, Beats
+from penstock.plugins.spark.watching.stops import Stops
 from penstock.record import TopicPartition
 from penstock.repeats import Repeats
 

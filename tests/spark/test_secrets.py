@@ -24,11 +24,12 @@ from penstock import (
 )
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.spark import run, source
-from penstock.plugins.spark.control import LogFile
-from penstock.plugins.spark.planner import Plan
+from penstock.plugins.spark import run
+from penstock.plugins.spark.batches import source
+from penstock.plugins.spark.batches.control import LogFile
+from penstock.plugins.spark.batches.planner import Plan
+from penstock.plugins.spark.batches.source import PenstockStreamReader
 from penstock.plugins.spark.query import ApplicationQuery
-from penstock.plugins.spark.source import PenstockStreamReader
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.settings.sources import layers
 

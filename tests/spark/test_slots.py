@@ -6,8 +6,8 @@ from penstock.plugins.hosts.loss import Loss
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure, TaskResult
 from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.runtime.report import TaskReport
-from penstock.plugins.spark.progress import RunSummary
-from penstock.plugins.spark.slots import Slots
+from penstock.plugins.spark.watching.progress import RunSummary
+from penstock.plugins.spark.watching.slots import Slots
 
 
 def message(host: str, opened: str = "first", executor: str = "one", losses: str = "") -> SlotMessage:

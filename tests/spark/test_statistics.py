@@ -11,9 +11,9 @@ from penstock import ManualClock
 from penstock.plugins.hosts.reports import SlotMessage, TaskResult
 from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.runtime.report import TaskReport
-from penstock.plugins.spark.batch import Batch
-from penstock.plugins.spark.slots import Slots
-from penstock.plugins.spark.statistics import RunStatistics
+from penstock.plugins.spark.watching.batch import Batch
+from penstock.plugins.spark.watching.slots import Slots
+from penstock.plugins.spark.watching.statistics import RunStatistics
 
 TASKS = {0: ["0_0"], 1: ["0_1", "0_2"]}
 

@@ -13,9 +13,9 @@ from penstock.errors import ConfigError
 from penstock.plugins.runtime.shipping import pack
 from penstock.settings.application import Application
 
-from ..host_caller import HostCaller, digest_of
-from ..placement import group_key
-from ..session import slots_of_executor
+from ..batches.host_caller import HostCaller, digest_of
+from ..placement.group_keys import group_key
+from ..session.sessions import slots_of_executor
 from .checks import check_application, check_count, check_sources
 from .commit import STATE_SCHEMA
 from .packing import CHUNK_SCHEMA, Packer

@@ -23,7 +23,7 @@ from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.application import Application
 
-from ..host_caller import HostCaller
+from ..batches.host_caller import HostCaller
 from .commit import StreamCommit
 from .task import Outcome, StreamTask
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .session import is_cluster
+from ..session.sessions import is_cluster
 from .slot_owners import Executor
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from penstock.clock import Clock, SystemClock
 from penstock.plugins.hosts.plan import SlotPlan
 
+from ..placement.group_keys import slot_key, slots
 from .control import Control, ControlFile
-from .placement import slot_key, slots
 from .planner import Offset, Plan, Row
 from .rests import Rests
 

@@ -13,9 +13,9 @@ from penstock.plugins.hosts.claims import Claims
 from penstock.plugins.hosts.executor_identity import describe
 from penstock.repeats import Repeats
 
+from ..session.sessions import is_cluster
 from .executors import LateExecutors, SparkExecutors
 from .preferred_executors import PreferredExecutors
-from .session import is_cluster
 from .slot_owners import PLACED_ELSEWHERE, TAKEN_OVER, Move, SlotOwners, SlotReport
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from penstock.errors import ConfigError
 
-from .session import query_options
+from .sessions import query_options
 
 _OTHERWISE = {
     "spark.master": "use --master (`master=`)",

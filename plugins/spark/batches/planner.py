@@ -21,10 +21,10 @@ from penstock.private_files import write_private_text
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
 
+from ..placement.group_keys import slot, slot_key
 from .control import Control, ControlFile
 from .lags import Lags
 from .openings import Openings
-from .placement import slot, slot_key
 from .rests import Rests
 
 Offset = dict[str, Any]
