@@ -1,4 +1,4 @@
-"""State stores: backends that keep bytes on this host, and the layers around them. May import core only."""
+"""State stores: backends that keep bytes on this host, and the kinds of stores over them. May import core only."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def penstock_store_backends() -> Components:
 def penstock_store_kinds() -> Components:
     """Return the kinds of stores that come with penstock."""
     return {
-        "key_value": "penstock.stores.layers.key_value:build_key_value_store",
-        "window": "penstock.stores.layers.windowed:build_window_store",
-        "session": "penstock.stores.layers.windowed:build_session_store",
-        "lru_map": "penstock.stores.layers.lru_map:build_lru_map",
-        "list": "penstock.stores.layers.list_store:build_list_store",
-        "timers": "penstock.stores.layers.timers:build_timer_store",
-        "versioned": "penstock.stores.layers.versioned:build_versioned_store",
+        "key_value": "penstock.stores.kinds.key_value:build_key_value_store",
+        "window": "penstock.stores.kinds.windowed:build_window_store",
+        "session": "penstock.stores.kinds.windowed:build_session_store",
+        "lru_map": "penstock.stores.kinds.lru_map:build_lru_map",
+        "list": "penstock.stores.kinds.list_store:build_list_store",
+        "timers": "penstock.stores.kinds.timers:build_timer_store",
+        "versioned": "penstock.stores.kinds.versioned:build_versioned_store",
     }

@@ -23,7 +23,7 @@ from penstock.record_cache import CacheBudget, RecordCache
 from penstock.repeats import Repeats
 from penstock.settings.application import Application
 from penstock.store import StateStore, StoreBackend
-from penstock.stores.layers.commit_buffer import CommitBuffer
+from penstock.stores.commit_buffer import CommitBuffer
 from penstock.task.progress import Progress
 
 from .locations import making_state_directory

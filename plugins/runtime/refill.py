@@ -12,7 +12,7 @@ from penstock.program.nodes import ProcessorNode, ReadOnlyStore, Subtopology, Ta
 from penstock.record import Record, TopicPartition
 from penstock.settings.application import Application
 from penstock.store import Changes, StateStore, StoreBackend, StoreContext
-from penstock.stores.layers.commit_buffer import CommitBuffer
+from penstock.stores.commit_buffer import CommitBuffer
 from penstock.task.failures import FailureKey
 from penstock.task.input_queue import TaskInput
 from penstock.task.task import Task

@@ -19,7 +19,7 @@ from penstock.record_cache import CacheBudget, RecordCache
 from penstock.repeats import Repeats
 from penstock.settings.application import Application
 from penstock.store import Change, Changes, StateStore, StoreBackend, StoreContext
-from penstock.stores.layers.commit_buffer import CommitBuffer
+from penstock.stores.commit_buffer import CommitBuffer
 from penstock.task.progress import Progress
 from penstock.task.saved_values import adopt_values
 from penstock.task.task import Task

@@ -23,7 +23,7 @@ from penstock.record_cache import CacheBudget, FlushListener, RecordCache, Recor
 from penstock.repeats import Repeats
 from penstock.store import Entries, StateStore, StoreBuilder
 from penstock.store_kinds.timers import TimerStoreSpec
-from penstock.stores.layers.commit_buffer import CommitBuffer
+from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
 from penstock.task.making import FORWARDS_TOO_EARLY
 from penstock.task.schedule import Schedule

@@ -29,7 +29,7 @@ from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.testing.contracts.log_tests import read
 from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, TopicPartition
-from penstock.stores.layers import retention
+from penstock.stores.rows import retention
 
 INPUT = TopicPartition("in", 0)
 STORES = ("windows", "stamped", "duplicates", "sessions")

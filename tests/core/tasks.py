@@ -13,7 +13,7 @@ from penstock.record import Headers, OutputBatch, RecordBatch, TopicPartition
 from penstock.record_cache import CacheBudget, RecordCache
 from penstock.repeats import Repeats
 from penstock.store import StateStore, StoreBuilder
-from penstock.stores.layers.commit_buffer import CommitBuffer
+from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
 from penstock.task.failures import FailureKey
 from penstock.task.input_queue import TaskInput

@@ -23,7 +23,7 @@ from penstock.plugins.dsl import (
     unlimited,
 )
 from penstock.plugins.testing import TopologyTestDriver
-from penstock.stores.layers.window import BucketWindowStore
+from penstock.stores.kinds.window import BucketWindowStore
 
 Update = tuple[Any, Any, int]
 Write = Callable[[KStream[Any, Any]], KTable[Any, Any]]

@@ -32,8 +32,8 @@ from penstock.plugins.testing.contracts.log_tests import read
 from penstock.program.layouts import KeptStore
 from penstock.record import RecordBatch, TopicPartition
 from penstock.store import BytesStore
-from penstock.stores.layers.envelope import PLAIN, wrap
-from penstock.stores.layers.time_index import IndexBuild, TimeIndex
+from penstock.stores.rows.envelope import PLAIN, wrap
+from penstock.stores.rows.time_index import IndexBuild, TimeIndex
 
 from .test_changed_programs import World
 

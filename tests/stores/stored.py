@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from penstock.store import Change, StateStore, StoreBackend, StoreBackendFactory
 from penstock.store_specs import StoreSpec
-from penstock.stores.layers.commit_buffer import CommitBuffer
+from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.lmdb import LmdbBackend
 from penstock.stores.memory import MemoryBackend
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from penstock.store import BytesStore
-from penstock.stores.layers.commit_buffer import CommitBuffer
+from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
 
 KEY = st.binary(max_size=2) | st.sampled_from([b"a", b"b", b"c", b"d"])

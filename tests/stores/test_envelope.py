@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import StoreError
 from penstock.record import Headers
-from penstock.stores.layers.envelope import (
+from penstock.stores.rows.envelope import (
     PLAIN,
     Envelope,
     Expiry,

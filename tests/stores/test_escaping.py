@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import StoreError
-from penstock.stores.layers.escaping import escaped, unescaped
+from penstock.stores.rows.escaping import escaped, unescaped
 
 KEYS = st.lists(st.sampled_from([b"\x00", b"\x01", b"a", b"\xff"]), max_size=5).map(b"".join) | st.binary(max_size=8)
 RESTS = st.binary(max_size=3) | st.sampled_from([b"\x00\x00", b"\xff\xff", b"\x00\xff"])

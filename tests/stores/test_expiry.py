@@ -12,9 +12,9 @@ from penstock.store import Changes
 from penstock.store_kinds.session import session_store
 from penstock.store_kinds.window import window_store
 from penstock.store_kinds.windowed import Windowed
-from penstock.stores.layers import retention
-from penstock.stores.layers.commit_buffer import CommitBuffer
+from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
+from penstock.stores.rows import retention
 
 from .windowed_machine import CountingContext
 

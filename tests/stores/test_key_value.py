@@ -20,8 +20,8 @@ from penstock.serde import Serde
 from penstock.store import StoreBackend, StoreBackendFactory, ValueAndTimestamp
 from penstock.store_kinds.headers import ValueTimestampHeaders
 from penstock.store_kinds.key_value import KeyValueStore, KeyValueStoreSpec
-from penstock.stores.layers import plain
-from penstock.stores.layers.commit_buffer import CommitBuffer
+from penstock.stores.commit_buffer import CommitBuffer
+from penstock.stores.kinds import plain
 from penstock.stores.lmdb import LmdbBackend
 from penstock.stores.memory import MemoryBackend
 

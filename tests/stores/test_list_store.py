@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from penstock import StoreError, list_store
-from penstock.stores.layers import list_store as list_store_layer
-from penstock.stores.layers.commit_buffer import CommitBuffer
+from penstock.stores.commit_buffer import CommitBuffer
+from penstock.stores.kinds import list_store as list_store_layer
 from penstock.stores.memory import MemoryBackend
 
 from .context import TestContext

@@ -17,9 +17,9 @@ import pytest
 
 from penstock.errors import StaleStoreError, StoreError, StoreLockedError
 from penstock.plugins.testing.contracts.child import answer, forked
-from penstock.stores import lmdb_registry, trust_mark
-from penstock.stores.lmdb import LmdbBackend
-from penstock.stores.lmdb_keys import SHORT
+from penstock.stores.lmdb import LmdbBackend, trust_mark
+from penstock.stores.lmdb import registry as lmdb_registry
+from penstock.stores.lmdb.keys import SHORT
 
 
 def put(backend: LmdbBackend, version: str, *entries: tuple[bytes, bytes | None], store: str = "s") -> None:

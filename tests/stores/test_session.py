@@ -16,9 +16,9 @@ from penstock.errors import ConfigError, SerdeError, StoreError
 from penstock.store_kinds.headers import ValueTimestampHeaders
 from penstock.store_kinds.session import session_store
 from penstock.store_kinds.windowed import Windowed
-from penstock.stores.layers import known_sessions
-from penstock.stores.layers import session as layer
-from penstock.stores.layers.commit_buffer import CommitBuffer
+from penstock.stores.commit_buffer import CommitBuffer
+from penstock.stores.kinds import known_sessions
+from penstock.stores.kinds import session as layer
 from penstock.stores.memory import MemoryBackend
 
 from .windowed_machine import CommittedStore, CountingContext, run

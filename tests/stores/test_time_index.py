@@ -6,9 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from penstock.stores.layers.commit_buffer import CommitBuffer
-from penstock.stores.layers.time_index import IndexBuild, TimeIndex
+from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
+from penstock.stores.rows.time_index import IndexBuild, TimeIndex
 
 TIME = st.integers(-5, 5) | st.sampled_from([-(2**63), 2**63 - 1, 0, 255, 256, -256])
 KEY = st.binary(max_size=2)

@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from penstock.punctuation import PunctuationType
 from penstock.store import Change
 from penstock.store_kinds.timers import TimerStore, TimerStoreSpec
-from penstock.stores.layers import timers
-from penstock.stores.layers.commit_buffer import CommitBuffer
+from penstock.stores.commit_buffer import CommitBuffer
+from penstock.stores.kinds import timers
 from penstock.stores.memory import MemoryBackend
 
 from .context import TestContext

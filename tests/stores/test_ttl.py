@@ -14,8 +14,8 @@ from penstock import WALL_CLOCK_TIME, PunctuationType
 from penstock.errors import ConfigError
 from penstock.store import Change, ValueAndTimestamp
 from penstock.store_kinds.key_value import ExpiringKeyValueStore, KeyValueStoreSpec, key_value_store
-from penstock.stores.layers import expiry_index
-from penstock.stores.layers.commit_buffer import CommitBuffer
+from penstock.stores.commit_buffer import CommitBuffer
+from penstock.stores.kinds import expiry_index
 from penstock.stores.memory import MemoryBackend
 
 from .context import TestContext

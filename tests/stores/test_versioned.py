@@ -25,12 +25,12 @@ from penstock.store_kinds.versioned import (
     VersionedStoreSpec,
     versioned_store,
 )
-from penstock.stores.layers import history, plain
-from penstock.stores.layers.commit_buffer import CommitBuffer
-from penstock.stores.layers.escaping import escaped, unescaped
-from penstock.stores.layers.versioned import META_KEY, VersionedTopicRows
+from penstock.stores.commit_buffer import CommitBuffer
+from penstock.stores.kinds import history, plain
+from penstock.stores.kinds.versioned import META_KEY, VersionedTopicRows
 from penstock.stores.lmdb import LmdbBackend
 from penstock.stores.memory import MemoryBackend
+from penstock.stores.rows.escaping import escaped, unescaped
 
 from .context import SERDES, TestContext
 

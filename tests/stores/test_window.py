@@ -16,8 +16,8 @@ from penstock.errors import ConfigError, SerdeError, StoreError
 from penstock.store import ValueAndTimestamp
 from penstock.store_kinds.window import window_store
 from penstock.store_kinds.windowed import Windowed
-from penstock.stores.layers import plain
-from penstock.stores.layers.commit_buffer import CommitBuffer
+from penstock.stores.commit_buffer import CommitBuffer
+from penstock.stores.kinds import plain
 from penstock.stores.memory import MemoryBackend
 
 from .windowed_machine import CommittedStore, CountingContext, run

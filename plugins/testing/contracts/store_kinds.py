@@ -23,7 +23,7 @@ from penstock.store_kinds.session import session_store
 from penstock.store_kinds.versioned import versioned_store
 from penstock.store_kinds.window import window_store
 from penstock.store_kinds.windowed import Windowed
-from penstock.stores.layers.commit_buffer import CommitBuffer
+from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
 
 _SERDES: dict[str, Any] = {"key_serde": "str", "value_serde": "int"}

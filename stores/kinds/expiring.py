@@ -13,12 +13,19 @@ from penstock.serde import Serde
 from penstock.store import BytesStore, StoreContext
 from penstock.store_kinds.key_value import ExpiringKeyValueStore, KeyValueStoreSpec
 
-from .envelope import EXPIRING, EXPIRING_BY_WALL_CLOCK, PLAIN, Expiry, expiry_of, with_expiry
+from ..rows.envelope import (
+    EXPIRING,
+    EXPIRING_BY_WALL_CLOCK,
+    PLAIN,
+    Expiry,
+    expiry_of,
+    with_expiry,
+)
+from ..rows.headers_form import HeadersForm
+from ..rows.key_form import MISSING, KeyForm
+from ..rows.value_form import TimestampedForm, ValueForm
 from .expiry_index import ExpiryIndex
-from .headers_form import HeadersForm
-from .key_form import MISSING, KeyForm
 from .plain import PlainStore
-from .value_form import TimestampedForm, ValueForm
 
 _NEVER = 2**63 - 1
 _HEAD = Struct(">Bq")

@@ -9,9 +9,9 @@ from penstock.serde import Serde
 from penstock.store import BytesStore, Entries
 from penstock.store_kinds.key_value import KeyValueStore
 
-from .key_form import KeyForm
-from .scan import Scan
-from .value_form import ValueForm
+from ..rows.key_form import KeyForm
+from ..rows.scan import Scan
+from ..rows.value_form import ValueForm
 
 
 class TypedStore(KeyValueStore[Any, Any]):

@@ -8,11 +8,15 @@ from typing import Any
 from penstock.record_cache import RecordCache
 from penstock.store_kinds.windowed import Windowed
 
-from .composite import MAX_TIME
-from .key_form import KeyForm
+from ..rows.buckets import MAX_TIME
+from ..rows.key_form import KeyForm
+from ..rows.value_form import (
+    Encoded,
+    TimestampedForm,
+    ValueForm,
+)
 from .plain import PlainStore
 from .session import BucketSessionStore
-from .value_form import Encoded, TimestampedForm, ValueForm
 from .window import BucketWindowStore
 
 _SMALL = 16

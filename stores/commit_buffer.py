@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.store import Change, StoreBackend
 
-from ..sorted_keys import SortedKeys
+from .sorted_keys import SortedKeys
 
 _MISSING: Any = object()
 

@@ -6,7 +6,7 @@ from struct import Struct
 
 from penstock.store import BytesStore, StoreContext
 
-from .composite import Buckets
+from .buckets import Buckets
 from .envelope import PLAIN
 from .late import LateDrops
 

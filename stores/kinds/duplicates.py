@@ -9,13 +9,13 @@ from typing import Any
 
 from penstock.store import Entries
 
+from ..rows.buckets import MAX_TIME
+from ..rows.escaping import END, without_end
+from ..rows.key_form import MISSING
+from ..rows.scan import ListScan, Scan
+from ..rows.value_form import Encoded
 from . import plain
-from .composite import MAX_TIME
-from .escaping import END, without_end
-from .key_form import MISSING
 from .known_rows import KnownRows, drop_oldest
-from .scan import ListScan, Scan
-from .value_form import Encoded
 from .window import BucketWindowStore, HeadersBucketWindowStore, StampedBucketWindowStore
 
 _NUMBER, _BUCKET, _TIME_AND_NUMBER = Struct(">i"), Struct(">q"), Struct(">qi")

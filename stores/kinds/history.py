@@ -7,8 +7,8 @@ from struct import Struct
 
 from penstock.store import BytesStore
 
-from .escaping import escaped, unescaped
-from .time_index import IndexBuild, TimeIndex
+from ..rows.escaping import escaped, unescaped
+from ..rows.time_index import IndexBuild, TimeIndex
 
 TIME = Struct(">Q")
 """A timestamp behind an escaped key."""

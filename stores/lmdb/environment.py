@@ -16,7 +16,7 @@ from penstock.errors import StaleStoreError, StoreError, StoreLockedError
 from penstock.file_lock import FileLock
 from penstock.private_files import FILE_MODE
 
-from .lmdb_errors import DAMAGE, explain
+from .errors import DAMAGE, explain
 from .trust_mark import TrustMark
 
 T = TypeVar("T")

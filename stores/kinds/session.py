@@ -13,15 +13,20 @@ from penstock.store import BytesStore, Entries, StoreContext
 from penstock.store_kinds.session import SessionStore, SessionStoreSpec
 from penstock.store_kinds.windowed import Windowed
 
-from .composite import MAX_TIME, BucketKeys, Buckets, Row
-from .escaping import escaped
-from .headers_form import HeadersForm
-from .key_form import MISSING, KeyForm
+from ..rows.buckets import (
+    MAX_TIME,
+    BucketKeys,
+    Buckets,
+    Row,
+)
+from ..rows.escaping import escaped
+from ..rows.headers_form import HeadersForm
+from ..rows.key_form import MISSING, KeyForm
+from ..rows.retention import Retention
+from ..rows.scan import ListScan, Scan
+from ..rows.value_form import Encoded, ValueForm
 from .known_sessions import KnownSessions
 from .plain import CACHED_ENTRIES
-from .retention import Retention
-from .scan import ListScan, Scan
-from .value_form import Encoded, ValueForm
 
 _LONG, _PAIR = Struct(">q"), Struct(">qq")
 _TIMES = 16

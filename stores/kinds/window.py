@@ -13,16 +13,25 @@ from penstock.store import BytesStore, Entries, StoreContext
 from penstock.store_kinds.window import HeadersWindowStore, TimestampedWindowStore, WindowStore, WindowStoreSpec
 from penstock.store_kinds.windowed import Windowed
 
+from ..rows.buckets import (
+    MAX_TIME,
+    BucketKeys,
+    Buckets,
+    Row,
+)
+from ..rows.headers_form import HeadersForm
+from ..rows.key_form import MISSING, KeyForm
+from ..rows.retention import Retention
+from ..rows.scan import ListScan, Scan
+from ..rows.value_form import (
+    Encoded,
+    TimestampedForm,
+    ValueForm,
+)
 from . import plain
-from .composite import MAX_TIME, BucketKeys, Buckets, Row
-from .headers_form import HeadersForm
-from .key_form import MISSING, KeyForm
 from .known_rows import LatestRows
 from .open_window import OpenWindow, WindowKeys
 from .recent_keys import RecentKeys
-from .retention import Retention
-from .scan import ListScan, Scan
-from .value_form import Encoded, TimestampedForm, ValueForm
 
 _LONG, _NUMBER = Struct(">q"), Struct(">i")
 _TIME, _TIMES = 8, 12

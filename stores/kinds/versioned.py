@@ -20,14 +20,18 @@ from penstock.store_kinds.versioned import (
     VersionedStoreSpec,
 )
 
-from .envelope import PLAIN, unwrap, wrap
-from .escaping import escaped, unescaped
+from ..rows.envelope import (
+    PLAIN,
+    unwrap,
+    wrap,
+)
+from ..rows.escaping import escaped, unescaped
+from ..rows.key_form import MISSING, KeyForm
+from ..rows.late import LateDrops
+from ..rows.scan import Scan
+from ..rows.value_form import ValueForm
 from .history import DELETED, LAST_TIME, META_ROW, TIME, History
-from .key_form import MISSING, KeyForm
-from .late import LateDrops
 from .plain import keep
-from .scan import Scan
-from .value_form import ValueForm
 
 _META = Struct(">qq")
 META_KEY = b"__penstock.versions"

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from penstock.store import BytesStore, StoreContext
 
-from .envelope import Expiry, expiry_of
-from .time_index import IndexBuild, TimeIndex
+from ..rows.envelope import Expiry, expiry_of
+from ..rows.time_index import IndexBuild, TimeIndex
 
 _LEAST_FREED = 512
 """So many entries may be freed with one commit, however few were put."""

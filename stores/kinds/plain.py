@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 from penstock.serde import Serde
 from penstock.store import BytesStore
 
-from .key_form import MISSING, KeyForm
+from ..rows.key_form import MISSING, KeyForm
+from ..rows.value_form import ValueForm
 from .typed import TypedStore
-from .value_form import ValueForm
 
 CACHED_ENTRIES = 131_072
 """How many entries a store keeps as objects at most; some 30 MB of small ones."""

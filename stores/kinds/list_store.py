@@ -14,11 +14,11 @@ from penstock.errors import StoreError
 from penstock.store import BytesStore, Entries, StoreContext
 from penstock.store_kinds.list_store import ListStore, ListStoreSpec
 
-from .envelope import PLAIN
-from .escaping import escaped, unescaped
-from .key_form import KeyForm
-from .scan import Scan
-from .value_form import ValueForm
+from ..rows.envelope import PLAIN
+from ..rows.escaping import escaped, unescaped
+from ..rows.key_form import KeyForm
+from ..rows.scan import Scan
+from ..rows.value_form import ValueForm
 
 _META_ROW = b""
 _NUMBER = Struct(">Q")

@@ -10,8 +10,8 @@ import lmdb
 
 from penstock.errors import StaleStoreError
 
-from . import lmdb_keys, lmdb_registry
-from .lmdb_environment import SharedEnvironment
+from . import keys, registry
+from .environment import SharedEnvironment
 
 _CHUNK = 1024
 
@@ -29,7 +29,7 @@ class LmdbView:
         self._transaction = shared.begin()
         self._mapping = shared.mapping
         self.version = shared.version_in(self._transaction)
-        lmdb_registry.share(shared)
+        registry.share(shared)
 
     def range(self, store: str) -> Iterator[tuple[bytes, bytes]]:
         """Yield the entries of a store."""
@@ -47,7 +47,7 @@ class LmdbView:
         if shared is not None:
             with shared.unmapping:
                 self._transaction = None
-            lmdb_registry.release(shared)
+            registry.release(shared)
 
     def _chunk(self, store: str, start: bytes | None) -> list[tuple[bytes, bytes]]:
         shared, database = self._shared, self._databases[store]
@@ -59,6 +59,6 @@ class LmdbView:
             if shared.mapping != self._mapping:
                 raise StaleStoreError(f"store directory {shared.directory}: it was closed, or made larger, meanwhile")
             try:
-                return list(islice(lmdb_keys.scan(self._transaction, database, start, None, False), _CHUNK))
+                return list(islice(keys.scan(self._transaction, database, start, None, False), _CHUNK))
             except lmdb.Error as error:
                 raise shared.explain(error) from error

@@ -8,9 +8,9 @@ from typing import Any
 from penstock.store import ValueAndTimestamp
 from penstock.store_kinds.key_value import HeadersKeyValueStore, TimestampedKeyValueStore
 
-from .headers_form import HeadersForm
+from ..rows.headers_form import HeadersForm
+from ..rows.value_form import INT64_MAX, TimestampedForm
 from .plain import PlainStore
-from .value_form import INT64_MAX, TimestampedForm
 
 
 class StampedStore(PlainStore, TimestampedKeyValueStore[Any]):

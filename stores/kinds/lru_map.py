@@ -9,10 +9,10 @@ from penstock.serde import Serde
 from penstock.store import BytesStore, StoreContext
 from penstock.store_kinds.lru_map import LruMapSpec
 
-from .envelope import unwrap, wrap
-from .key_form import KeyForm
+from ..rows.envelope import unwrap, wrap
+from ..rows.key_form import KeyForm
+from ..rows.value_form import ValueForm
 from .typed import TypedStore
-from .value_form import ValueForm
 
 _NUMBER = Struct(">q")
 _HEADER = "__penstock.put"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from weakref import WeakSet
 
-from .lmdb_environment import SharedEnvironment
+from .environment import SharedEnvironment
 
 _environments: dict[str, SharedEnvironment] = {}
 _alive: WeakSet[SharedEnvironment] = WeakSet()

@@ -11,10 +11,10 @@ from penstock.punctuation import PunctuationType
 from penstock.store import BytesStore, Entries, IndexStore, StateStore, StoreContext
 from penstock.store_kinds.timers import TimerStore, TimerStoreSpec
 
-from .envelope import PLAIN
-from .key_form import KeyForm
-from .scan import Scan
-from .time_index import IndexBuild, TimeIndex
+from ..rows.envelope import PLAIN
+from ..rows.key_form import KeyForm
+from ..rows.scan import Scan
+from ..rows.time_index import IndexBuild, TimeIndex
 
 _ROW = Struct(">cq")
 _HEADS = {PunctuationType.STREAM_TIME: b"\x01", PunctuationType.WALL_CLOCK_TIME: b"\x02"}

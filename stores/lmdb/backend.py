@@ -13,10 +13,10 @@ from penstock.clock import Duration, duration_ms
 from penstock.errors import StoreError
 from penstock.store import Change, Changes, StoreBackend
 
-from . import lmdb_keys, lmdb_registry
-from .lmdb_environment import SharedEnvironment
-from .lmdb_keys import HEAD, SHORT
-from .lmdb_view import LmdbView
+from . import keys, registry
+from .environment import SharedEnvironment
+from .keys import HEAD, SHORT
+from .view import LmdbView
 
 _FIRST_CHUNK, _CHUNK, _CHUNK_BYTES = 32, 1024, 1 << 20
 
@@ -50,7 +50,7 @@ class LmdbBackend(StoreBackend):
         self._timeout = duration_ms(lock_timeout, "lock_timeout") / 1000
         self._transaction: Any = None
         self._snapshots: dict[object, Any] = {}
-        self._shared: SharedEnvironment | None = lmdb_registry.acquire(
+        self._shared: SharedEnvironment | None = registry.acquire(
             directory, stores, map_size, largest_map_size, read_only, self._timeout
         )
         self._shared.readers.add(self)
@@ -67,7 +67,7 @@ class LmdbBackend(StoreBackend):
             if len(key) < SHORT:
                 value: bytes | None = transaction.get(HEAD + key, None, self._databases[store])
                 return value
-            return lmdb_keys.get(transaction, self._databases[store], key)
+            return keys.get(transaction, self._databases[store], key)
         except (KeyError, lmdb.Error):
             return self._get_again(store, key)
 
@@ -80,7 +80,7 @@ class LmdbBackend(StoreBackend):
 
     def approximate_count(self, store: str) -> int:  # noqa: D102
         database = self._database(store)
-        return 0 if database is None else lmdb_keys.count(self._transaction or self._begin(), database)
+        return 0 if database is None else keys.count(self._transaction or self._begin(), database)
 
     def write_bytes(self, store: str, changes: int) -> int:  # noqa: D102
         # A write keeps copies of all pages that it changes. Some have more than one of the keys: call it two.
@@ -106,11 +106,11 @@ class LmdbBackend(StoreBackend):
         self.release()
         if shared is not None:
             shared.readers.discard(self)
-            lmdb_registry.release(shared)
+            registry.release(shared)
 
     def destroy(self) -> None:  # noqa: D102
         if self._shared is not None:
-            lmdb_registry.destroy(self._shared)
+            registry.destroy(self._shared)
         self.close()
 
     def trusted(self) -> bool:  # noqa: D102
@@ -154,7 +154,7 @@ class LmdbBackend(StoreBackend):
             return None
         self.release()
         try:
-            return lmdb_keys.get(self._begin(), database, key)
+            return keys.get(self._begin(), database, key)
         except lmdb.Error as error:
             raise self._open().explain(error) from error
 
@@ -189,7 +189,7 @@ class LmdbBackend(StoreBackend):
         else:
             transaction = self._transaction or self._begin()
         try:
-            return list(islice(lmdb_keys.scan(transaction, self._database(store), start, end, reverse), size))
+            return list(islice(keys.scan(transaction, self._database(store), start, end, reverse), size))
         except lmdb.Error as error:
             raise self._open().explain(error) from error
 
@@ -199,7 +199,7 @@ class LmdbBackend(StoreBackend):
         # Deletions first: what is put can take their pages. Where keys follow each other, the cursor is there already.
         for key in gone:
             if len(key) >= SHORT:
-                lmdb_keys.delete(transaction, database, key)
+                keys.delete(transaction, database, key)
             elif cursor.key() == HEAD + key or cursor.set_key(HEAD + key):
                 cursor.delete()
         puts = [(HEAD + key, value) for key, value in changes if value is not None and len(key) < SHORT]
@@ -212,4 +212,4 @@ class LmdbBackend(StoreBackend):
         if len(gone) + len(puts) < len(changes):
             for key, value in changes:
                 if value is not None and len(key) >= SHORT:
-                    lmdb_keys.put(transaction, database, key, value)
+                    keys.put(transaction, database, key, value)

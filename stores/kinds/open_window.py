@@ -8,10 +8,10 @@ from typing import Any
 from penstock.serde import Serde
 from penstock.store import BytesStore
 
-from .escaping import without_end
-from .key_form import MISSING, KeyForm
+from ..rows.escaping import without_end
+from ..rows.key_form import MISSING, KeyForm
+from ..rows.value_form import ValueForm
 from .plain import PlainStore
-from .value_form import ValueForm
 
 
 class WindowKeys(KeyForm):

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 
+from ..rows.buckets import Buckets
+from ..rows.key_form import MISSING, KeyForm
+from ..rows.value_form import Encoded, ValueForm
 from . import plain
-from .composite import Buckets
-from .key_form import MISSING, KeyForm
 from .known_rows import LatestRows, drop_oldest
 from .open_window import OpenWindow
-from .value_form import Encoded, ValueForm
 
 _MOST_READ = 1_024
 """How many rows of a key are read into memory at most; a fetch of more reads them one by one from the store below."""
