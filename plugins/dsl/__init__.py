@@ -1,16 +1,35 @@
 """The streams DSL: verbs on streams and tables, which build a plain Topology. It may import core and store kinds."""
 
 from .builder import StreamsBuilder
-from .join_windows import JoinWindows, within
-from .several import Column, collect_of, count_of, first_of, last_of, max_of, mean_of, min_of, sum_of
-from .streams.cogrouped import CogroupedKStream, WindowedCogroupedKStream
-from .streams.grouped import KGroupedStream
-from .streams.kstream import KStream
-from .streams.windowed import SessionWindowedKStream, TimeWindowedKStream
-from .tables.global_table import GlobalKTable
-from .tables.ktable import KTable
-from .windowed_serdes import SessionWindowedSerde, TimeWindowedSerde
-from .windows import SessionWindows, SlidingWindows, TimeWindows, hopping, sessions, sliding, tumbling, unlimited
+from .cogrouped import CogroupedKStream, WindowedCogroupedKStream
+from .global_table import GlobalKTable
+from .graph.windowed_serdes import SessionWindowedSerde, TimeWindowedSerde
+from .grouped import KGroupedStream
+from .operators.aggregate.several import (
+    Column,
+    collect_of,
+    count_of,
+    first_of,
+    last_of,
+    max_of,
+    mean_of,
+    min_of,
+    sum_of,
+)
+from .operators.stream_join.within import JoinWindows, within
+from .operators.windows.windows import (
+    SessionWindows,
+    SlidingWindows,
+    TimeWindows,
+    hopping,
+    sessions,
+    sliding,
+    tumbling,
+    unlimited,
+)
+from .stream import KStream
+from .table import KTable
+from .windowed import SessionWindowedKStream, TimeWindowedKStream
 
 __all__ = [
     "CogroupedKStream",

@@ -20,23 +20,23 @@ from penstock.settings.settings import Settings
 from penstock.settings.topology_builder import TopologyBuilder
 from penstock.store import StoreBuilder
 
+from .global_table import GlobalKTable
+from .graph.flow import Flow
+from .graph.materialized import StoreLike, TableOptions, materialized
 from .graph.names import checked
 from .graph.recorder import Kinds, Recorder
+from .graph.serdes import Default, KnownSerde, Serdes
 from .graph.sources import GlobalStoreStep, SourceStep, StoreStep, TableSourceStep
 from .graph.writer import Consumed
+from .grouped import KGroupedStream
+from .grouped_table import KGroupedTable
 from .missing_verbs import Verbs
-from .nodes.global_table_source import GlobalTableSource
-from .nodes.table_source import TableUpdates
-from .serdes import Default, KnownSerde, Serdes
+from .operators.global_table_source import GlobalTableSource
+from .operators.reading import TopicTable
+from .operators.table_source import TableUpdates
 from .source_options import GlobalTableOptions, SourceOptions, TableSourceOptions
-from .state import StoreLike, TableOptions, materialized
-from .streams.base import Flow
-from .streams.grouped import KGroupedStream
-from .streams.kstream import KStream
-from .tables.global_table import GlobalKTable
-from .tables.grouped import KGroupedTable
-from .tables.ktable import KTable
-from .tables.values import TopicTable
+from .stream import KStream
+from .table import KTable
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -146,3 +146,8 @@ def _hint(kind: str, name: str) -> str:
 def _written(way: str) -> str:
     """Return a sentence as it is, and "write" before a mere expression."""
     return way if ": " in way else f"write {way}"
+
+
+def found(value: Any) -> str:
+    """Return how a message shows an argument: a part of a program by its class, anything else as it is."""
+    return f"a {type(value).__name__}" if isinstance(value, Verbs) else repr(value)

@@ -8,7 +8,7 @@ from typing import TypedDict
 from penstock.clock import Duration
 from penstock.extractors import TimestampExtractor
 
-from .state import TableOptions
+from .graph.materialized import TableOptions
 
 
 class SourceOptions(TypedDict, total=False):

@@ -17,6 +17,6 @@ def penstock_serdes() -> Components:
         "json": "penstock.plugins.serdes.json:JsonSerde",
         "msgpack": "penstock.plugins.serdes.msgpack:MsgpackSerde",
         "pickle": "penstock.plugins.serdes.pickle:PickleSerde",
-        "windowed": "penstock.plugins.dsl.windowed_serdes:windowed",
-        "session": "penstock.plugins.dsl.windowed_serdes:session",
+        "windowed": "penstock.plugins.dsl.graph.windowed_serdes:windowed",
+        "session": "penstock.plugins.dsl.graph.windowed_serdes:session",
     }

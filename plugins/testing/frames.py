@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import pandas as pd
 
 from penstock.errors import ConfigError
-from penstock.plugins.dsl.columns import columns_of
+from penstock.plugins.dsl.operators.stateless.columns import columns_of
 from penstock.processor import Processor
 from penstock.program.builder import Topology
 from penstock.record import Record

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from penstock import Application, Processor, Record, TopologyError, versioned_store
-from penstock.plugins.dsl import StreamsBuilder, nodes, sessions, within
-from penstock.plugins.dsl.nodes.operator import Operator
+from penstock.plugins.dsl import StreamsBuilder, operators, sessions, within
+from penstock.plugins.dsl.operators.operator import Operator
 from penstock.settings.settings import Settings
 
 from .dsl_programs import FIVE, IN_FRONT, NAMED, PROGRAMS, Remind, add, program
@@ -101,15 +101,15 @@ def test_named_state_stays_with_a_verb_in_front_or_a_name(verb: str) -> None:
 
 def test_every_operator_with_state_is_in_a_program() -> None:
     """A new verb is added to tests/upgrades/dsl_programs.py."""
-    for module in pkgutil.iter_modules(nodes.__path__):
-        import_module(f"{nodes.__name__}.{module.name}")
+    for module in pkgutil.walk_packages(operators.__path__, f"{operators.__name__}."):
+        import_module(module.name)
     used = {
         getattr(node, "supplier", None)
         for verb in PROGRAMS
         for node in program(verb).build(OPTIMIZED).build().nodes.values()
     }
     kinds = set(_below(Operator)) | {Operator}
-    shown = [each for each in kinds if each.__module__.startswith(nodes.__name__) and not _below(each)]
+    shown = [each for each in kinds if each.__module__.startswith(operators.__name__) and not _below(each)]
     assert {each.__name__ for each in shown if each not in used} == WITHOUT_STATE
 
 

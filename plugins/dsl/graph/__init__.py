@@ -1,1 +1,1 @@
-"""The logical graph of a DSL program: what verbs recorded, and how it becomes a Topology."""
+"""The logical graph: what verbs record before the settings are known, and how it becomes a Topology."""

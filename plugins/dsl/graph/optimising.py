@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 
-from ..serdes import Serdes
 from .names import Names
 from .repartition import RepartitionStep, shared_names
+from .serdes import Serdes
 from .step import Step
 
 _REPARTITIONS = dict[Step, list[RepartitionStep]]

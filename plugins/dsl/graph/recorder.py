@@ -15,7 +15,6 @@ from penstock.settings.settings import Settings
 
 from .names import Names
 from .optimising import copied, merge_repartitions
-from .self_joins import share_stores_of_self_joins
 from .step import Step
 from .writer import Writer
 
@@ -84,8 +83,8 @@ class Recorder:
         root = copied(self.root)
         if settings.optimizes("merge_repartition_topics"):
             writer.renamed |= merge_repartitions(in_order(root), self.names.copied())
-        if settings.optimizes("single_store_self_join"):
-            share_stores_of_self_joins(in_order(root))
+        for step in in_order(root):
+            step.optimise(settings)
         for step in in_order(root):
             step.write(writer)
         for sources in self.copartitioned:

@@ -6,8 +6,8 @@ import re
 
 from penstock.program.nodes import Partitioner
 
-from ..serdes import Serdes
 from .names import Names
+from .serdes import Serdes
 from .step import Step
 from .writer import RepartitionNames, Writer
 

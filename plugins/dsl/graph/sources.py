@@ -12,7 +12,7 @@ from penstock.settings.settings import Settings
 from penstock.store import StoreBuilder
 from penstock.store_kinds.key_value import KeyValueStoreSpec
 
-from ..serdes import Serdes, key_of_topic, value_of_topic
+from .serdes import Serdes, key_of_topic, value_of_topic
 from .step import ProcessorStep, Step
 from .writer import Consumed, Writer
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from penstock.processor import Processor, ValueTransformer
+from penstock.settings.settings import Settings
 from penstock.store import StoreBuilder
 
 from .writer import Writer
@@ -36,6 +37,10 @@ class Step(ABC):
     @abstractmethod
     def write(self, writer: Writer) -> None:
         """Add this step to the topology that is being written."""
+
+    def optimise(self, settings: Settings) -> None:
+        """Replace this step in its graph by one that answers the same with fewer stores, if there is one."""
+        return
 
     def parent_names(self) -> list[str]:
         """Return the names of the processors and sources whose records this step gets."""

@@ -15,9 +15,9 @@ from penstock.program.key_filter import DropNullKeys
 from penstock.program.nodes import Partitioner
 from penstock.settings.settings import Settings
 
-from ..nodes.pass_through import PassThrough
-from ..serdes import Serdes, key_of_topic, value_of_internal_topic, value_of_topic
 from .advice import OF_DSL
+from .pass_through import PassThrough
+from .serdes import Serdes, key_of_topic, value_of_internal_topic, value_of_topic
 
 
 @dataclass(frozen=True)

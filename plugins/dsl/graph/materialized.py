@@ -1,0 +1,206 @@
+"""Materialized: the store of a table or an aggregation, as the user chose it, and the store that it declares."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from penstock.clock import Duration, duration_ms
+from penstock.errors import TopologyError
+from penstock.program.serdes import SerdeLike
+from penstock.punctuation import PunctuationType
+from penstock.store_kinds.key_value import KeyValueStoreSpec, key_value_store
+from penstock.store_kinds.session import SessionStoreSpec, session_store
+from penstock.store_kinds.versioned import VersionedStoreSpec
+from penstock.store_kinds.window import WindowStoreSpec, window_store
+from penstock.store_specs import StoreSpec
+
+from .functions import check_options
+from .names import Names, checked
+from .serdes import KnownSerde, Serdes, key_of_store, value_of_store
+from .writer import Writer
+
+
+class TableOptions(TypedDict, total=False):
+    """The keyword arguments for the store of a table from a topic.
+
+    `backend`: an installed store backend. `logged`: whether changes go to the changelog. `cached`: whether of several
+    updates of a key between two commits only the last one goes on (`statestore_cache_max_bytes`). `ttl`, `ttl_clock`:
+    see `key_value_store`.
+    """
+
+    backend: str | None
+    logged: bool
+    cached: bool
+    ttl: Duration | None
+    ttl_clock: PunctuationType
+
+
+class StoreOptions(TableOptions, total=False):
+    """The keyword arguments that verbs with a store take: those of TableOptions, and more.
+
+    `key_serde` and `value_serde`: serdes, or names of installed ones.
+    """
+
+    key_serde: SerdeLike
+    value_serde: SerdeLike
+
+
+class WindowOptions(TypedDict, total=False):
+    """The keyword arguments that verbs with a store of windows take.
+
+    `retention`: how long windows are kept; at least their length and grace. The others are those of StoreOptions.
+    """
+
+    key_serde: SerdeLike
+    value_serde: SerdeLike
+    backend: str | None
+    logged: bool
+    cached: bool
+    retention: Duration
+
+
+StoreLike = str | StoreSpec
+"""The name of a store, or a declared store."""
+
+
+@dataclass(frozen=True)
+class Materialized:
+    """The store of one verb. `is_named`: the user chose the name. `given`: the declared store, if there is one."""
+
+    verb: str
+    name: str
+    is_named: bool
+    given: StoreSpec | None
+    options: Mapping[str, Any]
+
+    @property
+    def history_ms(self) -> int | None:
+        """How long the store keeps versions; None: it keeps none."""
+        return self.given.history_retention_ms if isinstance(self.given, VersionedStoreSpec) else None
+
+    @property
+    def is_versioned(self) -> bool:
+        """Whether the store keeps versions."""
+        return self.history_ms is not None
+
+    def serdes(self, known: Serdes) -> Serdes:
+        """Return the serdes of the store's keys and values: those given here, else those that are known."""
+        key, value = self._given_serde("key_serde"), self._given_serde("value_serde")
+        return Serdes(known.key if key is None else key, known.value if value is None else value)
+
+    def key_value(self, writer: Writer, serdes: Serdes) -> StoreSpec:
+        """Return the declared key-value store, with timestamps; or the versioned one that the user declared."""
+        if isinstance(self.given, VersionedStoreSpec):
+            return self._filled(self.given, serdes, writer)
+        if self.given is not None:
+            spec = self._expected(KeyValueStoreSpec)
+            return self._filled(self._like_the_others(spec, writer), serdes, writer)
+        form = {**self._common(writer, serdes), **self._chosen("ttl", "ttl_clock")}
+        return key_value_store(self.name, **form)
+
+    def window(self, writer: Writer, serdes: Serdes, retention_ms: int, size_ms: int, form: str) -> StoreSpec:
+        """Return the declared window store, with timestamps. `retention_ms` is the least that the windows need."""
+        return dataclasses.replace(self._window(writer, serdes, retention_ms, size_ms), windows=form)
+
+    def session(self, writer: Writer, serdes: Serdes, retention_ms: int, form: str) -> StoreSpec:
+        """Return the declared session store."""
+        return dataclasses.replace(self._session(writer, serdes, retention_ms), windows=form)
+
+    # ------------------------------------------------------------------ parts
+
+    def _window(self, writer: Writer, serdes: Serdes, retention_ms: int, size_ms: int) -> StoreSpec:
+        if self.given is not None:
+            spec = self._expected(WindowStoreSpec)
+            return self._filled(self._like_the_others(spec, writer), serdes, writer)
+        kept = self._retention(retention_ms)
+        return window_store(
+            self.name, retention=f"{kept}ms", window_size=f"{size_ms}ms", **self._common(writer, serdes)
+        )
+
+    def _session(self, writer: Writer, serdes: Serdes, retention_ms: int) -> StoreSpec:
+        if self.given is not None:
+            spec = self._expected(SessionStoreSpec)
+            headers = spec.headers or has_headers(writer)
+            cached = spec.cached and writer.has_record_cache
+            return self._filled(dataclasses.replace(spec, headers=headers, cached=cached), serdes, writer)
+        common = self._common(writer, serdes)
+        del common["timestamped"]
+        return session_store(self.name, retention=f"{self._retention(retention_ms)}ms", **common)
+
+    def _retention(self, least_ms: int) -> int:
+        """Return what the user chose, or what the store needs, if that is more; the verb refuses what is too little."""
+        if "retention" not in self.options:
+            return least_ms
+        return max(least_ms, duration_ms(self.options["retention"], f"retention of store {self.name!r}"))
+
+    def _common(self, writer: Writer, serdes: Serdes) -> dict[str, Any]:
+        return {
+            "key_serde": key_of_store(serdes.key, writer.settings),
+            "value_serde": value_of_store(serdes.value, writer.settings),
+            "timestamped": True,
+            "headers": has_headers(writer),
+            "cached": self.options.get("cached", True) and writer.has_record_cache,
+            **self._chosen("backend", "logged"),
+        }
+
+    def _chosen(self, *options: str) -> dict[str, Any]:
+        return {option: self.options[option] for option in options if option in self.options}
+
+    def _given_serde(self, option: str) -> KnownSerde:
+        serde: KnownSerde = self.options.get(option)
+        return getattr(self.given, option, None) if serde is None else serde
+
+    def _expected(self, kind: type[Any]) -> Any:
+        if isinstance(self.given, kind):
+            return self.given
+        raise TopologyError(
+            f"{self.verb}: store {self.name!r} is a {type(self.given).__name__}, expected a {kind.__name__}"
+        )
+
+    def _like_the_others(self, spec: Any, writer: Writer) -> Any:
+        cached = spec.cached and writer.has_record_cache
+        return dataclasses.replace(spec, timestamped=True, headers=spec.headers or has_headers(writer), cached=cached)
+
+    def _filled(self, spec: Any, serdes: Serdes, writer: Writer) -> StoreSpec:
+        found: StoreSpec = dataclasses.replace(
+            spec,
+            key_serde=key_of_store(serdes.key, writer.settings),
+            value_serde=value_of_store(serdes.value, writer.settings),
+        )
+        return found
+
+
+def materialized(
+    verb: str,
+    names: Names,
+    store: StoreLike | None,
+    options: Mapping[str, Any],
+    prefix: str,
+    known: Iterable[str] = StoreOptions.__annotations__,
+) -> Materialized:
+    """Return what a verb's store is; without `store`, its name is numbered, after `prefix`.
+
+    `known` are the options that the verb takes. Raises TopologyError for others, and for a name that is taken.
+    """
+    check_options(verb, options, known)
+    if store is None:
+        how = f'{verb}("NAME")'
+        return Materialized(verb, names.store(prefix, how), False, None, dict(options))
+    if isinstance(store, StoreSpec):
+        extra = set(options) - {"key_serde", "value_serde"}
+        if extra:
+            raise TopologyError(
+                f"{verb}: {', '.join(sorted(extra))} belong to the declared store {store.name!r}; say it there"
+            )
+        return Materialized(verb, names.own_store(store.name, verb), True, store, dict(options))
+    if not isinstance(store, str):
+        raise TopologyError(f"{verb}: expected the name of a store or a declared one, found {store!r}")
+    return Materialized(verb, names.own_store(checked(store), verb), True, None, dict(options))
+
+
+def has_headers(writer: Writer) -> bool:
+    """Return whether the stores of the DSL keep headers (KIP-1285)."""
+    return writer.settings.dsl_store_format == "headers"

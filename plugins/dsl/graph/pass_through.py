@@ -1,0 +1,15 @@
+"""PassThrough: forwards records as they are, where streams meet."""
+
+from __future__ import annotations
+
+from penstock.context import ProcessorContext
+
+from ..operators.operator import Operator, Run, sender
+
+
+class PassThrough(Operator):
+    """Forwards each record."""
+
+    def bind(self, context: ProcessorContext) -> Run:
+        """Return the function that gets each record."""
+        return sender(context)

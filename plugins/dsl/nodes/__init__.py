@@ -1,1 +1,0 @@
-"""The processors that DSL programs are made of, one file a verb."""

@@ -1,0 +1,106 @@
+"""Aggregate: an aggregate of each key, in a key-value store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.context import ProcessorContext
+from penstock.record import Record
+from penstock.record_cache import Change
+from penstock.store import ValueAndTimestamp
+from penstock.store_kinds.versioned import NOT_PUT, VersionedKeyValueStore
+
+from ..operator import Run, new, sender
+from ..updates import NULL_KEY, NULL_VALUE, UpdatingOperator
+from .folds import Counting, Fold
+
+
+class Aggregate(UpdatingOperator):
+    """An aggregation over a key-value store. Records without key or value are dropped and counted.
+
+    An update has the highest timestamp of its records; after an aggregate of None, which deletes the entry, it begins
+    anew. The old value of a key's first update is what its aggregate began with. Kafka Streams: KStreamAggregate and
+    KStreamReduce.
+    """
+
+    def __init__(self, fold: Fold, store: str, **options: Any) -> None:
+        super().__init__(store, **options)
+        self._fold = fold
+
+    def bind(self, context: ProcessorContext) -> Run:
+        """Return the function that gets each record."""
+        store = context.get_store(self._store_name)
+        if isinstance(store, VersionedKeyValueStore):
+            return self._bind_versioned(context)
+        if isinstance(self._fold, Counting) and not self._keeps_headers:
+            return self._bind_count(context)
+        initial, take, stored, sends_old = (
+            self._fold.initial,
+            self._fold.compile_take(context.node),
+            self._stored,
+            self._sends_old,
+        )
+        get, put, forward, drop = store.get, store.put, self._forward(context, store), context.metrics.drop
+
+        def run(record: Record) -> None:
+            key, value, timestamp, headers = record
+            if key is None or value is None:
+                drop(NULL_KEY if key is None else NULL_VALUE)
+                return
+            entry = get(key)
+            if entry is None:
+                old = initial()
+            else:
+                old = entry[0]
+                if entry[1] > timestamp:
+                    timestamp = entry[1]
+            aggregate = take(key, value, old)
+            put(key, stored(aggregate, timestamp, headers))
+            change = new(Change, (aggregate, old if sends_old else None))
+            forward((key, change, timestamp, headers))
+
+        return run
+
+    def _bind_count(self, context: ProcessorContext) -> Run:
+        """Return the function for counts, the most common aggregation: without a call for the next aggregate."""
+        store = context.get_store(self._store_name)
+        get, put, forward, drop = store.get, store.put, self._forward(context, store), context.metrics.drop
+        sends_old = self._sends_old
+
+        def run(record: Record) -> None:
+            key, value, timestamp, headers = record
+            if key is None or value is None:
+                drop(NULL_KEY if key is None else NULL_VALUE)
+                return
+            entry = get(key)
+            if entry is None:
+                old = 0
+            else:
+                old, before = entry
+                if before > timestamp:
+                    timestamp = before
+            count = old + 1
+            put(key, new(ValueAndTimestamp, (count, timestamp)))
+            forward((key, new(Change, (count, old if sends_old else None)), timestamp, headers))
+
+        return run
+
+    def _bind_versioned(self, context: ProcessorContext) -> Run:
+        """Return the function for a versioned store: what its history no longer takes is not forwarded."""
+        store, forward, sends_old = context.get_store(self._store_name), sender(context), self._sends_old
+        initial, take, drop = self._fold.initial, self._fold.compile_take(context.node), context.metrics.drop
+
+        def run(record: Record) -> None:
+            key, value, timestamp, headers = record
+            if key is None or value is None:
+                drop(NULL_KEY if key is None else NULL_VALUE)
+                return
+            entry = store.get(key)
+            old = initial() if entry is None else entry.value
+            if entry is not None:
+                timestamp = max(timestamp, entry.timestamp)
+            aggregate = take(key, value, old)
+            if store.put(key, aggregate, timestamp) != NOT_PUT:
+                forward((key, new(Change, (aggregate, old if sends_old else None)), timestamp, headers))
+
+        return run

@@ -1,0 +1,76 @@
+"""The repartition topic of a table's groups: its step, and the form of the updates in it."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any
+
+from penstock.errors import SerdeError
+from penstock.program.serdes import SerdeLike, resolve_serde
+from penstock.record_cache import Change
+from penstock.serde import Serde
+
+from ...graph.serdes import Serdes, value_of_internal_topic
+from ...graph.step import Step
+from ...graph.writer import RepartitionNames, Writer
+
+_LENGTH = Struct(">i")
+_NONE = -1
+
+
+class ChangeSerde(Serde[Change]):
+    """New and old value of an update, each written by `inner`: the length of the new one (-1: none), it, the old one.
+
+    The byte after the length says whether there is an old value. Only the application itself reads the topic.
+
+    >>> serde = ChangeSerde("str")
+    >>> serde.deserialize(serde.serialize(Change("new", None)))
+    Change(new='new', old=None)
+    """
+
+    def __init__(self, inner: SerdeLike) -> None:
+        self.inner: Serde[Any] = resolve_serde(inner, None, "ChangeSerde: inner")
+
+    def serialize(self, value: Change) -> bytes:
+        """Return both values as bytes."""
+        new = None if value[0] is None else self.inner.serialize(value[0])
+        old = b"\x00" if value[1] is None else b"\x01" + self.inner.serialize(value[1])
+        return _LENGTH.pack(_NONE if new is None else len(new)) + old[:1] + (new or b"") + old[1:]
+
+    def deserialize(self, data: bytes) -> Change:
+        """Return both values."""
+        start = _LENGTH.size + 1
+        if len(data) < start:
+            raise SerdeError(f"ChangeSerde expects at least {start} bytes, found {len(data)}")
+        length = _LENGTH.unpack_from(data)[0]
+        end = start + max(length, 0)
+        if len(data) < end:
+            raise SerdeError(f"ChangeSerde expects {length} bytes of the new value, found {len(data) - start}")
+        return Change(
+            None if length == _NONE else self.inner.deserialize(data[start:end]),
+            self.inner.deserialize(data[end:]) if data[_LENGTH.size] else None,
+        )
+
+    def bind(self, topic: str, *, is_key: bool) -> Serde[Change]:
+        """Return the serde to use for one topic."""
+        return ChangeSerde(self.inner.bind(topic, is_key=is_key))
+
+    def written_form(self) -> str:
+        """Return a name for the bytes that this serde writes."""
+        return f"ChangeSerde({self.inner.written_form()})"
+
+
+class TableRepartition(Step):
+    """Writes the repartition topic of a table's groups, which has updates with their old values."""
+
+    def __init__(self, names: RepartitionNames, serdes: Serdes) -> None:
+        super().__init__(names.source)
+        self._names = names
+        self._serdes = serdes
+
+    def write(self, writer: Writer) -> None:
+        """Add the topic, and the nodes around it."""
+        inner = value_of_internal_topic(self._serdes.value, writer.settings)
+        changes: Serde[Any] = ChangeSerde(writer.settings.value_serde if inner is None else inner)
+        serdes = Serdes(self._serdes.key, changes)
+        writer.repartition(self._names, self.parent_names(), serdes, drops_null_keys=False)

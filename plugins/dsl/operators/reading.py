@@ -1,0 +1,171 @@
+"""How processors read a table's value by key, and what verbs ask of a table before the program is built."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from penstock.context import ProcessorContext
+from penstock.store import ValueAndTimestamp
+
+from ..graph.materialized import Materialized
+from ..graph.serdes import Serdes
+from ..graph.step import ProcessorStep
+
+Get = Callable[[Any], ValueAndTimestamp | None]
+"""Returns the value of a key and its timestamp, or None."""
+
+
+class ValueGetter(ABC):
+    """Reads a table by key: from its store, or from the table it is made of. Kafka Streams: KTableValueGetterSupplier.
+
+    It is an argument of the processors that use it, so it must be picklable.
+    """
+
+    @property
+    @abstractmethod
+    def stores(self) -> tuple[str, ...]:
+        """The stores that a processor must be connected to."""
+
+    @abstractmethod
+    def open(self, context: ProcessorContext) -> Get:
+        """Return the function that reads the table in one task."""
+
+    def open_sent(self, context: ProcessorContext) -> Get:
+        """Return the function that reads the table as its updates say that were sent so far.
+
+        Updates that wait in a record cache do not count. Joins of tables read it: if both rows change between two
+        commits, each change then finds the other row as it was joined before, and old values are right.
+        """
+        return self.open(context)
+
+    @property
+    def history_ms(self) -> int | None:
+        """How far back `open_as_of` can look; None: the table has no versions, and it cannot be used."""
+        return None
+
+    def open_as_of(self, context: ProcessorContext) -> Callable[[Any, int], ValueAndTimestamp | None]:
+        """Return the function that reads the table as of a time (ms)."""
+        raise NotImplementedError
+
+
+class TableSource(ABC):
+    """What makes a table's updates. Kafka Streams: KTableProcessorSupplier."""
+
+    @abstractmethod
+    def getter(self) -> ValueGetter:
+        """Return how the table is read. A table from a topic gets a store by this, if it has none."""
+
+    @abstractmethod
+    def send_old_values(self, *, force: bool) -> bool:
+        """Let updates carry the value before; return whether they do. With `force`, the table gets a store for it."""
+
+    @property
+    def is_versioned(self) -> bool:
+        """Whether some updates may be older than the latest one of their key, and are marked as such (KIP-914)."""
+        return False
+
+
+class StoreGetter(ValueGetter):
+    """Reads a table's own store, with or without headers, versioned or not."""
+
+    def __init__(self, store: str, *, history_ms: int | None = None) -> None:
+        self._store = store
+        self._history_ms = history_ms
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """The table's store."""
+        return (self._store,)
+
+    @property
+    def history_ms(self) -> int | None:
+        """How long the store keeps versions."""
+        return self._history_ms
+
+    def open(self, context: ProcessorContext) -> Get:
+        """Return the store's own `get`: its entries begin with value and timestamp, whatever its kind."""
+        get: Get = context.get_store(self._store).get
+        return get
+
+    def open_sent(self, context: ProcessorContext) -> Get:
+        """Return the function that reads the store without what waits in its record cache."""
+        cache = context.get_store(self._store).record_cache
+        if cache is None:
+            return self.open(context)
+        sent: Get = cache.sent
+        return sent
+
+    def open_as_of(self, context: ProcessorContext) -> Callable[[Any, int], ValueAndTimestamp | None]:
+        """Return the versioned store's `get`."""
+        get: Callable[[Any, int], ValueAndTimestamp | None] = context.get_store(self._store).get
+        return get
+
+
+class WrittenTable(TableSource):
+    """A table that processors write, each to the same store. They have an option `sends_old`."""
+
+    def __init__(self, getter: ValueGetter, *steps: ProcessorStep) -> None:
+        self._getter = getter
+        self._steps = steps
+
+    def getter(self) -> ValueGetter:
+        """Return how the store is read."""
+        return self._getter
+
+    @property
+    def is_versioned(self) -> bool:
+        """Whether the store keeps versions."""
+        return self._getter.history_ms is not None
+
+    def send_old_values(self, *, force: bool) -> bool:
+        """Let the processors send what the store had before."""
+        for step in self._steps:
+            step.options["sends_old"] = True
+        return True
+
+
+class StoredTable(WrittenTable):
+    """A table that one processor writes, to a key-value store of its own."""
+
+    def __init__(self, step: ProcessorStep, kept: Materialized) -> None:
+        super().__init__(StoreGetter(kept.name, history_ms=kept.history_ms), step)
+
+
+class TopicTable(TableSource):
+    """A table whose updates come from a topic, a stream or a foreign-key join. Kafka Streams: KTableSource.
+
+    It gets its store only if the user named it, if something reads the table by key, or if something needs the value
+    before. The step's processor is a TableUpdates.
+    """
+
+    def __init__(self, step: ProcessorStep, materialized: Materialized, known: Serdes) -> None:
+        self._step = step
+        self._materialized = materialized
+        self._known = known
+        if materialized.is_named:
+            self._materialize()
+
+    def getter(self) -> ValueGetter:
+        """Return how the table is read; it has a store from now on."""
+        self._materialize()
+        return StoreGetter(self._materialized.name, history_ms=self._materialized.history_ms)
+
+    @property
+    def is_versioned(self) -> bool:
+        """Whether the store keeps versions."""
+        return self._materialized.is_versioned
+
+    def send_old_values(self, *, force: bool) -> bool:
+        """Send what the store had before, if there is a store, or if one is asked for."""
+        if not force and self._step.options["store"] is None:
+            return False
+        self._materialize()
+        self._step.options["sends_old"] = True
+        return True
+
+    def _materialize(self) -> None:
+        materialized, known = self._materialized, self._known
+        self._step.options["store"] = materialized.name
+        self._step.stores = lambda writer: (materialized.key_value(writer, materialized.serdes(known)),)

@@ -1,0 +1,1 @@
+"""Verbs that look at one record, or at one row of a table, at a time."""

@@ -1,0 +1,38 @@
+"""Branch: forwards each record to the first child whose predicate accepts it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from penstock.context import ProcessorContext
+from penstock.record import Record
+
+from ..operator import Operator, Run, sender
+
+
+class Branch(Operator):
+    """Forwards to the child whose predicate comes first among those that are true, else to `default`, if there is one.
+
+    `children` are the names of the children, one for each predicate.
+    """
+
+    def __init__(
+        self, predicates: Sequence[Callable[[Any, Any], Any]], children: Sequence[str], default: str | None
+    ) -> None:
+        self._branches = list(zip(predicates, children, strict=True))
+        self._default = default
+
+    def bind(self, context: ProcessorContext) -> Run:
+        """Return the function that gets each record."""
+        forward, branches, default = sender(context), self._branches, self._default
+
+        def run(record: Record) -> None:
+            for predicate, child in branches:
+                if predicate(record[0], record[1]):
+                    forward(record, child)
+                    return
+            if default is not None:
+                forward(record, default)
+
+        return run

@@ -1,0 +1,75 @@
+"""Map, FlatMap and SelectKey: forward records with other keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.context import ProcessorContext
+from penstock.errors import ProcessingError
+from penstock.record import Record
+
+from ...graph.functions import keyed
+from ..operator import Operator, Run, sender
+from .map_values import no_list
+
+
+class Map(Operator):
+    """Forwards each record with the key and the value that `function` returns."""
+
+    def __init__(self, function: Callable[..., Any], *, with_key: bool = False) -> None:
+        self._function = keyed(function, with_key=with_key)
+
+    def bind(self, context: ProcessorContext) -> Run:
+        """Return the function that gets each record."""
+        forward, function = sender(context), self._function
+
+        def run(record: Record) -> None:
+            made = function(record[0], record[1])
+            key, value = made if type(made) is tuple and len(made) == 2 else pair(made)
+            forward((key, value, record[2], record[3]))
+
+        return run
+
+
+class FlatMap(Operator):
+    """Forwards a record for each pair of key and value that `function` returns."""
+
+    def __init__(self, function: Callable[..., Any], *, with_key: bool = False) -> None:
+        self._function = keyed(function, with_key=with_key)
+
+    def bind(self, context: ProcessorContext) -> Run:
+        """Return the function that gets each record."""
+        forward, function = sender(context), self._function
+
+        def run(record: Record) -> None:
+            made = function(record[0], record[1])
+            if made.__class__ is str or made.__class__ is bytes:
+                raise ProcessingError(f"the function returned {no_list(made)} of (key, value) pairs")
+            for each in made:
+                forward((*pair(each), record[2], record[3]))
+
+        return run
+
+
+class SelectKey(Operator):
+    """Forwards each record with the key that `function` returns."""
+
+    def __init__(self, function: Callable[..., Any], *, with_key: bool = False) -> None:
+        self._function = keyed(function, with_key=with_key)
+
+    def bind(self, context: ProcessorContext) -> Run:
+        """Return the function that gets each record."""
+        forward, function = sender(context), self._function
+
+        def run(record: Record) -> None:
+            forward((function(record[0], record[1]), record[1], record[2], record[3]))
+
+        return run
+
+
+def pair(made: Any) -> tuple[Any, Any]:
+    """Return the key and the value that a function made. Raises ProcessingError for anything but a pair."""
+    if type(made) is tuple and len(made) == 2:
+        return made
+    raise ProcessingError(f"the function must return a (key, value) pair, found {made!r}")

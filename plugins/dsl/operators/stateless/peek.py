@@ -1,0 +1,53 @@
+"""Peek, ForEach and Printer: call something for each record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.context import ProcessorContext
+from penstock.record import Record
+
+from ...graph.functions import keyed
+from ..operator import Operator, Run, sender
+
+
+class Peek(Operator):
+    """Calls `function` for each record, and forwards it. With `is_last` it forwards nothing."""
+
+    def __init__(self, function: Callable[..., Any], *, with_key: bool = False, is_last: bool = False) -> None:
+        self._function = keyed(function, with_key=with_key)
+        self._is_last = is_last
+
+    def bind(self, context: ProcessorContext) -> Run:
+        """Return the function that gets each record."""
+        forward, function = sender(context), self._function
+        if self._is_last:
+            return lambda record: function(record[0], record[1])
+
+        def run(record: Record) -> None:
+            function(record[0], record[1])
+            forward(record)
+
+        return run
+
+
+class Printer(Operator):
+    """Prints each record to the standard output of the process that runs the task."""
+
+    def __init__(self, label: str, function: Callable[..., str] | None = None) -> None:
+        self._label = label
+        self._function = function
+
+    def bind(self, context: ProcessorContext) -> Run:
+        """Return the function that gets each record."""
+        label, text = self._label, self._function or _pair_text
+
+        def run(record: Record) -> None:
+            print(f"[{label}]: {text(record[0], record[1])}", flush=True)
+
+        return run
+
+
+def _pair_text(key: Any, value: Any) -> str:
+    return f"{key}, {value}"

@@ -1,0 +1,61 @@
+"""TableFilter: keeps the rows of a table that a predicate accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.context import ProcessorContext
+from penstock.record import Record
+
+from ..operator import Run, new, sender
+from ..table_store import TableOperator
+
+Keep = Callable[[Any, Any], Any]
+"""(key, value, which is not None): whether a row stays."""
+
+
+class TableFilter(TableOperator):
+    """Forwards updates of rows that `keep` accepts. A row that it no longer accepts is deleted.
+
+    Where the value before is known, nothing is forwarded for a row that was not there, and is not; but of a table with
+    versions (`forwards_all`) a deletion may count at its own time.
+    """
+
+    def __init__(
+        self, keep: Keep, *, forwards_all: bool = False, store: str | None = None, sends_old: bool = False
+    ) -> None:
+        super().__init__(store=store, sends_old=sends_old)
+        self._keep = keep
+        self._forwards_all = forwards_all
+
+    def bind(self, context: ProcessorContext) -> Run:
+        """Return the function that gets each record."""
+        keep, sends_old = self._keep, self._sends_old
+        skips = sends_old and not self._forwards_all
+        if self._store is not None:
+            update, get = self.compile_update(context), self.compile_get(context)
+
+            def run_with_store(record: Record) -> None:
+                key, change, timestamp, headers = record
+                value = change[0] if change[0] is not None and keep(key, change[0]) else None
+                before = get(key) if sends_old else None
+                if before is None and value is None and skips:
+                    return
+                update(key, value, None if before is None else before[0], timestamp, headers)
+
+            return run_with_store
+        forward = sender(context)
+
+        def run(record: Record) -> None:
+            key, change, timestamp, headers = record
+            value, old = change[0], change[1] if sends_old else None
+            if value is not None and not keep(key, value):
+                value = None
+            if old is not None and not keep(key, old):
+                old = None
+            if value is None and old is None and skips:
+                return
+            forward((key, new(type(change), (value, old)), timestamp, headers))
+
+        return run

@@ -1,0 +1,45 @@
+"""TableMapValues: replaces the values of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.context import ProcessorContext
+from penstock.record import Record
+
+from ..operator import Run, new, sender
+from ..table_store import TableOperator
+
+
+class TableMapValues(TableOperator):
+    """Forwards updates with what `function(key, value)` returns; a deletion stays one."""
+
+    def __init__(
+        self, function: Callable[[Any, Any], Any], *, store: str | None = None, sends_old: bool = False
+    ) -> None:
+        super().__init__(store=store, sends_old=sends_old)
+        self._function = function
+
+    def bind(self, context: ProcessorContext) -> Run:
+        """Return the function that gets each record."""
+        function, sends_old = self._function, self._sends_old
+        if self._store is not None:
+            update, get = self.compile_update(context), self.compile_get(context)
+
+            def run_with_store(record: Record) -> None:
+                key, change, timestamp, headers = record
+                value = None if change[0] is None else function(key, change[0])
+                before = get(key) if sends_old else None
+                update(key, value, None if before is None else before[0], timestamp, headers)
+
+            return run_with_store
+        forward = sender(context)
+
+        def run(record: Record) -> None:
+            key, change, timestamp, headers = record
+            value = None if change[0] is None else function(key, change[0])
+            old = function(key, change[1]) if sends_old and change[1] is not None else None
+            forward((key, new(type(change), (value, old)), timestamp, headers))
+
+        return run

@@ -1,0 +1,81 @@
+"""TableTransformValues: replaces the values of a table by those of a ValueTransformer, which may use stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from penstock.callbacks import check_methods
+from penstock.context import ProcessorContext, ValueTransformerContext
+from penstock.errors import ProcessingError
+from penstock.processor import ValueTransformer
+from penstock.record import Record
+
+from ..operator import Run, new, sender
+from ..table_store import TableOperator
+
+
+class TableTransformValues(TableOperator):
+    """Forwards updates with what the transformer returns, which is also called for deletions.
+
+    Without a store and with `sends_old`, the transformer is called for the value before as well.
+    """
+
+    def __init__(
+        self,
+        transformer: Callable[..., ValueTransformer],
+        arguments: Mapping[str, Any],
+        *,
+        store: str | None = None,
+        sends_old: bool = False,
+    ) -> None:
+        super().__init__(store=store, sends_old=sends_old)
+        self._transformer = transformer(**arguments)
+        check_methods("transform_values", self._transformer)
+
+    def init(self, context: ProcessorContext) -> None:
+        """Initialise the transformer."""
+        super().init(context)
+        self._transformer.init(transformer_context(context))
+
+    def bind(self, context: ProcessorContext) -> Run:
+        """Return the function that gets each record."""
+        transform, sends_old = self._transformer.transform, self._sends_old
+        if self._store is not None:
+            update, get = self.compile_update(context), self.compile_get(context)
+
+            def run_with_store(record: Record) -> None:
+                key, change, timestamp, headers = record
+                value = transform(key, change[0])
+                before = get(key) if sends_old else None
+                update(key, value, None if before is None else before[0], timestamp, headers)
+
+            return run_with_store
+        forward = sender(context)
+
+        def run(record: Record) -> None:
+            key, change, timestamp, headers = record
+            value = transform(key, change[0])
+            old = transform(key, change[1]) if sends_old else None
+            forward((key, new(type(change), (value, old)), timestamp, headers))
+
+        return run
+
+    def close(self) -> None:
+        """Close the transformer."""
+        self._transformer.close()
+
+
+def transformer_context(context: ProcessorContext) -> ValueTransformerContext:
+    """Return the context for a ValueTransformer that runs inside another node: one that cannot forward."""
+    return cast(ValueTransformerContext, _NoForward(context))
+
+
+class _NoForward:
+    def __init__(self, context: ProcessorContext) -> None:
+        self._context = context
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("forward", "send"):
+            raise ProcessingError("transform_values: a ValueTransformer returns its value, and cannot forward")
+        return getattr(self._context, name)

@@ -1,0 +1,62 @@
+"""StreamStreamJoin: joins the records of one side with those of the other side that are near in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.context import ProcessorContext
+from penstock.record import Record
+
+from ..operator import Operator, Run, sender
+
+Joiner = Callable[[Any, Any, Any], Any]
+
+
+class StreamStreamJoin(Operator):
+    """One side of an inner join: forwards a result for each record of the other side that is in the window.
+
+    `others` is the store of the other side. `before_ms` and `after_ms` are as seen from this side. `joiner` takes the
+    left value and the right one, `with_key` the key before them. Kafka Streams: KStreamKStreamJoin.
+    """
+
+    def __init__(
+        self,
+        others: str,
+        before_ms: int,
+        after_ms: int,
+        joiner: Callable[..., Any],
+        *,
+        with_key: bool = False,
+        is_left: bool = True,
+    ) -> None:
+        self._others = others
+        self._before_ms = before_ms
+        self._after_ms = after_ms
+        self._joiner = joiner
+        self._with_key = with_key
+        self._is_left = is_left
+
+    def bind(self, context: ProcessorContext) -> Run:
+        """Return the function that gets each record."""
+        forward, fetch, drop = sender(context), context.get_store(self._others).fetch, context.metrics.drop
+        before, after = self._before_ms, self._after_ms
+        join = joining(self._joiner, with_key=self._with_key, is_left=self._is_left)
+
+        def run(record: Record) -> None:
+            key, value, timestamp, headers = record
+            if key is None or value is None:
+                drop("null_key" if key is None else "null_value")
+                return
+            earliest, latest = timestamp - before, timestamp + after
+            for time, other in fetch(key, earliest if earliest > 0 else 0, latest if latest > 0 else 0):
+                forward((key, join(key, value, other), time if time > timestamp else timestamp, headers))
+
+        return run
+
+
+def joining(joiner: Callable[..., Any], *, with_key: bool, is_left: bool) -> Joiner:
+    """Return a function of the key, the value of this side and that of the other side."""
+    if with_key:
+        return joiner if is_left else lambda key, mine, others: joiner(key, others, mine)
+    return (lambda key, mine, others: joiner(mine, others)) if is_left else lambda key, mine, other: joiner(other, mine)

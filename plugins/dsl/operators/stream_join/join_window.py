@@ -1,0 +1,30 @@
+"""JoinWindow: keeps the records of one side of a stream-stream join."""
+
+from __future__ import annotations
+
+from penstock.context import ProcessorContext
+from penstock.record import Record
+
+from ..operator import Operator, Run, sender
+
+
+class JoinWindow(Operator):
+    """Forwards each record to the join, then puts it in `store` at its time, where the other side finds it.
+
+    Kafka Streams: KStreamJoinWindow.
+    """
+
+    def __init__(self, store: str) -> None:
+        self._store = store
+
+    def bind(self, context: ProcessorContext) -> Run:
+        """Return the function that gets each record."""
+        forward, put = sender(context), context.get_store(self._store).put
+
+        def run(record: Record) -> None:
+            forward(record)
+            key, value, timestamp, _ = record
+            if key is not None:
+                put(key, value, timestamp)  # A put of None does nothing, and is counted if it is late.
+
+        return run

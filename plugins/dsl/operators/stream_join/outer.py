@@ -1,0 +1,143 @@
+"""StreamStreamOuterJoin: one side of a left or outer stream-stream join, whose unmatched records wait for a match."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.context import ProcessorContext
+from penstock.record import Record
+
+from ..operator import Operator, Run, sender
+from .inner import joining
+
+_STREAM_TIME, _MIN_TIME, _FIRST, _NEXT_EMIT = "stream_time", "min_time", "first", "next_emit"
+_NEVER = 2**63 - 1
+
+
+class StreamStreamOuterJoin(Operator):
+    """One side of a left or outer join.
+
+    Unmatched records of a side that `keeps_unmatched` wait in the store `waiting`, under (time, side, key), until the
+    join's own stream time has passed the end of their window and `grace_ms`; then they are forwarded without a value
+    of the other side. Both sides of a join share `waiting`, and the times that are saved with it. The other options
+    are those of StreamStreamJoin. Closed windows are looked for at most once in `emit_interval_ms` of the wall clock.
+    With `keeps_headers`, what waits keeps its headers; else it gets those of the record that closes its window.
+    Kafka Streams: KStreamKStreamJoin with an outer join store.
+    """
+
+    def __init__(
+        self,
+        others: str,
+        waiting: str,
+        before_ms: int,
+        after_ms: int,
+        grace_ms: int,
+        joiner: Callable[..., Any],
+        *,
+        with_key: bool = False,
+        is_left: bool = True,
+        keeps_unmatched: bool = True,
+        emit_interval_ms: int = 0,
+        keeps_headers: bool = False,
+    ) -> None:
+        self._others = others
+        self._waiting = waiting
+        self._before_ms = before_ms
+        self._after_ms = after_ms
+        self._grace_ms = grace_ms
+        self._joiner = joiner
+        self._with_key = with_key
+        self._is_left = is_left
+        self._keeps_unmatched = keeps_unmatched
+        self._emit_interval_ms = emit_interval_ms
+        self._keeps_headers = keeps_headers
+
+    def bind(self, context: ProcessorContext) -> Run:
+        """Return the function that gets each record."""
+        forward, fetch, drop = sender(context), context.get_store(self._others).fetch, context.metrics.drop
+        waiting = context.get_store(self._waiting)
+        add, delete = waiting.add, waiting.delete
+        before, after, grace = self._before_ms, self._after_ms, self._grace_ms
+        is_left, keeps, keeps_headers = self._is_left, self._keeps_unmatched, self._keeps_headers
+        join = joining(self._joiner, with_key=self._with_key, is_left=is_left)
+        times: dict[str, int] = context.engine_values  # type: ignore[attr-defined]
+        emit_closed = self._bind_emit_closed(context, times)
+        # Kafka Streams looks for closed windows also when nothing waits, which only counts for the interval.
+        looks_always = self._emit_interval_ms > 0 and after + grace > 0
+
+        def run(record: Record) -> None:
+            key, value, timestamp, headers = record
+            stream_time = times.get(_STREAM_TIME, -1)
+            if timestamp > stream_time:
+                times[_STREAM_TIME] = stream_time = timestamp
+            if key is None or value is None:
+                if keeps and value is not None:
+                    forward((key, join(key, value, None), timestamp, headers))
+                else:
+                    drop("null_key" if key is None else "null_value")
+                return
+            if timestamp == stream_time:
+                min_time = times.get(_MIN_TIME, _NEVER)
+                if min_time + after + grace < stream_time or (looks_always and min_time == _NEVER):
+                    emit_closed(headers, stream_time)
+            earliest, latest = timestamp - before, timestamp + after
+            latest = latest if latest > 0 else 0
+            is_unmatched = keeps
+            for time, other in fetch(key, earliest if earliest > 0 else 0, latest):
+                is_unmatched = False
+                delete((time, not is_left, key))
+                forward((key, join(key, value, other), time if time > timestamp else timestamp, headers))
+            if is_unmatched:
+                if latest < stream_time:
+                    forward((key, join(key, value, None), timestamp, headers))
+                else:
+                    times[_MIN_TIME] = min(times.get(_MIN_TIME, _NEVER), timestamp)
+                    times[_FIRST] = min(times.get(_FIRST, _NEVER), timestamp)
+                    add((timestamp, is_left, key), (is_left, (value, headers) if keeps_headers else value))
+
+        return run
+
+    def _bind_emit_closed(self, context: ProcessorContext, times: dict[str, int]) -> Callable[[Any, int], None]:
+        """Return the function that forwards what waits in windows that have closed."""
+        forward, waiting, grace = sender(context), context.get_store(self._waiting), self._grace_ms
+        joiner, with_key = self._joiner, self._with_key
+        # A left record waits for right ones that are later by `after` of the join's window, and the reverse.
+        left_ms, right_ms = self._after_ms, self._before_ms
+        if not self._is_left:
+            left_ms, right_ms = right_ms, left_ms
+        join_left = joining(joiner, with_key=with_key, is_left=True)
+        join_right = joining(joiner, with_key=with_key, is_left=False)
+
+        keeps_headers = self._keeps_headers
+        interval, now = self._emit_interval_ms, context.current_system_time_ms
+
+        def emit_closed(headers: Any, stream_time: int) -> None:
+            if interval:
+                if now() < times.get(_NEXT_EMIT, 0):
+                    return
+                times[_NEXT_EMIT] = now() + interval
+            left_is_open = right_is_open = False
+            # `min_time` is Kafka Streams', and decides when the next look is; nothing waits before `first`.
+            min_time, first, last = _NEVER, _NEVER, None
+            with waiting.range((times.get(_FIRST, 0), False, None)) as entries:
+                for entry, (_, value) in entries:
+                    min_time, is_left, key = entry
+                    if left_is_open and right_is_open:
+                        break
+                    if min_time + (left_ms if is_left else right_ms) + grace >= stream_time:
+                        left_is_open, right_is_open = left_is_open or is_left, right_is_open or not is_left
+                        first = min(first, min_time)
+                        continue
+                    if keeps_headers:
+                        value, headers = value
+                    result = join_left(key, value, None) if is_left else join_right(key, value, None)
+                    forward((key, result, min_time, headers))
+                    if last is not None and last != entry:
+                        waiting.delete(last)
+                    last = entry
+            if last is not None:
+                waiting.delete(last)
+            times[_MIN_TIME], times[_FIRST] = min_time, first
+
+        return emit_closed

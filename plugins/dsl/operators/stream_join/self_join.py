@@ -1,0 +1,65 @@
+"""StreamStreamSelfJoin: joins a stream with itself, with one store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.context import ProcessorContext
+from penstock.record import Record
+
+from ..operator import Operator, Run, sender
+from .inner import joining
+
+
+class StreamStreamSelfJoin(Operator):
+    """Forwards what an inner join of a stream with itself does, in the same order, with one store for both sides.
+
+    The record itself is put into the store afterwards. It is joined with itself if the window has its time, and if it
+    is not so late that the store, which keeps `retention_ms`, drops it.
+    Kafka Streams: KStreamKStreamSelfJoin (KIP-862).
+    """
+
+    def __init__(
+        self,
+        store: str,
+        before_ms: int,
+        after_ms: int,
+        retention_ms: int,
+        joiner: Callable[..., Any],
+        *,
+        with_key: bool = False,
+    ) -> None:
+        self._store = store
+        self._before_ms = before_ms
+        self._after_ms = after_ms
+        self._retention_ms = retention_ms
+        self._joiner = joiner
+        self._with_key = with_key
+
+    def bind(self, context: ProcessorContext) -> Run:
+        """Return the function that gets each record."""
+        forward, fetch, drop = sender(context), context.get_store(self._store).fetch, context.metrics.drop
+        before, after, retention = self._before_ms, self._after_ms, self._retention_ms
+        join = joining(self._joiner, with_key=self._with_key, is_left=True)
+        is_in_window = before >= 0 and after >= 0
+        times: dict[str, int] = context.engine_values  # type: ignore[attr-defined]
+
+        def run(record: Record) -> None:
+            key, value, timestamp, headers = record
+            if key is None or value is None:
+                drop("null_key" if key is None else "null_value")
+                return
+            stream_time = times["stream_time"] = max(times.get("stream_time", -1), timestamp)
+            for time, other in fetch(key, max(timestamp - before, 0), max(timestamp + after, 0)):
+                forward((key, join(key, value, other), max(time, timestamp), headers))
+            joins_itself = is_in_window and timestamp > stream_time - retention
+            for time, other in fetch(key, max(timestamp - after, 0), max(timestamp + before, 0)):
+                if joins_itself and time > timestamp:
+                    joins_itself = False
+                    forward((key, join(key, value, value), timestamp, headers))
+                forward((key, join(key, other, value), max(time, timestamp), headers))
+            if joins_itself:
+                forward((key, join(key, value, value), timestamp, headers))
+
+        return run

@@ -1,0 +1,168 @@
+"""The steps of joins of streams: with another stream, and with itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.settings.settings import Settings
+from penstock.store import StoreBuilder
+
+from ...graph.materialized import has_headers
+from ...graph.pass_through import PassThrough
+from ...graph.serdes import KnownSerde, check_same_keys
+from ...graph.sources import SourceStep
+from ...graph.step import ProcessorStep, Step
+from ...graph.writer import Writer
+from .inner import StreamStreamJoin
+from .outer import StreamStreamOuterJoin
+from .self_join import StreamStreamSelfJoin
+from .within import JoinWindows
+
+
+@dataclass(frozen=True)
+class JoinSide:
+    """One side of a join: the step that fills its store, the store's name, that of the join node, the retention."""
+
+    window: ProcessorStep
+    store: str
+    join: str
+    retention_ms: int
+
+
+@dataclass(frozen=True)
+class Joiner:
+    """What makes a result: `function` of (left, right), and with `with_key` of (key, left, right)."""
+
+    function: Callable[..., Any]
+    with_key: bool
+
+
+class StreamJoinStep(Step):
+    """Writes the two join nodes, and the one in which their results meet, whose name is the step's.
+
+    Of pairs, the first is the left side's. `keys` are the serdes of the keys, `keep_unmatched` says whether there are
+    results without a match, and `waiting` declares the store of the records that wait for one. `verb` is for messages.
+    Kafka Streams: StreamStreamJoinNode.
+    """
+
+    def __init__(
+        self,
+        verb: str,
+        name: str,
+        sides: tuple[JoinSide, JoinSide],
+        windows: JoinWindows,
+        joiner: Joiner,
+        keys: tuple[KnownSerde, KnownSerde],
+        keep_unmatched: tuple[bool, bool],
+        waiting: Callable[[Writer], StoreBuilder] | None,
+        emit_interval_ms: int,
+    ) -> None:
+        super().__init__(name)
+        self.verb = verb
+        self.left, self.right = sides
+        self.windows = windows
+        self.joiner = joiner
+        self.keys = keys
+        self.keep_unmatched = keep_unmatched
+        self.waiting = waiting
+        self.emit_interval_ms = emit_interval_ms
+        self.takes_null_keys = any(keep_unmatched)
+
+    def write(self, writer: Writer) -> None:
+        """Add the nodes."""
+        check_same_keys(self.verb, *self.keys, writer.settings)
+        waiting = None if self.waiting is None else self.waiting(writer)
+        for is_left in (True, False):
+            self._write_side(writer, is_left, waiting)
+        writer.topology.add_processor(self.name, PassThrough, [self.left.join, self.right.join])
+
+    def optimise(self, settings: Settings) -> None:
+        """Let an inner join of a stream with itself use one store, if the settings say so."""
+        if settings.optimizes("single_store_self_join") and not any(self.keep_unmatched) and _is_one(self.parents):
+            share_store(self)
+
+    def _write_side(self, writer: Writer, is_left: bool, waiting: StoreBuilder | None) -> None:
+        mine, other = (self.left, self.right) if is_left else (self.right, self.left)
+        before, after = self.windows.before_ms, self.windows.after_ms
+        options: dict[str, Any] = {
+            "others": other.store,
+            "before_ms": before if is_left else after,
+            "after_ms": after if is_left else before,
+            "joiner": self.joiner.function,
+            "with_key": self.joiner.with_key,
+            "is_left": is_left,
+        }
+        supplier: Any = StreamStreamJoin
+        stores: Sequence[str | StoreBuilder] = (other.store,)
+        if waiting is not None:
+            supplier = StreamStreamOuterJoin
+            stores = (other.store, waiting if is_left else waiting.name)
+            options |= {
+                "waiting": waiting.name,
+                "grace_ms": self.windows.grace_ms,
+                "emit_interval_ms": self.emit_interval_ms,
+                "keeps_headers": has_headers(writer),
+                "keeps_unmatched": self.keep_unmatched[0 if is_left else 1],
+            }
+        writer.topology.add_processor(mine.join, supplier, [mine.window.name], stores=stores, **options)
+        if waiting is not None:
+            writer.topology.save_as(mine.join, waiting.name)
+
+
+class SelfJoinStep(Step):
+    """Writes the join of a stream with itself over one store. Kafka Streams: `single.store.self.join` (KIP-862)."""
+
+    def __init__(self, join: StreamJoinStep) -> None:
+        super().__init__(join.name)
+        self.priority = join.priority
+        self._join = join
+
+    def write(self, writer: Writer) -> None:
+        """Add the node."""
+        side, windows, joiner = self._join.left, self._join.windows, self._join.joiner
+        options: dict[str, Any] = {
+            "store": side.store,
+            "before_ms": windows.before_ms,
+            "after_ms": windows.after_ms,
+            "retention_ms": side.retention_ms,
+            "joiner": joiner.function,
+            "with_key": joiner.with_key,
+        }
+        writer.topology.add_processor(
+            self.name, StreamStreamSelfJoin, [side.window.name], stores=(side.store,), **options
+        )
+        writer.topology.save_as(self.name, side.store)
+
+
+def share_store(join: StreamJoinStep) -> None:
+    """Replace an inner join of a stream with itself by one that needs one store; its graph is changed in place.
+
+    Two streams of the same topic are one, as it has one source. Semantics: Kafka Streams' `topology.optimization`,
+    `single.store.self.join` (KIP-862).
+    """
+    windows = [each for parent in join.parents for each in parent.children]
+    left, right = (_named(windows, side.window.name) for side in (join.left, join.right))
+    made = SelfJoinStep(join)
+    left.add_child(made)
+    for each in (join, right):
+        for parent in list(each.parents):
+            parent.remove_child(each)
+    for child in list(join.children):
+        child.parents[child.parents.index(join)] = made
+        made.children.append(child)
+
+
+def _is_one(parents: list[Step]) -> bool:
+    first, *others = parents
+    return all(
+        isinstance(first, SourceStep)
+        and isinstance(each, SourceStep)
+        and (each.topics, each.pattern, each.consumed) == (first.topics, first.pattern, first.consumed)
+        for each in others
+    )
+
+
+def _named(steps: list[Step], name: str) -> Step:
+    return next(each for each in steps if each.name == name)

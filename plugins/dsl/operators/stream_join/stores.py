@@ -1,0 +1,162 @@
+"""The stores of joins of streams: as the user chose them, and the declared stores that this makes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from penstock.clock import Duration, duration_ms
+from penstock.errors import TopologyError
+from penstock.program.serdes import SerdeLike, resolve_serde
+from penstock.serde import Serde
+from penstock.store_kinds.list_store import list_store
+from penstock.store_kinds.window import WindowStoreSpec, window_store
+from penstock.store_specs import StoreSpec
+
+from ...graph.materialized import has_headers
+from ...graph.serdes import Serdes, key_of_store, value_of_store
+from ...graph.writer import Writer
+from .serdes import SideSerde, TimedKeySerde, ValueAndHeadersSerde, WaitingKeySerde
+from .within import JoinWindows
+
+
+class StreamJoinOptions(TypedDict, total=False):
+    """The keyword arguments of a join of two streams beside its window and its name.
+
+    `key_serde`, `value_serde`, `other_value_serde`: serdes of the keys, the left and the right values in stores and
+    repartition topics, where they are not known. `backend`, `logged`: of the join's stores, see `window_store`.
+    `retention`: how long they keep records; at least the window and its grace. `this_store`, `other_store`: declared
+    stores for the left and the right side, `window_store(NAME, ..., retain_duplicates=True)`. `emit_interval`: how
+    often, in wall-clock time, a left or outer join looks for windows that have closed; else whenever time moves.
+    """
+
+    key_serde: SerdeLike
+    value_serde: SerdeLike
+    other_value_serde: SerdeLike
+    backend: str | None
+    logged: bool
+    retention: Duration
+    this_store: WindowStoreSpec
+    other_store: WindowStoreSpec
+    emit_interval: Duration
+
+
+class TableJoinOptions(TypedDict, total=False):
+    """The keyword arguments of a join of a stream with a table.
+
+    `key_serde`, `value_serde`: serdes of the stream's keys and values in a repartition topic and in the store of
+    records that wait, where they are not known. `backend`, `logged`: of that store, which there is with `grace`.
+    """
+
+    key_serde: SerdeLike
+    value_serde: SerdeLike
+    backend: str | None
+    logged: bool
+
+
+@dataclass(frozen=True)
+class JoinStore:
+    """The store with the records of one side. `given` is the declared one, if there is one."""
+
+    name: str
+    given: WindowStoreSpec | None
+    serdes: Serdes
+    windows: JoinWindows
+    retention_ms: int
+    chosen: dict[str, Any]
+
+    def declared(self, writer: Writer) -> WindowStoreSpec:
+        """Return the declared store, once the settings are known."""
+        key, value = key_of_store(self.serdes.key, writer.settings), value_of_store(self.serdes.value, writer.settings)
+        if self.given is not None:
+            return dataclasses.replace(self.given, key_serde=key, value_serde=value, cached=False)
+        return window_store(
+            self.name,
+            retention=f"{self.retention_ms}ms",
+            window_size=f"{max(self.windows.size_ms, 1)}ms",
+            key_serde=key,
+            value_serde=value,
+            retain_duplicates=True,
+            **self.chosen,
+        )
+
+    def backend_and_logged(self) -> dict[str, Any]:
+        """Return the options that the store of waiting records shares with this one."""
+        given = self.given
+        return self.chosen if given is None else {"backend": given.backend, "logged": given.logged}
+
+
+def join_store(
+    verb: str, option: str, name: str, serdes: Serdes, windows: JoinWindows, options: StreamJoinOptions
+) -> JoinStore:
+    """Return the store of one side: the one declared as `option`, or one named `name`. Raises TopologyError."""
+    given: Any = options.get(option)
+    if given is None:
+        chosen: dict[str, Any] = {each: value for each, value in options.items() if each in ("backend", "logged")}
+        return JoinStore(name, None, serdes, windows, _retention(verb, windows, options), chosen)
+    example = f'window_store("NAME", retention="{windows.retention_ms}ms", ..., retain_duplicates=True)'
+    if not isinstance(given, WindowStoreSpec) or not given.retain_duplicates:
+        raise TopologyError(
+            f"{verb}: {option} is a window store that retains duplicates, found {given!r}; write {example}"
+        )
+    if given.headers or given.timestamped:
+        raise TopologyError(f"{verb}: {option} {given.name!r} keeps plain values; leave out timestamped= and headers=")
+    if given.retention_ms < windows.retention_ms:
+        raise TopologyError(
+            f"{verb}: {option} {given.name!r} keeps records for {given.retention_ms} ms, and the window with its grace "
+            f"takes {windows.retention_ms} ms; write {example}"
+        )
+    known = Serdes(
+        serdes.key if given.key_serde is None else given.key_serde,
+        serdes.value if given.value_serde is None else given.value_serde,
+    )
+    return JoinStore(given.name, given, known, windows, given.retention_ms, {})
+
+
+def waiting_store(name: str, left: JoinStore, right: JoinStore) -> Callable[[Writer], StoreSpec]:
+    """Return what declares the store of the records that wait for a match, those of both sides in the order of time."""
+
+    def declared(writer: Writer) -> StoreSpec:
+        state, what = writer.settings.state_serde, f"store {name!r}"
+        specs = left.declared(writer), right.declared(writer)
+        values: list[Serde[Any]] = [resolve_serde(each.value_serde, state, what) for each in specs]
+        if has_headers(writer):
+            values = [ValueAndHeadersSerde(each) for each in values]
+        return list_store(
+            name,
+            key_serde=WaitingKeySerde(resolve_serde(specs[0].key_serde, state, what)),
+            value_serde=SideSerde(*values),
+            **left.backend_and_logged(),
+        )
+
+    return declared
+
+
+def delayed_store(name: str, serdes: Serdes, options: TableJoinOptions) -> Callable[[Writer], StoreSpec]:
+    """Return what declares the store of the records that wait for late updates of a table, in the order of time."""
+    chosen: dict[str, Any] = {each: value for each, value in options.items() if each in ("backend", "logged")}
+
+    def declared(writer: Writer) -> StoreSpec:
+        state, what = writer.settings.state_serde, f"store {name!r}"
+        key, value = key_of_store(serdes.key, writer.settings), value_of_store(serdes.value, writer.settings)
+        return list_store(
+            name,
+            key_serde=TimedKeySerde(resolve_serde(key, state, what)),
+            value_serde=ValueAndHeadersSerde(resolve_serde(value, state, what)),
+            **chosen,
+        )
+
+    return declared
+
+
+def _retention(verb: str, windows: JoinWindows, options: StreamJoinOptions) -> int:
+    if "retention" not in options:
+        return windows.retention_ms
+    kept = duration_ms(options["retention"], f"{verb}: retention")
+    if kept < windows.retention_ms:
+        raise TopologyError(
+            f"{verb}: retention is {kept} ms, and the window with its grace takes {windows.retention_ms} ms"
+        )
+    return kept

@@ -1,0 +1,1 @@
+"""Tables whose updates are kept back."""

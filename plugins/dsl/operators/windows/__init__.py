@@ -1,0 +1,1 @@
+"""Aggregations of each key and window."""

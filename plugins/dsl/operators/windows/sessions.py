@@ -1,0 +1,109 @@
+"""SessionAggregate: an aggregate of each key and session, in a session store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.context import ProcessorContext
+from penstock.program.serdes import SerdeLike
+from penstock.record import Headers, Record
+from penstock.record_cache import Change, FlushListener
+from penstock.store_kinds.headers import ValueTimestampHeaders
+from penstock.store_kinds.windowed import Windowed
+
+from ..aggregate.folds import Fold
+from ..operator import new
+from ..own_time import WindowTime
+from ..updates import LATE
+from .key_order import bytes_of_keys
+from .open_windows import Ends, OpenWindows
+from .operator import Send, Take, WindowedOperator
+from .windows import SessionWindows
+
+
+class SessionAggregate(WindowedOperator):
+    """An aggregation over sessions.
+
+    A record is merged with all sessions of its key that are at most the gap away. Each of them that grows is removed: a
+    tombstone with the timestamp of its end comes before the update, which has that of the new end. Kafka Streams:
+    KStreamSessionWindowAggregate.
+    """
+
+    def __init__(
+        self, fold: Fold, store: str, *, windows: SessionWindows, key_serde: SerdeLike = None, **options: Any
+    ) -> None:
+        super().__init__(fold, store, **options)
+        self._gap = windows.gap_ms
+        self._grace = windows.grace_ms
+        self._key_serde = key_serde
+
+    @property
+    def _wait_ms(self) -> int:
+        return self._gap + self._grace + 1
+
+    def _bind_windows(
+        self, context: ProcessorContext, time: WindowTime, open_windows: OpenWindows
+    ) -> tuple[Take, Send]:
+        store = context.get_store(self._store_name)
+        find, put, remove, drop = store.find_sessions, store.put, store.remove, context.metrics.drop
+        gap, on_close, keeps_headers = self._gap, self._on_close, self._keeps_headers
+        fold, take_value = self._fold, self._fold.compile_take(context.node)
+        update = self._compile_update(context, store)
+
+        def take(record: Record) -> bool:
+            key, value, timestamp, headers = record
+            start = end = timestamp
+            aggregate = fold.initial()
+            with find(key, timestamp - gap, timestamp + gap) as rows:
+                found = [(each, entry[0] if keeps_headers else entry) for each, entry in rows]
+            for (_, one_start, one_end), entry in found:
+                aggregate = fold.merged(key, aggregate, entry)
+                start = one_start if one_start < start else start
+                end = one_end if one_end > end else end
+            if end <= time.closed:
+                drop(LATE)
+                return False
+            if start != end or end != timestamp:
+                for session, entry in found:
+                    remove(session)
+                    update(key, session[1], session[2], None, entry, session[2], headers)
+            aggregate = take_value(key, value, aggregate)
+            kept = aggregate
+            if keeps_headers and aggregate is not None:
+                kept = new(ValueTimestampHeaders, (aggregate, end, headers))
+            put(new(Windowed, (key, start, end)), kept)
+            if on_close:
+                open_windows.add(end, (start, key))
+            update(key, start, end, aggregate, None, end, headers)
+            return True
+
+        key_bytes, emit = bytes_of_keys(self._key_serde, context.node), self._emitter(context)
+
+        def send(due: list[tuple[int, Any]], headers: Headers) -> None:
+            keys = {(end, start, key_bytes(key)): key for end, (start, key) in due}
+            for end, start, raw in sorted(keys):
+                key = keys[end, start, raw]
+                entry = store.fetch_session(key, start, end)
+                if entry is not None:  # else it has grown into another one
+                    value, of_window = (entry[0], entry[2]) if keeps_headers else (entry, headers)
+                    session = new(Windowed, (key, start, end))
+                    emit((session, new(Change, (value, None)), end, of_window))
+
+        return take, send
+
+    def _read_open(self, store: Any, after: int) -> Ends:
+        """Return (end, (start, key)) of the sessions in the store that end later than `after`."""
+        with store.find_sessions_range(None, None, after + 1, 2**63 - 1) as rows:
+            return [(end, (start, key)) for (key, start, end), _ in rows]
+
+    def _listener(self, context: ProcessorContext) -> FlushListener:
+        emit, sends_old, keeps_headers = self._emitter(context), self._sends_old, self._keeps_headers
+
+        def flushed(record: Record) -> None:
+            session, (after, before), _, headers = record
+            if keeps_headers:
+                after, before = (None if each is None else each[0] for each in (after, before))
+            change = new(Change, (after, before if sends_old else None))
+            emit((session, change, session[2], headers))
+
+        return flushed

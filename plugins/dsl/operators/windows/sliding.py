@@ -1,0 +1,165 @@
+"""SlidingAggregate: an aggregate of each key and sliding window, in a window store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from penstock.context import ProcessorContext
+from penstock.program.serdes import SerdeLike
+from penstock.record import Headers, Record
+from penstock.record_cache import Change
+from penstock.store_kinds.windowed import Windowed
+
+from ..aggregate.folds import Fold
+from ..operator import new
+from ..own_time import WindowTime
+from ..updates import LATE
+from .key_order import bytes_of_keys
+from .open_windows import NEVER, Ends, OpenWindows
+from .operator import Send, Take, WindowedOperator
+from .windows import SlidingWindows
+
+Put = Callable[[Record, int, Any], None]
+"""(record, start, entry before or None): puts the record into a window."""
+Copy = Callable[[Record, int, Any], None]
+"""(record, start, entry): makes a window that has what another one had."""
+
+
+class SlidingAggregate(WindowedOperator):
+    """An aggregation over sliding windows. A window of [start, start + difference] has both its ends.
+
+    The stored timestamp of a window is that of its last record. A record at `t` updates the windows around it, and
+    makes up to three: the one that ends at `t`, the one that begins right after it, and the one that begins right after
+    the record before. Those that nothing would be in are not made. Kafka Streams: KStreamSlidingWindowAggregate.
+    """
+
+    takes_null_values: ClassVar[bool] = False
+
+    def __init__(
+        self, fold: Fold, store: str, *, windows: SlidingWindows, key_serde: SerdeLike = None, **options: Any
+    ) -> None:
+        super().__init__(fold, store, **options)
+        self._difference = windows.difference_ms
+        self._grace = windows.grace_ms
+        self._key_serde = key_serde
+
+    @property
+    def _wait_ms(self) -> int:
+        return self._grace + 1
+
+    def _bind_windows(
+        self, context: ProcessorContext, time: WindowTime, open_windows: OpenWindows
+    ) -> tuple[Take, Send]:
+        store = context.get_store(self._store_name)
+        difference, on_close = self._difference, self._on_close
+        put, fetch, drop, stored = store.put, store.fetch, context.metrics.drop, self._stored
+        initial, take_value = self._fold.initial, self._fold.compile_take(context.node)
+        update = self._compile_update(context, store)
+
+        def write(record: Record, start: int, entry: Any) -> None:
+            key, value, timestamp, headers = record
+            if start + difference <= time.closed:
+                drop(LATE)
+                return
+            old = initial() if entry is None else entry[0]
+            at = timestamp if entry is None else max(timestamp, entry[1])
+            aggregate = take_value(key, value, old)
+            put(key, stored(aggregate, at, headers), start)
+            if on_close:
+                open_windows.add(start + difference, (start, key))
+            update(key, start, start + difference, aggregate, old, at, headers)
+
+        def copy(record: Record, start: int, entry: Any) -> None:
+            key = record[0]
+            put(key, entry, start)
+            if on_close:
+                open_windows.add(start + difference, (start, key))
+            update(key, start, start + difference, entry[0], None, entry[1], record[3])
+
+        def take(record: Record) -> bool:
+            timestamp = record[2]
+            if timestamp + difference <= time.closed:
+                drop(LATE)
+                return False
+            with fetch(record[0], max(0, timestamp - 2 * difference), timestamp + 1) as rows:
+                windows = list(rows)
+            work = _early if timestamp < difference else _in_order
+            work(record, windows, difference, write, copy)
+            return True
+
+        key_bytes, emit, keeps_headers = self._order(context), self._emitter(context), self._keeps_headers
+
+        def send(due: list[tuple[int, Any]], headers: Headers) -> None:
+            keys = {(start, key_bytes(key)): key for _, (start, key) in due}
+            for start, raw in sorted(keys):
+                key = keys[start, raw]
+                entry = fetch(key, start)
+                if entry is not None:
+                    of_window = entry[2] if keeps_headers else headers
+                    window = new(Windowed, (key, start, start + difference))
+                    emit((window, new(Change, (entry[0], None)), entry[1], of_window))
+
+        return take, send
+
+    def _order(self, context: ProcessorContext) -> Callable[[Any], bytes]:
+        return bytes_of_keys(self._key_serde, context.node)
+
+    def _read_open(self, store: Any, after: int) -> Ends:
+        """Return (end, (start, key)) of the windows in the store that end later than `after`."""
+        with store.fetch_all(max(0, after - self._difference), NEVER) as rows:
+            return [(start + self._difference, (start, key)) for (key, start, _), _ in rows]
+
+
+def _in_order(record: Record, windows: list[Any], difference: int, write: Put, copy: Copy) -> None:
+    """Put a record at or after `difference` ms into its windows; `windows` are (start, entry) near it, ascending."""
+    timestamp = record[2]
+    starts = set()
+    has_left = has_right = False
+    left = right = previous = None
+    for start, entry in reversed(windows):
+        starts.add(start)
+        end = start + difference
+        if start == timestamp + 1:
+            has_right = True
+        elif end > timestamp:
+            right = entry if right is None else right
+            write(record, start, entry)
+        elif end == timestamp:
+            has_left = True
+            write(record, start, entry)
+            if entry[1] >= timestamp:
+                return  # there was a record at this time before, so all windows are there
+            previous = entry[1]
+        else:
+            left, previous = entry, entry[1]
+            break
+    if previous is not None and previous + 1 not in starts and previous + 1 + difference >= timestamp:
+        write(record, previous + 1, None)
+    if not has_left:
+        joins_left = left is not None and previous is not None and previous >= timestamp - difference
+        write(record, timestamp - difference, left if joins_left else None)
+    if not has_right and right is not None and right[1] > timestamp:
+        copy(record, timestamp + 1, right)
+
+
+def _early(record: Record, windows: list[Any], difference: int, write: Put, copy: Copy) -> None:
+    """Put a record before `difference` ms into its windows: the one that begins at 0 has all such records."""
+    timestamp = record[2]
+    starts = {start for start, _ in windows}
+    combined = right = previous = None
+    for start, entry in windows:
+        if start == 0:
+            combined = entry
+            if entry[1] < timestamp:
+                previous = entry[1]
+        elif start <= timestamp:
+            write(record, start, entry)
+            right = entry
+    if right is None and combined is not None and combined[1] > timestamp:
+        right = combined
+    if timestamp + 1 not in starts and right is not None and right[1] > timestamp:
+        copy(record, timestamp + 1, right)
+    if previous is not None and previous + 1 not in starts:
+        write(record, previous + 1, None)
+    write(record, 0, combined)

@@ -1,0 +1,125 @@
+"""The step of an aggregation over windows: its processor, its store, and when it emits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.clock import Duration, duration_ms
+from penstock.errors import TopologyError
+from penstock.store_kinds.session import SessionStoreSpec
+from penstock.store_kinds.window import WindowStoreSpec
+from penstock.store_specs import StoreSpec
+
+from ...graph.functions import check_function
+from ...graph.materialized import Materialized
+from ...graph.serdes import Serdes, WindowedKey
+from ...graph.writer import Writer
+from ..aggregate.folds import Fold
+from ..aggregate.updating_step import UpdatingStep
+from .sessions import SessionAggregate
+from .sliding import SlidingAggregate
+from .time_windows import WindowAggregate
+from .windows import SessionWindows, SlidingWindows, TimeWindows
+
+AnyWindows = TimeWindows | SlidingWindows | SessionWindows
+
+
+class Emit:
+    """When aggregations over windows send what, and what becomes of late records; see `windowed_by`."""
+
+    def __init__(self, when: str, idle: Duration | None, late: Any) -> None:
+        if when not in ("on_update", "on_close"):
+            raise TopologyError(f'windowed_by: emit is "on_update" or "on_close", found {when!r}')
+        if idle is not None and when != "on_close":
+            raise TopologyError('windowed_by: idle= closes windows, so it needs emit="on_close"')
+        if late is not None and not isinstance(late, str):
+            check_function("windowed_by", late, "stream", what="late")
+        self.on_close = when == "on_close"
+        self.idle_ms = None if idle is None else max(1, duration_ms(idle, "windowed_by: idle"))
+        self.late = late
+
+    def options(self, step: str) -> dict[str, Any]:
+        """Return the options of a processor."""
+        found: dict[str, Any] = {}
+        if self.on_close:
+            found["on_close"] = True
+        if self.idle_ms is not None:
+            found["idle_ms"] = self.idle_ms
+        if self.late is not None:
+            found |= {"late_to": f"{step}-late", "updates_to": f"{step}-updates"}
+        return found
+
+
+def check_merger(merger: Any, *, with_key: bool) -> None:
+    """Refuse what cannot be called with two aggregates. Raises TopologyError."""
+    check_function("aggregate", merger, *(("key",) if with_key else ()), "aggregate", "aggregate", what="merger")
+
+
+def windowed_serdes(known: Serdes, windows: AnyWindows) -> Serdes:
+    """Return the serdes of a table of windows."""
+    inner: Any = known.key
+    if isinstance(windows, SessionWindows):
+        return Serdes(WindowedKey(inner, None), known.value)
+    size = windows.difference_ms if isinstance(windows, SlidingWindows) else windows.size_ms
+    return Serdes(WindowedKey(inner, size), known.value)
+
+
+def check_store(made: Materialized, least_ms: int, size_ms: int | None) -> None:
+    """Refuse a store that does not keep the windows as long as they need. Raises TopologyError."""
+    given, kept_ms = made.given, None
+    if isinstance(given, (WindowStoreSpec, SessionStoreSpec)):
+        kept_ms = given.retention_ms
+    elif given is None and "retention" in made.options:
+        kept_ms = duration_ms(made.options["retention"], f"retention of store {made.name!r}")
+    if kept_ms is not None and kept_ms < least_ms:
+        raise TopologyError(
+            f"{made.verb}: store {made.name!r} keeps windows for {kept_ms} ms, and with their grace they take "
+            f"{least_ms} ms; give it a longer retention"
+        )
+    if isinstance(given, WindowStoreSpec) and (given.retain_duplicates or given.window_size_ms != size_ms):
+        raise TopologyError(
+            f"{made.verb}: store {made.name!r} needs window_size={size_ms}ms, that of the windows, and no "
+            f"retain_duplicates; found {given.window_size_ms} ms, retain_duplicates={given.retain_duplicates}"
+        )
+
+
+def windowed_step(
+    name: str,
+    fold: Fold,
+    windows: AnyWindows,
+    made: Materialized,
+    known: Serdes,
+    emit: Emit,
+) -> UpdatingStep:
+    """Return the step of an aggregation over windows."""
+    serdes = made.serdes(known)
+    supplier: Any
+    grace = windows.grace_ms
+    if isinstance(windows, SessionWindows):
+        supplier, grace = SessionAggregate, windows.gap_ms + windows.grace_ms
+        # A session that is about to close ends where the retention begins: one ms more, so that it can be emitted.
+        least = max(1, windows.retention_ms + emit.on_close)
+        check_store(made, windows.retention_ms, None)
+
+        def declare(writer: Writer) -> StoreSpec:
+            return made.session(writer, serdes, least, windows.form)
+    else:
+        is_sliding = isinstance(windows, SlidingWindows)
+        supplier = SlidingAggregate if is_sliding else WindowAggregate
+        size = windows.difference_ms if isinstance(windows, SlidingWindows) else windows.size_ms
+        kept = max(size, windows.retention_ms)
+        check_store(made, kept, size)
+
+        def declare(writer: Writer) -> StoreSpec:
+            return made.window(writer, serdes, kept, size, windows.form)
+
+    step = UpdatingStep(
+        name,
+        supplier,
+        {"fold": fold, "windows": windows, **emit.options(name)},
+        declare,
+        window_grace_ms=grace,
+        needs_key_serde=supplier is not WindowAggregate,
+    )
+    step.saved_as, step.windows = (made.name,), windows.form
+    return step

@@ -1,0 +1,98 @@
+"""WindowAggregate: an aggregate of each key and window, in a window store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from penstock.context import ProcessorContext
+from penstock.record import Headers, Record
+from penstock.record_cache import Change
+from penstock.store_kinds.windowed import Windowed
+
+from ..aggregate.folds import Fold
+from ..operator import new
+from ..own_time import WindowTime
+from ..updates import LATE
+from .open_windows import NEVER, Ends, OpenWindows
+from .operator import Send, Take, WindowedOperator
+from .windows import TimeWindows
+
+
+class WindowAggregate(WindowedOperator):
+    """An aggregation over windows that follow from timestamps.
+
+    A window takes a record until the operator's stream time reaches its end and the grace. For each window of a record
+    that is too late for it, one drop is counted. Kafka Streams: KStreamWindowAggregate.
+    """
+
+    def __init__(self, fold: Fold, store: str, *, windows: TimeWindows, **options: Any) -> None:
+        super().__init__(fold, store, **options)
+        self._windows = windows
+
+    @property
+    def _wait_ms(self) -> int:
+        return self._windows.grace_ms
+
+    def _bind_windows(
+        self, context: ProcessorContext, time: WindowTime, open_windows: OpenWindows
+    ) -> tuple[Take, Send]:
+        store = context.get_store(self._store_name)
+        fetch, put, drop = store.fetch, store.put, context.metrics.drop
+        initial, take_value, stored = self._fold.initial, self._fold.compile_take(context.node), self._stored
+        windows_for, on_close = self._windows.compile(), self._on_close
+        emit, sends_old, keeps_headers = self._emitter(context), self._sends_old, self._keeps_headers
+        sends_updates = not on_close and store.record_cache is None
+
+        def take(record: Record) -> bool:
+            key, value, timestamp, headers = record
+            closed = time.closed
+            windows = windows_for(timestamp)
+            taken = not windows
+            for start, end in windows:
+                if end <= closed:
+                    drop(LATE)
+                    continue
+                taken = True
+                entry = fetch(key, start)
+                if entry is None:
+                    old, at = initial(), timestamp
+                else:
+                    old = entry[0]
+                    at = timestamp if timestamp >= entry[1] else entry[1]
+                aggregate = take_value(key, value, old)
+                put(key, stored(aggregate, at, headers), start)
+                if on_close:
+                    open_windows.add_once(end, start)
+                elif sends_updates:
+                    change = new(Change, (aggregate, old if sends_old else None))
+                    emit((new(Windowed, (key, start, end)), change, at, headers))
+            return taken
+
+        def send(due: list[tuple[int, Any]], headers: Headers) -> None:
+            ends = {start: end for end, start in due}
+            for (key, start, _), entry in _rows(store, sorted(ends)):
+                of_window = entry[2] if keeps_headers else headers
+                change = new(Change, (entry[0], None))
+                emit((new(Windowed, (key, start, ends[start])), change, entry[1], of_window))
+
+        return take, send
+
+    def _read_open(self, store: Any, after: int) -> Ends:
+        """Return (end, start) of the windows in the store that end later than `after`."""
+        with store.fetch_all(max(0, after - self._windows.size_ms), NEVER) as rows:
+            starts = {windowed.start for windowed, _ in rows}
+        ends = [(start, dict(self._windows.windows_for(start)).get(start)) for start in starts]
+        return sorted((end, start) for start, end in ends if end is not None)
+
+
+def _rows(store: Any, starts: list[int]) -> Iterable[tuple[Windowed, Any]]:
+    """Return the rows of windows by start, then key."""
+    if len(starts) == 1:  # the common case needs no copy of all rows
+        return store.fetch_all(starts[0], starts[0])  # type: ignore[no-any-return]
+    if not starts:
+        return ()
+    wanted = set(starts)
+    with store.fetch_all(starts[0], starts[-1]) as rows:
+        found = [row for row in rows if row[0].start in wanted]
+    return sorted(found, key=lambda row: row[0].start)

@@ -1,0 +1,74 @@
+"""StreamBase: what a KStream is made of; the verbs are mixins over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from penstock.program.builder import Topology
+from penstock.program.drawn import Drawn
+from penstock.program.program import Program
+from penstock.settings.settings import Settings
+
+from .graph.flow import Flow
+from .graph.recorder import Recorder
+from .graph.serdes import Serdes
+from .graph.step import ProcessorStep, Step
+from .missing_verbs import Verbs
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class StreamBase(Verbs, Drawn, Generic[K, V]):
+    """A stream of records under construction. A notebook shows the program that it belongs to."""
+
+    kind = "stream"
+
+    def __init__(self, recorder: Recorder, flow: Flow) -> None:
+        self.recorder = recorder
+        self.flow = flow
+
+    def _program_to_draw(self) -> Program:
+        return self.recorder.program_to_draw()
+
+    def _tapped(self, settings: Settings) -> tuple[Topology, str]:
+        """Return the topology of the program so far, and the node that forwards the records of this stream."""
+        return self.recorder.tapped(settings, self.flow.step)
+
+    if not TYPE_CHECKING:
+
+        def __getitem__(self, name: Any) -> Any:
+            # Without it, Python says that a stream is not subscriptable; a loop over one comes here as well.
+            raise TypeError(
+                "a stream under construction has no records: write "
+                'map_values(lambda value: value["price"]) for a field, filter(PREDICATE) for some records, '
+                "foreach(FUNCTION) for each of them"
+            )
+
+    def _stream(self, step: Step, serdes: Serdes, *, needs_repartition: bool | None = None) -> Any:
+        """Return the stream of the records that `step` makes of this one; adds the step."""
+        self.recorder.add(step, self.flow.step)
+        needs = self.flow.needs_repartition if needs_repartition is None else needs_repartition
+        return self.recorder.kinds.stream(self.recorder, Flow(step, serdes, self.flow.sources, needs))
+
+    def _processed(
+        self,
+        prefix: str,
+        name: str | None,
+        supplier: Callable[..., Any],
+        options: dict[str, Any],
+        serdes: Serdes,
+        *,
+        changes_key: bool = False,
+        changes_value: bool = False,
+    ) -> Any:
+        """Return the stream that one more processor makes of this one."""
+        step = ProcessorStep(
+            self.recorder.names.step(prefix, name),
+            supplier,
+            options,
+            changes_key=changes_key,
+            changes_value=changes_value,
+        )
+        return self._stream(step, serdes, needs_repartition=True if changes_key else None)

@@ -1,0 +1,83 @@
+"""The verbs that group records by key, for aggregations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+from penstock.program.serdes import SerdeLike
+
+from .graph.flow import Flow
+from .graph.functions import check_mapper
+from .graph.names import checked
+from .graph.serdes import Serdes
+from .graph.step import ProcessorStep
+from .operators.stateless.map import SelectKey
+from .stream_base import K, StreamBase, V
+
+if TYPE_CHECKING:
+    from .grouped import KGroupedStream
+
+K2 = TypeVar("K2")
+
+
+class Grouping(StreamBase[K, V]):
+    """Grouping by key."""
+
+    def group_by_key(
+        self, *, key_serde: SerdeLike = None, value_serde: SerdeLike = None, name: str | None = None
+    ) -> KGroupedStream[K, V]:
+        """Group by the key there is. If a verb before may have changed keys, records go through a repartition topic.
+
+        `name` names that topic (`NAME-repartition`). Serdes are those of the stream, as far as they are known.
+        """
+        mine = self.flow.serdes
+        serdes = Serdes(
+            mine.key if key_serde is None else key_serde, mine.value if value_serde is None else value_serde
+        )
+        flow = Flow(self.flow.step, serdes, self.flow.sources, self.flow.needs_repartition)
+        made: KGroupedStream[K, V] = self.recorder.kinds.grouped_stream(
+            self.recorder, flow, None if name is None else checked(name)
+        )
+        return made
+
+    @overload
+    def group_by(
+        self,
+        function: Callable[[V], K2],
+        *,
+        with_key: Literal[False] = False,
+        key_serde: SerdeLike = None,
+        value_serde: SerdeLike = None,
+        name: str | None = None,
+    ) -> KGroupedStream[K2, V]: ...
+    @overload
+    def group_by(
+        self,
+        function: Callable[[K, V], K2],
+        *,
+        with_key: Literal[True],
+        key_serde: SerdeLike = None,
+        value_serde: SerdeLike = None,
+        name: str | None = None,
+    ) -> KGroupedStream[K2, V]: ...
+    def group_by(
+        self,
+        function: Callable[..., Any],
+        *,
+        with_key: bool = False,
+        key_serde: SerdeLike = None,
+        value_serde: SerdeLike = None,
+        name: str | None = None,
+    ) -> Any:
+        """Group by the key that `function` returns: records go through a repartition topic, `NAME-repartition`."""
+        check_mapper("group_by", function, with_key=with_key)
+        step = ProcessorStep(
+            self.recorder.names.step("KSTREAM-KEY-SELECT-", name),
+            SelectKey,
+            {"function": function, "with_key": with_key},
+            changes_key=True,
+        )
+        self.recorder.add(step, self.flow.step)
+        serdes = Serdes(key_serde, self.flow.serdes.value if value_serde is None else value_serde)
+        return self.recorder.kinds.grouped_stream(self.recorder, Flow(step, serdes, self.flow.sources, True), name)

@@ -1,0 +1,349 @@
+"""The verbs that join a stream with another stream or with a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
+
+from penstock.clock import Duration
+from penstock.errors import TopologyError
+
+from .graph.flow import Flow
+from .graph.functions import check_function, check_options, check_same_program
+from .graph.serdes import KnownSerde, Serdes, check_same_keys
+from .missing_verbs import Verbs, found
+from .operators.stream_join.record import INNER, LEFT, OUTER, JoinKind, record_stream_join
+from .operators.stream_join.steps import Joiner
+from .operators.stream_join.stores import StreamJoinOptions, TableJoinOptions
+from .operators.stream_join.within import JoinWindows
+from .operators.table_join.record import record_global_table_join, record_table_join
+from .stream_base import K, V
+from .stream_output import Output
+
+if TYPE_CHECKING:
+    from .global_table import GlobalKTable
+    from .stream import KStream
+    from .table import KTable
+
+V2 = TypeVar("V2")
+R = TypeVar("R")
+
+
+class Joining(Output[K, V]):
+    """Joins. A joiner is a function of (left, right); with `with_key=True` it gets the key first."""
+
+    _repartitioned_for_join: KStream[K, V] | None = None
+
+    @overload
+    def join(
+        self,
+        other: KStream[K, V2],
+        joiner: Callable[[V, V2], R],
+        window: JoinWindows,
+        *,
+        with_key: Literal[False] = False,
+        name: str | None = None,
+        **options: Unpack[StreamJoinOptions],
+    ) -> KStream[K, R]: ...
+    @overload
+    def join(
+        self,
+        other: KStream[K, V2],
+        joiner: Callable[[K, V, V2], R],
+        window: JoinWindows,
+        *,
+        with_key: Literal[True],
+        name: str | None = None,
+        **options: Unpack[StreamJoinOptions],
+    ) -> KStream[K, R]: ...
+    @overload
+    def join(
+        self,
+        other: KTable[K, V2],
+        joiner: Callable[[V, V2], R],
+        *,
+        grace: Duration | None = None,
+        with_key: Literal[False] = False,
+        name: str | None = None,
+        **options: Unpack[TableJoinOptions],
+    ) -> KStream[K, R]: ...
+    @overload
+    def join(
+        self,
+        other: KTable[K, V2],
+        joiner: Callable[[K, V, V2], R],
+        *,
+        grace: Duration | None = None,
+        with_key: Literal[True],
+        name: str | None = None,
+        **options: Unpack[TableJoinOptions],
+    ) -> KStream[K, R]: ...
+    @overload
+    def join(
+        self,
+        other: GlobalKTable[Any, V2],
+        joiner: Callable[[V, V2], R],
+        *,
+        select_key: Callable[[V], Any] | None = None,
+        with_key: Literal[False] = False,
+        name: str | None = None,
+    ) -> KStream[K, R]: ...
+    @overload
+    def join(
+        self,
+        other: GlobalKTable[Any, V2],
+        joiner: Callable[[K, V, V2], R],
+        *,
+        select_key: Callable[[K, V], Any] | None = None,
+        with_key: Literal[True],
+        name: str | None = None,
+    ) -> KStream[K, R]: ...
+    def join(self, other: Any, joiner: Callable[..., Any], window: Any = None, **options: Any) -> Any:
+        """Join with the records of another stream, with a table, or with a global table.
+
+        With a stream: each record with those of the same key of the other stream that are near in time. `window` says
+        how near; see `within`.
+
+        The result's timestamp is the later one of the two records, its headers those of the record that came last.
+        Records without a key or a value are dropped, and those that are later than the window and its grace.
+
+        >>> from penstock.plugins.dsl import StreamsBuilder, within
+        >>> from penstock.plugins.testing import TopologyTestDriver
+        >>> builder = StreamsBuilder()
+        >>> clicks, views = builder.stream("clicks"), builder.stream("views")
+        >>> both = clicks.join(views, lambda click, view: f"{view}, {click}", within("10s", grace="0s"), name="both")
+        >>> both.to("both")
+        >>> with TopologyTestDriver(builder) as driver:
+        ...     driver.pipe("views", "anna", "shoes", 1_000)
+        ...     driver.pipe("clicks", "anna", "buy", 9_000)
+        ...     driver.pipe("clicks", "anna", "help", 12_000)
+        ...     [(record.value, record.timestamp) for record in driver.read_all("both")]
+        [('shoes, buy', 9000)]
+
+        `name` names the nodes, the stores (`NAME-this-join-store`, `NAME-other-join-store`) and the repartition topics
+        (`NAME-left-repartition`, `NAME-right-repartition`).
+
+        With a table: each record with the table's value for its key, as it is when the record is processed. Records
+        that find none, and those without a key or a value, are dropped. Result and record have the same timestamp.
+        A versioned table is read as of the record's time; with `grace`, the record also waits until the stream is so
+        much past its time, for late updates of the table. `name` names the node and `NAME-repartition`.
+
+        ::
+
+            time      1        2        3        4
+            table              a: x              a: y
+            stream    a: 1              a: 2              a: 3
+            result                      a: 2x             a: 3y
+
+        With a global table: as with a table, but by the key that `select_key` makes of the record's value (with
+        `with_key=True`, of key and value), and without a repartition topic. Without `select_key`, it is the record's
+        own key.
+
+        Semantics: Kafka Streams' KStream joins with KStream, KTable and GlobalKTable.
+        """
+        return self._joined(INNER, other, joiner, window, options)
+
+    @overload
+    def left_join(
+        self,
+        other: KStream[K, V2],
+        joiner: Callable[[V, V2 | None], R],
+        window: JoinWindows,
+        *,
+        with_key: Literal[False] = False,
+        name: str | None = None,
+        **options: Unpack[StreamJoinOptions],
+    ) -> KStream[K, R]: ...
+    @overload
+    def left_join(
+        self,
+        other: KStream[K, V2],
+        joiner: Callable[[K, V, V2 | None], R],
+        window: JoinWindows,
+        *,
+        with_key: Literal[True],
+        name: str | None = None,
+        **options: Unpack[StreamJoinOptions],
+    ) -> KStream[K, R]: ...
+    @overload
+    def left_join(
+        self,
+        other: KTable[K, V2],
+        joiner: Callable[[V, V2 | None], R],
+        *,
+        grace: Duration | None = None,
+        with_key: Literal[False] = False,
+        name: str | None = None,
+        **options: Unpack[TableJoinOptions],
+    ) -> KStream[K, R]: ...
+    @overload
+    def left_join(
+        self,
+        other: KTable[K, V2],
+        joiner: Callable[[K, V, V2 | None], R],
+        *,
+        grace: Duration | None = None,
+        with_key: Literal[True],
+        name: str | None = None,
+        **options: Unpack[TableJoinOptions],
+    ) -> KStream[K, R]: ...
+    @overload
+    def left_join(
+        self,
+        other: GlobalKTable[Any, V2],
+        joiner: Callable[[V, V2 | None], R],
+        *,
+        select_key: Callable[[V], Any] | None = None,
+        with_key: Literal[False] = False,
+        name: str | None = None,
+    ) -> KStream[K, R]: ...
+    @overload
+    def left_join(
+        self,
+        other: GlobalKTable[Any, V2],
+        joiner: Callable[[K, V, V2 | None], R],
+        *,
+        select_key: Callable[[K, V], Any] | None = None,
+        with_key: Literal[True],
+        name: str | None = None,
+    ) -> KStream[K, R]: ...
+    def left_join(self, other: Any, joiner: Callable[..., Any], window: Any = None, **options: Any) -> Any:
+        """Join as `join` does, and keep left records that find no match: the joiner then gets None as the right value.
+
+        With a stream, such a result comes once the join's stream time has passed the end of the window and its grace.
+        It comes at once for a left record without a key (KIP-962), and for one that is late: whose window has passed
+        when it comes, and has no match yet. Where it has waited, its headers are those of the record that closed the
+        window, as in Kafka Streams; with `dsl_store_format="headers"` they are its own.
+
+        With a table or a global table, such a result comes as the others do, also for a record without a key.
+        Semantics: Kafka Streams' left joins of a KStream.
+        """
+        return self._joined(LEFT, other, joiner, window, options)
+
+    @overload
+    def outer_join(
+        self,
+        other: KStream[K, V2],
+        joiner: Callable[[V | None, V2 | None], R],
+        window: JoinWindows,
+        *,
+        with_key: Literal[False] = False,
+        name: str | None = None,
+        **options: Unpack[StreamJoinOptions],
+    ) -> KStream[K, R]: ...
+    @overload
+    def outer_join(
+        self,
+        other: KStream[K, V2],
+        joiner: Callable[[K, V | None, V2 | None], R],
+        window: JoinWindows,
+        *,
+        with_key: Literal[True],
+        name: str | None = None,
+        **options: Unpack[StreamJoinOptions],
+    ) -> KStream[K, R]: ...
+    def outer_join(self, other: Any, joiner: Callable[..., Any], window: Any = None, **options: Any) -> Any:
+        """Join as `left_join` does, and keep right records that find no match, too: the left value is then None."""
+        return self._joined(OUTER, other, joiner, window, options)
+
+    # ------------------------------------------------------------------ parts
+
+    def _joined(self, kind: JoinKind, other: Any, joiner: Callable[..., Any], window: Any, options: Any) -> Any:
+        verb, kinds = kind.verb, self.recorder.kinds
+        with_key, name = options.pop("with_key", False), options.pop("name", None)
+        if callable(window) and isinstance(other, kinds.global_table):
+            raise TopologyError(
+                f"{verb}: the joiner comes second here, and a function that selects the key is given by name (Kafka "
+                f"Streams' order is another): write {verb}(table, JOINER, select_key=FUNCTION)"
+            )
+        check_function(verb, joiner, *(("key",) if with_key else ()), "left", "right", what="joiner")
+        how = Joiner(joiner, with_key)
+        if isinstance(other, (Joining, kinds.table, kinds.global_table)):
+            check_same_program(verb, self, other)
+        if isinstance(other, Joining):
+            made = self._joined_with_stream(kind, other, how, window, name, options)
+        elif kind.keeps_right or not isinstance(other, (kinds.table, kinds.global_table)):
+            expected = "KStream" if kind.keeps_right else "KStream, a KTable or a GlobalKTable"
+            raise TopologyError(f"{verb}: expected a {expected}, found {found(other)}{_instead(other)}")
+        elif window is not None:
+            raise TopologyError(
+                f"{verb}: a join with a table has no window, since a table has a value at each time; leave it out, or "
+                "join the table's updates as a stream: table.to_stream()"
+            )
+        elif isinstance(other, kinds.table):
+            made = self._joined_with_table(kind, other, how, name, options)
+        else:
+            select_key = options.pop("select_key", None)
+            check_options(verb, options, ("select_key",))
+            made = record_global_table_join(self.recorder, kind, self.flow, other, how, select_key, name)
+        return kinds.stream(self.recorder, made)
+
+    def _joined_with_stream(
+        self, kind: JoinKind, other: Joining[Any, Any], joiner: Joiner, window: Any, name: str | None, options: Any
+    ) -> Flow:
+        if not isinstance(window, JoinWindows):
+            raise TopologyError(
+                f"{kind.verb}: a join of two streams needs a window, found {window!r}; write "
+                f'{kind.verb}(other, joiner, within("10m", grace="1m"))'
+            )
+        check_options(kind.verb, options, StreamJoinOptions.__annotations__)
+        left, right = self._flows(kind, other, name, options)
+        return record_stream_join(self.recorder, kind, left, right, joiner, window, name, options)
+
+    def _joined_with_table(self, kind: JoinKind, table: Any, joiner: Joiner, name: str | None, options: Any) -> Flow:
+        grace = options.pop("grace", None)
+        allowed = TableJoinOptions.__annotations__ if grace is not None else ("key_serde", "value_serde")
+        check_options(kind.verb, options, (*allowed, "grace"))
+        serdes = self._serdes(options.get("key_serde"), options.get("value_serde"))
+        check_same_keys(kind.verb, serdes.key, table.flow.serdes.key)
+        serdes = Serdes(_first(serdes.key, table.flow.serdes.key), serdes.value)
+        flow = self._behind_repartition(kind, name, serdes)
+        return record_table_join(self.recorder, kind, flow, table, joiner, grace, name, options)
+
+    def _flows(
+        self, kind: JoinKind, other: Joining[Any, Any], name: str | None, options: StreamJoinOptions
+    ) -> tuple[Flow, Flow]:
+        """Return both sides behind their repartition topics, where they need one, with the serdes of their stores."""
+        key = options.get("key_serde")
+        left = self._serdes(key, options.get("value_serde"))
+        right = other._serdes(key, options.get("other_value_serde"))
+        check_same_keys(kind.verb, left.key, right.key)
+        left, right = Serdes(_first(left.key, right.key), left.value), Serdes(_first(right.key, left.key), right.value)
+        suffixed = [None if name is None else name + suffix for suffix in ("-left", "-right")]
+        return self._behind_repartition(kind, suffixed[0], left), other._behind_repartition(kind, suffixed[1], right)
+
+    def _behind_repartition(self, kind: JoinKind, base: str | None, serdes: Serdes) -> Flow:
+        """Return this stream, behind a repartition topic if it needs one, with all that is known of its serdes."""
+        behind: Any = self
+        if self.flow.needs_repartition:
+            how = f'{kind.verb}(..., name="NAME")'
+            behind = self._repartitioned_once(self.flow.step.name if base is None else base, serdes, how)
+        known = behind.flow.serdes
+        kept = Serdes(_first(serdes.key, known.key), _first(serdes.value, known.value))
+        return Flow(behind.flow.step, kept, behind.flow.sources)
+
+    def _repartitioned_once(self, base: str, serdes: Serdes, how: str) -> Any:
+        """Return this stream behind a repartition topic; several joins without a name share one, as in Kafka Streams.
+
+        They use up the numbers of its names nevertheless.
+        """
+        made = self._repartitioned_for_join
+        if made is not None and base == self.flow.step.name:
+            for prefix in ("KSTREAM-SINK-", "KSTREAM-FILTER-", "KSTREAM-SOURCE-"):
+                self.recorder.names.step(prefix)
+            return made
+        self._repartitioned_for_join = made = self._repartitioned(base, serdes, how=how)
+        return made
+
+
+def _first(one: KnownSerde, other: KnownSerde) -> KnownSerde:
+    return other if one is None else one
+
+
+def _instead(other: Any) -> str:
+    """Return what to write for something that a stream is not joined with, for a message."""
+    if hasattr(other, "to_stream"):
+        return "; a stream with all sides kept is joined with its updates: table.to_stream()"
+    if isinstance(other, Verbs):
+        return "; join the stream before it is grouped, or the table of its aggregates: count()"
+    return ""

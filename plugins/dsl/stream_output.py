@@ -1,0 +1,164 @@
+"""The verbs that leave the DSL: topics and processors of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from penstock.names import timer_store_name
+from penstock.processor import Processor, ValueTransformer
+from penstock.program.checks import check_class
+from penstock.program.nodes import Partitioner, TopicChooser
+from penstock.program.serdes import SerdeLike
+from penstock.store import StoreBuilder
+
+from .graph.flow import Flow
+from .graph.functions import check_function, checked_stores
+from .graph.repartition import RepartitionStep, repartition_names
+from .graph.serdes import Default, KnownSerde, Serdes
+from .graph.sources import SinkStep
+from .operators.stateless.fixed_key import FixedKey
+from .operators.stateless.user_step import UserStep
+from .stream_base import K, StreamBase, V
+
+if TYPE_CHECKING:
+    from .stream import KStream
+
+Stores = Sequence[str | StoreBuilder]
+
+
+class Output(StreamBase[K, V]):
+    """Topics and processors."""
+
+    def to(
+        self,
+        topic: str | TopicChooser,
+        *,
+        key_serde: SerdeLike = None,
+        value_serde: SerdeLike = None,
+        partitioner: Partitioner | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Write the records to `topic`, or to the topic that a function of (record, metadata) returns for each.
+
+        Serdes are those of the stream as far as they are known, else the application's.
+        """
+        if not isinstance(topic, str):
+            check_function("to", topic, "record", "metadata", what="topic or function")
+        step = SinkStep(
+            self.recorder.names.step("KSTREAM-SINK-", name), topic, self._serdes(key_serde, value_serde), partitioner
+        )
+        self.recorder.add(step, self.flow.step)
+
+    def repartition(
+        self,
+        name: str | None = None,
+        *,
+        partitions: int | None = None,
+        key_serde: SerdeLike = None,
+        value_serde: SerdeLike = None,
+        partitioner: Partitioner | None = None,
+    ) -> KStream[K, V]:
+        """Send the records through a topic of the application's own, `NAME-repartition`, and go on behind it.
+
+        `partitions` None takes the largest count among the topics that lead to it. Records without a key are dropped.
+        """
+        base = self.recorder.names.unless_given(name, "KSTREAM-REPARTITION-")
+        return self._repartitioned(
+            base,
+            self._serdes(key_serde, value_serde),
+            how='repartition("NAME")',
+            may_merge=False,
+            partitions=partitions,
+            partitioner=partitioner,
+        )
+
+    def _repartitioned(self, base: str, serdes: Serdes, *, how: str, **options: Any) -> KStream[K, V]:
+        """Return this stream behind a repartition topic that is named after `base`."""
+        step = RepartitionStep(repartition_names(self.recorder.names, base, how), serdes, **options)
+        self.recorder.add(step, self.flow.step)
+        # In the topic, a key that a function made has the application's serde.
+        known = Serdes(Default.TOPIC if serdes.key is None else serdes.key, serdes.value)
+        made: KStream[K, V] = self.recorder.kinds.stream(self.recorder, Flow(step, known, frozenset({step.name})))
+        return made
+
+    def _serdes(self, key: SerdeLike, value: SerdeLike) -> Serdes:
+        """Return serdes that were given, and those of the stream in place of others."""
+        known: tuple[KnownSerde, KnownSerde] = (key, value)
+        return Serdes(*(mine if given is None else given for given, mine in zip(known, self._known(), strict=True)))
+
+    def _known(self) -> tuple[KnownSerde, KnownSerde]:
+        return self.flow.serdes.key, self.flow.serdes.value
+
+    # ------------------------------------------------------------------ processors
+
+    def process(
+        self,
+        supplier: Callable[..., Processor] | str,
+        *,
+        stores: Stores = (),
+        name: str | None = None,
+        **options: Any,
+    ) -> KStream[Any, Any]:
+        """Process the records with a Processor: a class, a factory, or the name of an installed one.
+
+        `stores` are stores it uses, declared or by name; `options` are the arguments of the supplier. It may change
+        keys.
+        """
+        made: KStream[Any, Any] = self._user_processor(
+            "KSTREAM-PROCESSOR-", name, supplier, stores, options, Serdes(), supplier, changes_key=True
+        )
+        return made
+
+    def process_values(
+        self,
+        supplier: Callable[..., ValueTransformer | Processor] | str,
+        *,
+        stores: Stores = (),
+        name: str | None = None,
+        **options: Any,
+    ) -> KStream[K, Any]:
+        """Process the records with a ValueTransformer, or with a Processor that keeps keys as they are; see `process`.
+
+        A Processor that forwards another key is an error at that record.
+        """
+        code = supplier
+        if isinstance(supplier, type) and issubclass(supplier, Processor):
+            check_class("process_values", supplier)
+            timers = None if supplier.on_timer is Processor.on_timer else True
+            options = {"transformer": supplier, "arguments": options, "timers": timers}
+            supplier = FixedKey
+        serdes = Serdes(self.flow.serdes.key)
+        made: KStream[K, Any] = self._user_processor(
+            "KSTREAM-PROCESSVALUES-", name, supplier, stores, options, serdes, code, changes_key=False
+        )
+        return made
+
+    def _user_processor(
+        self,
+        prefix: str,
+        name: str | None,
+        supplier: Any,
+        stores: Stores,
+        options: dict[str, Any],
+        serdes: Serdes,
+        code: Any,
+        *,
+        changes_key: bool,
+    ) -> Any:
+        connected, names = checked_stores(stores), self.recorder.names
+        node = names.unless_given(name, prefix)
+        if name is None:
+            verb = "process" if changes_key else "process_values"
+            names.generated[timer_store_name(node)] = f'{verb}(..., name="NAME")'
+        step = UserStep(
+            node,
+            supplier,
+            options,
+            code,
+            is_named=name is not None,
+            stores=lambda writer: connected,
+            changes_key=changes_key,
+            changes_value=True,
+        )
+        return self._stream(step, serdes, needs_repartition=True if changes_key else None)

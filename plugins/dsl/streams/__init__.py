@@ -1,1 +1,0 @@
-"""KStream and what is grouped or windowed of it; verbs by family."""

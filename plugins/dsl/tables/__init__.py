@@ -1,1 +1,0 @@
-"""KTable, GlobalKTable and grouped tables; verbs by family."""

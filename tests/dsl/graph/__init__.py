@@ -1,0 +1,1 @@
+"""The logical graph of the DSL."""

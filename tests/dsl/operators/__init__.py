@@ -1,0 +1,1 @@
+"""The DSL's verbs, a file for each folder of plugins/dsl/operators."""
