@@ -13,8 +13,8 @@ import numpy as np
 import psutil
 
 from penstock import Application, Topology, key_value_store, window_store
+from penstock.plugins.runtime.local_state.state import TaskState
 from penstock.plugins.runtime.process_resources import tune_garbage_collector
-from penstock.plugins.runtime.state import TaskState
 from penstock.program.nodes import TaskId
 from penstock.record import RecordBatch, TopicPartition
 from penstock.task.input_queue import TaskInput

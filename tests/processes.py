@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from penstock import Application, Log
-from penstock.plugins.runtime.application.preparation import prepare
+from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
 

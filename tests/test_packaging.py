@@ -39,7 +39,7 @@ LIBRARIES = {
     "pandas": {"plugins/dsl", "plugins/spark", "plugins/testing"},
     "pluggy": {"core"},
     "prometheus_client": {"plugins/metrics"},
-    "pyarrow": {"plugins/spark", "plugins/changelogs", "plugins/runtime"},
+    "pyarrow": {"plugins/spark", "plugins/changelogs", "plugins/applications"},
     "pyspark": {"plugins/runtime", "plugins/spark"},
     "pytest": {"plugins/testing"},
     "rich": {"plugins/cli"},

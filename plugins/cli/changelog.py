@@ -48,9 +48,9 @@ def move(target: str, source: str, as_json: bool, **where: Any) -> None:
     A run is refused while the committed state of a task is not there. It is refused while the application runs, and can
     be repeated after it was killed. What is in the other place stays.
     """
-    from penstock.plugins.runtime.application.changelog_move import move_changelog
-    from penstock.plugins.runtime.application.lease import LeaseKeeper
-    from penstock.plugins.runtime.application.preparation import check_program
+    from penstock.plugins.applications.changelog_move import move_changelog
+    from penstock.plugins.applications.lease import LeaseKeeper
+    from penstock.plugins.applications.preparation import check_program
     from penstock.settings.secret import hide
 
     application = find_application(target, **where)

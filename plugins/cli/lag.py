@@ -19,7 +19,7 @@ from .output import note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from penstock.log import Log
-    from penstock.plugins.runtime.application.lag import PartitionLag
+    from penstock.plugins.applications.lag import PartitionLag
     from penstock.settings.application import Application
 
 
@@ -78,8 +78,8 @@ def lag(
 
 
 def _find(application: Application, log: Log) -> list[PartitionLag]:
-    from penstock.plugins.runtime.application.lag import find_lag
-    from penstock.plugins.runtime.application.preparation import resolve
+    from penstock.plugins.applications.lag import find_lag
+    from penstock.plugins.applications.preparation import resolve
 
     return find_lag(application, resolve(application, log), log, SystemClock().now_ms())
 

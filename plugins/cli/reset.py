@@ -22,7 +22,7 @@ from .reset_from_state import show_from_state
 
 if TYPE_CHECKING:
     from penstock.log import Log
-    from penstock.plugins.runtime.application.reset import Destination, ResetPlan
+    from penstock.plugins.applications.reset import Destination, ResetPlan
 
 _OFFSET = re.compile(r"(?P<topic>[^:=,\s]+)\s*[:,]\s*(?P<partition>\d+)\s*[=,]\s*(?P<offset>\d+)")
 
@@ -97,9 +97,9 @@ def reset(
     With --from-state nothing is deleted but Spark's checkpoint: it is for an application whose commits the log has
     lost, because the group's offsets have expired or were deleted, or a topic was.
     """
-    from penstock.plugins.runtime.application import from_state as state
-    from penstock.plugins.runtime.application import reset as everything
-    from penstock.plugins.runtime.application.lease import LeaseKeeper
+    from penstock.plugins.applications import from_state as state
+    from penstock.plugins.applications import reset as everything
+    from penstock.plugins.applications.lease import LeaseKeeper
 
     destination = _destination(to_earliest, to_latest, to_time, shift_by, to_offsets)
     if from_state and topics and destination is None:
@@ -141,7 +141,7 @@ def _destination(
 
     Raises UsageError for more than one, or ConfigError.
     """
-    from penstock.plugins.runtime.application import reset
+    from penstock.plugins.applications import reset
 
     given = {
         "--to-earliest": to_earliest,

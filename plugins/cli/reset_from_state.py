@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from .output import count, print_json, print_table, print_text
 
 if TYPE_CHECKING:
-    from penstock.plugins.runtime.application.from_state import FromStatePlan, Recovery
+    from penstock.plugins.applications.from_state import FromStatePlan, Recovery
     from penstock.settings.application import Application
 
 

@@ -20,8 +20,8 @@ from .output import count, print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from penstock.log import Log
-    from penstock.plugins.runtime.application.lag import PartitionLag
-    from penstock.plugins.runtime.application.run_status import RunStatus, TaskStatus
+    from penstock.plugins.applications.lag import PartitionLag
+    from penstock.plugins.applications.run_status import RunStatus, TaskStatus
     from penstock.settings.application import Application
 
 
@@ -68,9 +68,9 @@ def status(target: str, follow: bool, interval: str, as_json: bool, timeout: str
 
 
 def _find(application: Application, log: Log) -> tuple[RunStatus, list[PartitionLag]]:
-    from penstock.plugins.runtime.application.lag import find_lag
-    from penstock.plugins.runtime.application.preparation import resolve
-    from penstock.plugins.runtime.application.status_topic import StatusTopic
+    from penstock.plugins.applications.lag import find_lag
+    from penstock.plugins.applications.preparation import resolve
+    from penstock.plugins.applications.status_topic import StatusTopic
 
     run = StatusTopic(log, application.id).read()
     if run is None:

@@ -45,7 +45,7 @@ def stores() -> None:
 @verbose_option
 def list_stores(target: str, as_json: bool, **where: Any) -> None:
     """List the stores that the application MODULE:ATTR saved when it ran last, and the parked ones."""
-    from penstock.plugins.runtime.application.saved_stores import saved_stores
+    from penstock.plugins.upgrade.saved_stores import saved_stores
 
     application = find_application(target, **where)
     with open_log(application.settings) as log:
@@ -88,7 +88,7 @@ def drop(target: str, names: Sequence[str], yes: bool, **where: Any) -> None:
     A store of that name starts empty from the next run on. Positions and other stores stay as they are. It is refused
     while the application runs.
     """
-    from penstock.plugins.runtime.application.saved_stores import drop_stores
+    from penstock.plugins.upgrade.saved_stores import drop_stores
 
     with _at_rest(find_application(target, **where)) as (application, log, check_lease):
         confirm(f"Drop the content of {', '.join(names)} in {application.id}?", yes)
@@ -108,7 +108,7 @@ def accept(target: str, names: Sequence[str], **where: Any) -> None:
 
     They have missed what was processed since. It is refused while the application runs.
     """
-    from penstock.plugins.runtime.application.saved_stores import accept_stores
+    from penstock.plugins.upgrade.saved_stores import accept_stores
 
     with _at_rest(find_application(target, **where)) as (application, log, _):
         accept_stores(application.id, log, names)
@@ -183,7 +183,7 @@ def _figures(speed: Speed) -> list[str]:
 @contextmanager
 def _at_rest(application: Application) -> Iterator[tuple[Application, Log, Callable[[], None]]]:
     """Hold the application's lease for the block."""
-    from penstock.plugins.runtime.application.lease import LeaseKeeper
+    from penstock.plugins.applications.lease import LeaseKeeper
 
     with open_log(application.settings) as log:
         lease = LeaseKeeper(log, application.id)

@@ -11,7 +11,7 @@ from math import inf
 
 from penstock.errors import StaleStoreError
 from penstock.log import TaskCommitter
-from penstock.plugins.runtime.application.open_files import check_open_files_of_process
+from penstock.plugins.applications.open_files import check_open_files_of_process
 from penstock.plugins.runtime.logged_task import FIRST
 from penstock.plugins.runtime.opening import KnownCommit
 from penstock.plugins.runtime.worker import TaskWorker

@@ -15,9 +15,9 @@ from typing import Any
 
 from penstock.clock import SystemClock
 from penstock.errors import RuntimeUnavailableError
-from penstock.plugins.runtime.application.open_files import check_open_files_of_process
-from penstock.plugins.runtime.continuous.loop import TaskLoop
+from penstock.plugins.applications.open_files import check_open_files_of_process
 from penstock.plugins.runtime.logged_task import FIRST
+from penstock.plugins.runtime.loop.loop import TaskLoop
 from penstock.plugins.runtime.opening import KnownCommit
 
 from .engine import HostInfo

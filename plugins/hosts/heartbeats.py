@@ -9,7 +9,7 @@ from time import perf_counter
 
 from penstock.errors import OffsetOutOfRangeError, PenstockError
 from penstock.log import Log
-from penstock.plugins.runtime.application.heartbeat_topic import heartbeat_topic
+from penstock.plugins.applications.heartbeat_topic import heartbeat_topic
 from penstock.record import OutputBatch, TopicPartition
 
 from .reports import SlotMessage

@@ -8,8 +8,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from penstock.plugins.runtime.application.lag import PartitionLag
-from penstock.plugins.runtime.application.run_status import RunStatus
+from penstock.plugins.applications.lag import PartitionLag
+from penstock.plugins.applications.run_status import RunStatus
 
 Samples = Iterable[tuple[Sequence[object], float]]
 """Values with those of their labels, behind that of `application`."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from penstock.errors import ConfigError, RuntimeUnavailableError
-from penstock.plugins.runtime.application.lag import PartitionLag
-from penstock.plugins.runtime.application.run_status import RunStatus
+from penstock.plugins.applications.lag import PartitionLag
+from penstock.plugins.applications.run_status import RunStatus
 from penstock.settings.settings import Settings
 
 

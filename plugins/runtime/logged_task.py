@@ -22,6 +22,8 @@ from penstock.task.failures import RetryRequested
 from penstock.task.input_queue import TaskInput
 from penstock.task.task import Task
 
+from .local_state.state import TaskState
+from .local_state.stretch import Stretch
 from .locations import open_changelog
 from .opening import KnownCommit, LastCommit
 from .pending_commit import PendingCommit
@@ -29,8 +31,6 @@ from .positions import InputPartitions
 from .process_resources import ProcessResources
 from .report import NodeCounts, Phases, TaskReport
 from .retries import Retries, close_parts
-from .state import TaskState
-from .stretch import Stretch
 from .taken_over import is_taken_over
 from .topic_ids import TopicMadeAgainError, differ
 

@@ -14,9 +14,9 @@ from penstock.record import TopicPartition
 from penstock.settings.application import Application
 from penstock.task.task import partitions_read
 
+from .local_state.state import TaskState
 from .lost_commits import NO_COMMIT, ways_on
 from .positions import InputPartitions
-from .state import TaskState
 
 _log = logging.getLogger("penstock.worker")
 

@@ -9,8 +9,8 @@ from penstock.log import Commit, TaskCommitter
 from penstock.record import OutputBatch
 from penstock.store import Changes
 
+from .local_state.state import TaskState
 from .report import Phases
-from .state import TaskState
 
 
 @dataclass

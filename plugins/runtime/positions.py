@@ -15,7 +15,7 @@ from penstock.task.inputs import Want
 from penstock.task.task import Task, partitions_read
 
 from . import topic_ids
-from .refill import Refill
+from .local_state.refill import Refill
 from .starting_offsets import offset_reset_of, starting_offsets
 
 _log = logging.getLogger("penstock.worker")

@@ -20,10 +20,10 @@ from penstock.store import StateStore
 from penstock.system_errors import raise_open_files_limit
 from penstock.task.failures import RetryRequested
 
-from .directories import remove_unused
-from .global_stores import GlobalStores, IsOver
+from .local_state.directories import remove_unused
+from .local_state.global_stores import GlobalStores, IsOver
+from .local_state.stretch import Stretch
 from .locations import state_directory
-from .stretch import Stretch
 from .topic_ids import RecentIds
 
 _CLEAN_UP_MS = 60_000

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
 from penstock.log import Log
+from penstock.plugins.applications.preparation import Prepared
 from penstock.plugins.hosts import claims
 from penstock.plugins.hosts.application import ApplicationCargo
 from penstock.plugins.hosts.claims import Claims, Layout
@@ -23,7 +24,6 @@ from penstock.plugins.hosts.life import LEASE_SECONDS
 from penstock.plugins.hosts.log_lines import HostLogReader, forward
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
 from penstock.plugins.hosts.slot_engine import SlotCargo
-from penstock.plugins.runtime.application.preparation import Prepared
 from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.shipping import pack
 from penstock.plugins.runtime.taken_over import is_taken_over

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.clock import Clock, SystemClock, duration_ms
 from penstock.errors import ConfigError, RuntimeUnavailableError
+from penstock.plugins.applications.lag import PartitionLag, find_lag
+from penstock.plugins.applications.preparation import prepare, resolve
 from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.metrics import metrics_endpoint
-from penstock.plugins.runtime.application.lag import PartitionLag, find_lag
-from penstock.plugins.runtime.application.preparation import prepare, resolve
 from penstock.plugins.runtime.report import TaskReport
 from penstock.record import TopicPartition
 from penstock.settings.application import Application

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.clock import SystemClock
 from penstock.log import Log
-from penstock.plugins.runtime.application.lease import LeaseKeeper
-from penstock.plugins.runtime.application.open_files import check_open_files
-from penstock.plugins.runtime.application.preparation import Prepared, prepare
+from penstock.plugins.applications.lease import LeaseKeeper
+from penstock.plugins.applications.open_files import check_open_files
+from penstock.plugins.applications.preparation import Prepared, prepare
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.report import TaskReport
 from penstock.repeats import Repeats

@@ -14,7 +14,7 @@ from penstock.errors import ConfigError, TopologyError
 from penstock.log import ENGINE_STATE_BYTES
 from penstock.metrics import NodeMetrics
 from penstock.names import index_name, timer_store_name
-from penstock.plugins.runtime.store_context import TaskStoreContext
+from penstock.plugins.runtime.local_state.store_context import TaskStoreContext
 from penstock.processor import Processor, ValueTransformer
 from penstock.program.serdes import DEFAULTS
 from penstock.punctuation import PunctuationType, Punctuator

@@ -12,11 +12,16 @@ import pytest
 from msgpack import Packer
 
 from penstock import ConfigError, IncompatibleStateError, Log, TopicPartition, Topology, key_value_store
+from penstock.plugins.applications import from_state as engine
+from penstock.plugins.applications.from_state import go_on, plan_from_state
+from penstock.plugins.applications.preparation import prepare
+from penstock.plugins.applications.reset import (
+    Destination,
+    to_earliest,
+    to_latest,
+    to_offsets,
+)
 from penstock.plugins.changelogs.directory import DirectoryChangelog
-from penstock.plugins.runtime.application import from_state as engine
-from penstock.plugins.runtime.application.from_state import go_on, plan_from_state
-from penstock.plugins.runtime.application.preparation import prepare
-from penstock.plugins.runtime.application.reset import Destination, to_earliest, to_latest, to_offsets
 
 from ..lost_commits import lose_commits
 from .world import ORDERS, Contents, MakeWorld, Total, World, says, totals

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.errors import ChangelogError, IncompatibleStateError
 from penstock.log import Log
+from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.changelogs.topic import changelog_topic
 from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.application.preparation import prepare
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.testing.contracts.log_tests import read

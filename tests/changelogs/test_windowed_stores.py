@@ -21,9 +21,9 @@ from penstock import (
     window_store,
 )
 from penstock.log import Log
+from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.changelogs.topic import changelog_topic
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.application.preparation import prepare
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.testing.contracts.log_tests import read

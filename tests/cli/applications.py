@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.cli.target import load
-from penstock.plugins.runtime.application.preparation import prepare
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
+from penstock.plugins.applications import lease
 from penstock.plugins.cli.options import open_log
 from penstock.plugins.cli.target import load
-from penstock.plugins.runtime.application import lease
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from ..kafka.names import fresh_name

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from penstock.log import Log
+from penstock.plugins.applications import reset as engine
 from penstock.plugins.cli.options import open_log
 from penstock.plugins.logs.local import LocalLog
-from penstock.plugins.runtime.application import reset as engine
 from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.settings import Settings
 

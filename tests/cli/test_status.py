@@ -11,9 +11,13 @@ import pytest
 
 from penstock import SystemClock
 from penstock.log import Log
+from penstock.plugins.applications.run_status import (
+    Event,
+    RunStatus,
+    TaskStatus,
+)
+from penstock.plugins.applications.status_topic import StatusTopic
 from penstock.plugins.cli.options import open_log
-from penstock.plugins.runtime.application.run_status import Event, RunStatus, TaskStatus
-from penstock.plugins.runtime.application.status_topic import StatusTopic
 from penstock.settings.settings import Settings
 
 from .applications import TARGET, counting

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import Application, Processor, Record, Topology, key_value_store
-from penstock.plugins.runtime.global_copy import Copies
+from penstock.plugins.runtime.local_state.global_copy import Copies
 from penstock.plugins.spark import run
 
 from ..spark import apps

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock import Application, Processor, Record, Topology
 from penstock.names import index_name
-from penstock.plugins.runtime.store_context import TaskStoreContext
+from penstock.plugins.runtime.local_state.store_context import TaskStoreContext
 from penstock.program.nodes import TaskId
 from penstock.record import Headers, OutputBatch, RecordBatch, TopicPartition
 from penstock.record_cache import CacheBudget, RecordCache

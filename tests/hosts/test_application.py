@@ -21,6 +21,8 @@ import pytest
 from penstock import WALL_CLOCK_TIME, LogError, Processor, Record, RetryAfter, RuntimeUnavailableError, Topology
 from penstock.clock import ManualClock
 from penstock.log import TaskCommitter
+from penstock.plugins.applications import open_files as open_files_module
+from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.hosts import application as application_module
 from penstock.plugins.hosts.application import ApplicationCargo, ApplicationEngine
 from penstock.plugins.hosts.engine import HostInfo
@@ -28,8 +30,6 @@ from penstock.plugins.hosts.plan import SlotPlan
 from penstock.plugins.hosts.reports import SlotMessage, TaskResult
 from penstock.plugins.hosts.slot_engine import Batch
 from penstock.plugins.hosts.status import Meter
-from penstock.plugins.runtime.application import open_files as open_files_module
-from penstock.plugins.runtime.application.preparation import prepare
 from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.testing.contracts.child import answer, forked

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from penstock import LogError, OutputBatch, RuntimeUnavailableError, Topology
+from penstock.plugins.applications.heartbeat_topic import heartbeat_topic, make_heartbeat_topic
+from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.hosts import continuous
 from penstock.plugins.hosts.continuous import ContinuousCargo, ContinuousEngine
 from penstock.plugins.hosts.engine import HostInfo
@@ -21,8 +23,6 @@ from penstock.plugins.hosts.plan import SlotPlan
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
 from penstock.plugins.hosts.slot_engine import Batch
 from penstock.plugins.hosts.status import Meter
-from penstock.plugins.runtime.application.heartbeat_topic import heartbeat_topic, make_heartbeat_topic
-from penstock.plugins.runtime.application.preparation import prepare
 from penstock.plugins.runtime.taken_over import is_taken_over
 from tests.spark import apps
 from tests.spark.surroundings import Surroundings

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock import Application, Topology
+from penstock.plugins.applications.lease import LeaseKeeper
+from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.logs.kafka import admin
-from penstock.plugins.runtime.application.lease import LeaseKeeper
-from penstock.plugins.runtime.application.preparation import prepare
 from penstock.plugins.runtime.locations import open_log
 
 ORDERS, TOTALS = "early-orders", "early-totals"

@@ -17,10 +17,10 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from penstock.errors import LogError
+from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.logs.kafka import failures, transactions
 from penstock.plugins.logs.kafka.clients import Clients
 from penstock.plugins.logs.kafka.log import KafkaLog
-from penstock.plugins.runtime.application.preparation import prepare
 from penstock.plugins.spark.batches.control import Control, ControlFile
 from penstock.plugins.spark.batches.planner import BatchPlanner, Plan
 from penstock.plugins.testing.kafka_broker import KafkaBroker

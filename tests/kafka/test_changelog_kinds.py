@@ -16,9 +16,9 @@ from penstock import (
     lru_map,
     versioned_store,
 )
+from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.changelogs.topic import changelog_topic
 from penstock.plugins.logs.kafka.log import KafkaLog
-from penstock.plugins.runtime.application.preparation import prepare
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker

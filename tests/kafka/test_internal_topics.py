@@ -11,11 +11,11 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.errors import IncompatibleStateError, LogError, TopologyError
+from penstock.plugins.applications.heartbeat_topic import heartbeat_topic, make_heartbeat_topic
+from penstock.plugins.applications.preparation import prepare
+from penstock.plugins.applications.run_status import RunStatus
+from penstock.plugins.applications.status_topic import StatusTopic, status_topic
 from penstock.plugins.logs.kafka.log import KafkaLog
-from penstock.plugins.runtime.application.heartbeat_topic import heartbeat_topic, make_heartbeat_topic
-from penstock.plugins.runtime.application.preparation import prepare
-from penstock.plugins.runtime.application.run_status import RunStatus
-from penstock.plugins.runtime.application.status_topic import StatusTopic, status_topic
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.spark.running import RunningApplication

@@ -25,13 +25,17 @@ from penstock import (
 )
 from penstock.errors import IncompatibleStateError
 from penstock.log import Log
+from penstock.plugins.applications.changelog_move import Moved, move_changelog
+from penstock.plugins.applications.preparation import check_program, prepare
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.application.changelog_move import Moved, move_changelog
-from penstock.plugins.runtime.application.preparation import check_program, prepare
-from penstock.plugins.runtime.application.saved_stores import accept_stores, drop_stores, saved_stores
-from penstock.plugins.runtime.backends import Backends
-from penstock.plugins.runtime.state import TaskState
+from penstock.plugins.runtime.local_state.backends import Backends
+from penstock.plugins.runtime.local_state.state import TaskState
 from penstock.plugins.testing.contracts.log_tests import read
+from penstock.plugins.upgrade.saved_stores import (
+    accept_stores,
+    drop_stores,
+    saved_stores,
+)
 from penstock.record import OutputBatch, TopicPartition
 
 from ..processes import opened_workers

@@ -13,7 +13,7 @@ import pytest
 
 from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.clock import ManualClock
-from penstock.plugins.runtime.directories import DirectoryUse, remove_unused
+from penstock.plugins.runtime.local_state.directories import DirectoryUse, remove_unused
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
@@ -42,7 +42,8 @@ def test_one_in_use_stays_also_for_another_process(tmp_path: Path) -> None:
     use = DirectoryUse(tmp_path / "0_0")
     os.utime(tmp_path / "0_0.lock", (0, 0))
     script = (
-        "import sys; from pathlib import Path; from penstock.plugins.runtime.directories import remove_unused; "
+        "import sys; from pathlib import Path\n"
+        "from penstock.plugins.runtime.local_state.directories import remove_unused\n"
         f"print(remove_unused(Path(sys.argv[1]), 1000, {NOW}))"
     )
     other = [sys.executable, "-c", script, str(tmp_path)]
@@ -55,7 +56,8 @@ def test_one_in_use_stays_also_for_another_process(tmp_path: Path) -> None:
 def test_the_age_counts_from_the_last_use_however_the_process_ends(tmp_path: Path) -> None:
     used_at(tmp_path / "0_0", 0)
     script = (
-        "import sys; from pathlib import Path; from penstock.plugins.runtime.directories import DirectoryUse; "
+        "import sys; from pathlib import Path\n"
+        "from penstock.plugins.runtime.local_state.directories import DirectoryUse\n"
         "use = DirectoryUse(Path(sys.argv[1])); print('open', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "0_0")]

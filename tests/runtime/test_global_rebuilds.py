@@ -19,9 +19,9 @@ from penstock import ManualClock, OffsetOutOfRangeError, StaleStoreError, StoreE
 from penstock.log import TopicInfo
 from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime import global_copy, global_stores
-from penstock.plugins.runtime.global_copy import Position
-from penstock.plugins.runtime.global_stores import GlobalStores
+from penstock.plugins.runtime.local_state import global_copy, global_stores
+from penstock.plugins.runtime.local_state.global_copy import Position
+from penstock.plugins.runtime.local_state.global_stores import GlobalStores
 from penstock.record import OutputBatch, RecordBatch, TopicPartition
 from tests.waiting import wait_until
 

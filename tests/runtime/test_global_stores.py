@@ -24,7 +24,7 @@ from penstock import (
 )
 from penstock.handlers import DeadLetter, Retry, skip
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.global_stores import GlobalStores
+from penstock.plugins.runtime.local_state.global_stores import GlobalStores
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.testing import TopologyTestDriver

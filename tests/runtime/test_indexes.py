@@ -25,10 +25,10 @@ from penstock import (
 from penstock.errors import IncompatibleStateError, TopologyError
 from penstock.names import index_name, is_topic_name
 from penstock.plugins.changelogs.topic_records import decode, encode
-from penstock.plugins.runtime import state
-from penstock.plugins.runtime.application.saved_stores import accept_stores, drop_stores
+from penstock.plugins.runtime.local_state import state
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.plugins.testing.contracts.log_tests import read
+from penstock.plugins.upgrade.saved_stores import accept_stores, drop_stores
 from penstock.program.layouts import KeptStore
 from penstock.record import RecordBatch, TopicPartition
 from penstock.store import BytesStore

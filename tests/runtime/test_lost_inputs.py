@@ -11,7 +11,7 @@ import pytest
 from penstock import Application, PenstockError, Topology
 from penstock.log import Commit, Log
 from penstock.plugins.logs.kafka.log import KafkaLog
-from penstock.plugins.runtime.continuous.loop import TaskLoop
+from penstock.plugins.runtime.loop.loop import TaskLoop
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.testing.contracts.log_tests import read

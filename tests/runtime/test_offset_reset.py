@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from penstock import Application, OutputBatch, TaskId, Topology
 from penstock.log import Log
+from penstock.plugins.applications.lag import find_lag, offset_resets
+from penstock.plugins.applications.preparation import resolve
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.application.lag import find_lag, offset_resets
-from penstock.plugins.runtime.application.preparation import resolve
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock import Application, Processor, Record, Topology, key_value_store
+from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.hosts.log_lines import HostLogReader
-from penstock.plugins.runtime.application.preparation import prepare
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.temporary import TemporaryDirectory

@@ -112,7 +112,7 @@ def test_it_is_not_in_the_changelog() -> None:
 
 
 def test_a_crash_while_it_is_filled_again_leaves_no_half_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.plugins.runtime import refill
+    from penstock.plugins.runtime.local_state import refill
 
     monkeypatch.setattr(refill, "_PORTION_BYTES", 1)
     made = refill.Refill._portion

@@ -6,9 +6,14 @@ import json
 from dataclasses import replace
 
 from penstock.log import Log
+from penstock.plugins.applications.run_status import (
+    Event,
+    RunStatus,
+    SlotHost,
+    TaskStatus,
+)
+from penstock.plugins.applications.status_topic import StatusTopic, status_topic
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.application.run_status import Event, RunStatus, SlotHost, TaskStatus
-from penstock.plugins.runtime.application.status_topic import StatusTopic, status_topic
 from penstock.record import TopicPartition
 
 STATUS = RunStatus(

@@ -18,11 +18,12 @@ from penstock import STREAM_TIME, WALL_CLOCK_TIME, Processor, Record, Topology, 
 from penstock.log import Log
 from penstock.plugins.logs import memory_partition
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime import reading, refill
-from penstock.plugins.runtime.continuous import loop as loop_module
-from penstock.plugins.runtime.continuous.alarm import Alarm
-from penstock.plugins.runtime.continuous.loop import TaskLoop
-from penstock.plugins.runtime.continuous.openings import Turnstile
+from penstock.plugins.runtime import reading
+from penstock.plugins.runtime.local_state import refill
+from penstock.plugins.runtime.loop import loop as loop_module
+from penstock.plugins.runtime.loop.alarm import Alarm
+from penstock.plugins.runtime.loop.loop import TaskLoop
+from penstock.plugins.runtime.loop.openings import Turnstile
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.application import Application

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from penstock import RuntimeUnavailableError
-from penstock.plugins.runtime.application.open_files import check_open_files, open_files
-from penstock.plugins.runtime.application.preparation import prepare
+from penstock.plugins.applications.open_files import check_open_files, open_files
+from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.spark import run
 from penstock.plugins.spark.session.sessions import local_cores

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from penstock import ManualClock, OutputBatch
+from penstock.plugins.applications.heartbeat_topic import heartbeat_topic, make_heartbeat_topic
 from penstock.plugins.hosts.claims import Layout
 from penstock.plugins.hosts.plan import SILENT, STUCK, STUCK_SECONDS, SlotPlan
 from penstock.plugins.hosts.reports import SlotMessage
 from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.application.heartbeat_topic import heartbeat_topic, make_heartbeat_topic
 from penstock.plugins.spark.batches.control import Control, ControlFile
 from penstock.plugins.spark.batches.planner import Offset, Plan
 from penstock.plugins.spark.batches.renewals import RENEWAL_SECONDS, RenewalPlanner

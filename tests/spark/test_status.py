@@ -11,7 +11,7 @@ from urllib.request import urlopen
 import pytest
 
 from penstock import ProcessingError, TopicPartition
-from penstock.plugins.runtime.application.status_topic import StatusTopic, status_topic
+from penstock.plugins.applications.status_topic import StatusTopic, status_topic
 from penstock.plugins.spark import run
 from penstock.plugins.spark.watching.statistics import RunStatistics
 from penstock.plugins.spark.watching.status_writer import StatusWriter

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.errors import IncompatibleStateError
 from penstock.plugins.dsl import StreamsBuilder
-from penstock.plugins.runtime.application.saved_stores import drop_stores
+from penstock.plugins.upgrade.saved_stores import drop_stores
 from penstock.program.compatibility import BY_NODE, FORMAT
 
 from .dsl_programs import FIVE, IN_FRONT, PLAIN, PROGRAMS, program

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import IncompatibleStateError
 from penstock.plugins.dsl import hopping, sessions, sliding, tumbling, unlimited
-from penstock.plugins.runtime.application.saved_stores import drop_stores
+from penstock.plugins.upgrade.saved_stores import drop_stores
 
 from .dsl_programs import ON_CLOSE, PLAIN, Chosen, Days, program
 from .restarts import Restarts, Row, phases

@@ -12,14 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from penstock.plugins.applications.changelog_move import move_changelog
+from penstock.plugins.applications.preparation import check_program, prepare
 from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.logs.local.catalogue import Topic
-from penstock.plugins.runtime.application.changelog_move import move_changelog
-from penstock.plugins.runtime.application.preparation import check_program, prepare
-from penstock.plugins.runtime.application.saved_stores import accept_stores, drop_stores
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.testing.contracts.log_tests import read
+from penstock.plugins.upgrade.saved_stores import accept_stores, drop_stores
 from penstock.record import OutputBatch, TopicPartition
 
 from .counting import counts

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from penstock.errors import IncompatibleStateError
-from penstock.plugins.runtime.application.checkpoint_files import (
+from penstock.plugins.applications.checkpoint_files import (
     checkpoint_location,
     checkpoint_writable,
     not_deleted,

@@ -14,9 +14,9 @@ from typing import Any
 from penstock.clock import Clock, SystemClock, duration_ms
 from penstock.errors import UnknownTopicError
 from penstock.log import Log
+from penstock.plugins.applications.lag import offset_resets
+from penstock.plugins.applications.preparation import Prepared
 from penstock.plugins.hosts.plan import SlotPlan
-from penstock.plugins.runtime.application.lag import offset_resets
-from penstock.plugins.runtime.application.preparation import Prepared
 from penstock.private_files import write_private_text
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition

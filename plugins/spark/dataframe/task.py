@@ -11,10 +11,10 @@ from typing import Any
 
 from penstock.clock import duration_ms
 from penstock.errors import ConfigError, IncompatibleStateError, StaleStoreError
+from penstock.plugins.runtime.local_state.state import TaskState
 from penstock.plugins.runtime.locations import open_changelog
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.retries import Retries, close_parts
-from penstock.plugins.runtime.state import TaskState
 from penstock.program.compatibility import check_compatible
 from penstock.program.layouts import Layouts, layout_of_fingerprint
 from penstock.program.nodes import SourceNode, TaskId

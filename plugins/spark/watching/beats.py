@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable
 from math import inf
 
 from penstock.log import Log
+from penstock.plugins.applications.heartbeat_topic import make_heartbeat_topic
 from penstock.plugins.hosts.claims import Layout
 from penstock.plugins.hosts.heartbeats import HeartbeatReader
 from penstock.plugins.hosts.plan import SILENT, STUCK, STUCK_SECONDS
 from penstock.plugins.hosts.reports import SlotMessage
-from penstock.plugins.runtime.application.heartbeat_topic import make_heartbeat_topic
 from penstock.repeats import Repeats
 
 MISSING_SECONDS = 3.0

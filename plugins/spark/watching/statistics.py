@@ -9,10 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from penstock.clock import Clock, SystemClock
+from penstock.plugins.applications.lag import PartitionLag
+from penstock.plugins.applications.lease import driver_name
+from penstock.plugins.applications.run_status import (
+    Event,
+    RunStatus,
+    SlotHost,
+    TaskStatus,
+)
 from penstock.plugins.hosts.executor_identity import host_name
-from penstock.plugins.runtime.application.lag import PartitionLag
-from penstock.plugins.runtime.application.lease import driver_name
-from penstock.plugins.runtime.application.run_status import Event, RunStatus, SlotHost, TaskStatus
 from penstock.plugins.runtime.logged_task import FIRST
 from penstock.plugins.runtime.report import TaskReport
 

@@ -10,8 +10,8 @@ from types import TracebackType
 
 from penstock.errors import PenstockError
 from penstock.log import Log
-from penstock.plugins.runtime.application.run_status import LOST_AFTER_SECONDS
-from penstock.plugins.runtime.application.status_topic import StatusTopic
+from penstock.plugins.applications.run_status import LOST_AFTER_SECONDS
+from penstock.plugins.applications.status_topic import StatusTopic
 
 from .statistics import RunStatistics
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from penstock.names import index_name
-from penstock.plugins.runtime.store_context import TaskStoreContext
+from penstock.plugins.runtime.local_state.store_context import TaskStoreContext
 from penstock.record_cache import CacheBudget, RecordCache
 from penstock.repeats import Repeats
 from penstock.store import StoreBackend, StoreBackendFactory

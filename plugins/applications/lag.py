@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from penstock.log import Log
 from penstock.offset_reset import EARLIEST
+from penstock.plugins.runtime.starting_offsets import offset_reset_of, starting_offsets
 from penstock.program.assignment import Assignment
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
-
-from ..starting_offsets import offset_reset_of, starting_offsets
 
 
 @dataclass(frozen=True)

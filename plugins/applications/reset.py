@@ -12,18 +12,18 @@ from penstock.clock import SystemClock
 from penstock.errors import ConfigError
 from penstock.log import Log
 from penstock.plugins.changelogs.topic import changelog_topic
+from penstock.plugins.runtime.local_state.directories import remove_all
+from penstock.plugins.runtime.locations import open_changelog, state_directory
+from penstock.plugins.upgrade.check import waiting_records
+from penstock.plugins.upgrade.saved_program import saved_fingerprint
 from penstock.program.assignment import Assignment
 from penstock.program.nodes import decorate
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
 
-from ..directories import remove_all
-from ..locations import open_changelog, state_directory
 from .checkpoint_files import checkpoint_location, delete_checkpoint, has_checkpoint
-from .compatibility import waiting_records
 from .heartbeat_topic import heartbeat_topic
 from .lag import start_positions
-from .saved_program import saved_fingerprint
 from .status_topic import status_topic
 
 Offsets = Mapping[TopicPartition, int]

@@ -13,7 +13,7 @@ from penstock.file_lock import lock_open_file
 from penstock.private_files import FILE_MODE, make_private_directory
 from penstock.system_errors import what_to_do
 
-from .locations import making_state_directory
+from ..locations import making_state_directory
 
 _log = logging.getLogger("penstock.state")
 

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from penstock.errors import IncompatibleStateError
 from penstock.log import Log
+from penstock.plugins.runtime.lost_commits import NO_COMMIT, ways_on
 from penstock.program.assignment import Assignment
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
-
-from ..lost_commits import NO_COMMIT, ways_on
 
 _META = "committed"
 _MOST_NAMED = 5

@@ -9,8 +9,8 @@ from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass
 from time import perf_counter
 
+from ..local_state.stretch import Stretch
 from ..opening import KnownCommit
-from ..stretch import Stretch
 from .worker import ContinuousWorker
 
 _MOST = 2

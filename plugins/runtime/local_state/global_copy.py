@@ -26,7 +26,7 @@ from penstock.store import StateStore, StoreBackend
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.task.progress import Progress
 
-from .locations import making_state_directory
+from ..locations import making_state_directory
 from .store_context import TaskStoreContext
 from .stretch import Stretch
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from penstock.changelog import Restore
 from penstock.errors import ConfigError, IncompatibleStateError
 from penstock.log import Log
+from penstock.plugins.runtime.locations import open_changelog
 from penstock.settings.secret import hide
 
-from ..locations import open_changelog
 from .changelog_location import committed_state, note_location, reaches, stateful_tasks
 from .preparation import Prepared
 

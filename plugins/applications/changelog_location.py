@@ -10,14 +10,13 @@ from shlex import quote
 from penstock.changelog import TaskChangelog
 from penstock.errors import ChangelogError, IncompatibleStateError
 from penstock.log import Commit, Log
+from penstock.plugins.runtime.locations import open_changelog, resolve
+from penstock.plugins.upgrade.coverage import Coverage
 from penstock.program.assignment import Assignment
 from penstock.program.nodes import TaskId
 from penstock.settings.application import Application
 from penstock.settings.secret import hide
 from penstock.settings.settings import Settings
-
-from ..coverage import Coverage
-from ..locations import open_changelog, resolve
 
 _META = "changelog"
 _THREADS = 8

@@ -11,16 +11,16 @@ from penstock.changelog import TaskChangelog, version_counter
 from penstock.clock import SystemClock
 from penstock.errors import ChangelogError, ConfigError, IncompatibleStateError
 from penstock.log import Commit, Log
+from penstock.plugins.runtime.local_state.state import first_version
+from penstock.plugins.runtime.locations import open_changelog
+from penstock.plugins.runtime.lost_commits import KEEPS_NO_POSITIONS
+from penstock.plugins.runtime.topic_ids import without_ids
 from penstock.program.assignment import Assignment
 from penstock.program.nodes import SinkNode, TaskId, decorate
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
 from penstock.settings.dead_letters import dead_letter_topics
 
-from ..locations import open_changelog
-from ..lost_commits import KEEPS_NO_POSITIONS
-from ..state import first_version
-from ..topic_ids import without_ids
 from .changelog_location import keeps_state
 from .checkpoint_files import checkpoint_location, delete_checkpoint, has_checkpoint
 from .lag import start_positions

@@ -12,6 +12,7 @@ from penstock.changelog import TaskChangelog, version_counter
 from penstock.errors import StaleStoreError
 from penstock.log import Commit
 from penstock.names import index_name
+from penstock.plugins.upgrade.coverage import Coverage
 from penstock.program.layouts import Layouts
 from penstock.program.nodes import ProcessorNode, TaskId
 from penstock.record import OutputBatch
@@ -27,7 +28,6 @@ from penstock.task.task import Task
 from .backends import Backends
 from .closed_store import close_store
 from .content import StateContent
-from .coverage import Coverage
 from .refill import Refill
 from .store_context import TaskStoreContext
 from .stretch import Stretch

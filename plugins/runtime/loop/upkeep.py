@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from penstock.log import Commit, TaskCommitter
 
-from ..content import StateContent
-from ..state import TaskState
+from ..local_state.content import StateContent
+from ..local_state.state import TaskState
 
 _LOOK_SECONDS = 5.0
 _ASKED = 3

@@ -13,14 +13,14 @@ from penstock.changelog import Restore, TaskChangelog
 from penstock.errors import IncompatibleStateError, StoreLockedError
 from penstock.hooks import registry
 from penstock.names import index_name
+from penstock.plugins.upgrade.coverage import Coverage
 from penstock.private_files import make_private_directory, write_private_text
 from penstock.program.layouts import Layouts
 from penstock.store import Change, Changes, StoreBackend, StoreBackendFactory
 from penstock.store_view import StoreView
 
-from .coverage import Coverage
+from ..locations import making_state_directory
 from .directories import DirectoryUse
-from .locations import making_state_directory
 from .stretch import Stretch
 
 _log = logging.getLogger("penstock.state")

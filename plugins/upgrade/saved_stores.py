@@ -11,7 +11,7 @@ from penstock.log import Log
 from penstock.plugins.changelogs.topic import changelog_topic
 from penstock.settings.application import Application
 
-from .compatibility import missed
+from .check import missed
 from .saved_program import drop_store, read_note, saved_subtopologies, write_note
 
 

@@ -8,10 +8,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from penstock.errors import ConfigError
+from penstock.plugins.runtime.locations import resolve
 from penstock.settings.settings import Settings
 from penstock.system_errors import what_to_do
-
-from ..locations import resolve
 
 
 def checkpoint_location(settings: Settings, application_id: str) -> str:

@@ -9,6 +9,14 @@ from typing import Any
 from penstock.errors import IncompatibleStateError, TopologyError
 from penstock.hooks import registry
 from penstock.log import Log
+from penstock.plugins.upgrade.check import check_saved
+from penstock.plugins.upgrade.earlier_values import check_earlier_values
+from penstock.plugins.upgrade.saved_program import (
+    gone_stores,
+    read_note,
+    saved_subtopologies,
+    write_note,
+)
 from penstock.program.assignment import Assignment
 from penstock.program.nodes import SinkNode
 from penstock.record import TopicPartition
@@ -17,10 +25,7 @@ from penstock.settings.dead_letters import dead_letter_topics
 
 from .changelog_location import check_location
 from .committed import CommittedPartitions
-from .compatibility import check_saved
-from .earlier_values import check_earlier_values
 from .heartbeat_topic import heartbeat_topic
-from .saved_program import gone_stores, read_note, saved_subtopologies, write_note
 from .status_topic import status_topic
 
 _REPARTITION_CONFIG: Mapping[str, str] = {
