@@ -12,7 +12,7 @@ from penstock import (
     session_store,
     window_store,
 )
-from penstock.store_kinds.window import WindowStoreSpec
+from penstock.store.kinds.window import WindowStoreSpec
 
 WINDOW_MS = 60_000
 """The size of the tumbling windows that are counted."""

@@ -66,7 +66,6 @@ from .program.nodes import (
 from .program.program import Program
 from .punctuation import STREAM_TIME, WALL_CLOCK_TIME, Cancellable, PunctuationType, Punctuator
 from .record import Header, Headers, OutputBatch, Record, RecordBatch, RecordMetadata, TopicPartition
-from .record_cache import Change
 from .serde import BoolSerde, BytesSerde, FloatSerde, IntSerde, Serde, StrSerde
 from .settings.application import Application
 from .settings.secret import Secret
@@ -81,8 +80,8 @@ from .store import (
     StoreContext,
     ValueAndTimestamp,
 )
-from .store_kinds.headers import ValueTimestampHeaders
-from .store_kinds.key_value import (
+from .store.kinds.headers import ValueTimestampHeaders
+from .store.kinds.key_value import (
     ExpiringKeyValueStore,
     HeadersKeyValueStore,
     KeyValueStore,
@@ -91,10 +90,20 @@ from .store_kinds.key_value import (
     TimestampedKeyValueStore,
     key_value_store,
 )
-from .store_kinds.list_store import ListStore, ListStoreSpec, ReadOnlyListStore, list_store
-from .store_kinds.lru_map import LruMapSpec, lru_map
-from .store_kinds.session import ReadOnlySessionStore, SessionStore, SessionStoreSpec, session_store
-from .store_kinds.versioned import (
+from .store.kinds.list_store import (
+    ListStore,
+    ListStoreSpec,
+    ReadOnlyListStore,
+    list_store,
+)
+from .store.kinds.lru_map import LruMapSpec, lru_map
+from .store.kinds.session import (
+    ReadOnlySessionStore,
+    SessionStore,
+    SessionStoreSpec,
+    session_store,
+)
+from .store.kinds.versioned import (
     NOT_PUT,
     VALID_TO_UNDEFINED,
     ReadOnlyVersionedKeyValueStore,
@@ -103,7 +112,7 @@ from .store_kinds.versioned import (
     VersionedStoreSpec,
     versioned_store,
 )
-from .store_kinds.window import (
+from .store.kinds.window import (
     HeadersWindowStore,
     ReadOnlyWindowStore,
     TimestampedWindowStore,
@@ -111,10 +120,11 @@ from .store_kinds.window import (
     WindowStoreSpec,
     window_store,
 )
-from .store_kinds.windowed import Windowed
-from .store_specs import StoreSpec
-from .store_traits import StoreTraits
-from .store_view import StoreView
+from .store.kinds.windowed import Windowed
+from .store.record_cache import Change
+from .store.specs import StoreSpec
+from .store.traits import StoreTraits
+from .store.view import StoreView
 from .wrapping import ProcessorWrapper, WrappingProcessor, WrappingTransformer
 
 __all__ = [

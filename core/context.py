@@ -9,8 +9,8 @@ from .clock import Duration
 from .metrics import NodeMetrics
 from .punctuation import Cancellable, PunctuationType, Punctuator
 from .record import Record, RecordMetadata
-from .record_cache import FlushListener
 from .store import Entries
+from .store.record_cache import FlushListener
 
 
 class ValueTransformerContext(Protocol):

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from penstock.errors import StaleStoreError, StoreError
 from penstock.store import Changes, StoreBackend
-from penstock.store_view import StoreView
+from penstock.store.view import StoreView
 
 from .sorted_keys import SortedKeys
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from weakref import WeakSet, WeakValueDictionary
 
 from penstock.errors import StaleStoreError, StoreError, StoreLockedError
-from penstock.file_lock import FileLock
+from penstock.support.file_lock import FileLock
 
 from .library import Limits, is_damage, load, make_options
 

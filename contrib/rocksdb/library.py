@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import StoreError
-from penstock.system_errors import what_to_do
+from penstock.support.system_errors import what_to_do
 
 _BLOOM_BITS = 10
 _LOG_BYTES = 1 << 20

@@ -19,7 +19,7 @@ from ..names import BAD_NAME, is_topic_name
 from ..processor import Processor, ValueTransformer
 from ..serde import Serde
 from ..store import StoreBuilder
-from ..store_specs import StoreSpec
+from ..store.specs import StoreSpec
 from .nodes import Node, ProcessorNode, SinkNode, SourceNode
 from .serdes import find_serde
 

@@ -10,7 +10,7 @@ from typing import Any
 from ..clock import Duration
 from ..errors import ConfigError, TopologyError
 from ..extractors import TimestampExtractor
-from ..offset_reset import offset_reset_text
+from ..log.offset_reset import offset_reset_text
 from ..store import StoreBuilder
 from .advice import OF_TOPOLOGY, Advice
 from .checks import (

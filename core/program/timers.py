@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import TopologyError
 from ..names import timer_store_name
 from ..processor import Processor, ValueTransformer
-from ..store_kinds.timers import TimerStoreSpec
+from ..store.kinds.timers import TimerStoreSpec
 from ..wrapping import WrappingProcessor
 from .serdes import SerdeLike
 

@@ -15,7 +15,7 @@ from ..errors import ConfigError, PluginError, TopologyError
 from ..extractors import TimestampExtractor, fail_on_invalid_timestamp
 from ..handlers import DeadLetter, Handler, Retry, fail, skip
 from ..hooks import registry
-from ..offset_reset import offset_reset_text
+from ..log.offset_reset import offset_reset_text
 from ..program.serdes import DEFAULTS, SerdeLike
 from ..wrapping import ProcessorWrapper
 from .layers import CODE, Layer, add_origin_to_errors

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from ..errors import ProcessingError
 from ..record import Record, RecordMetadata
-from ..record_cache import FlushListener
 from ..store import StateStore
+from ..store.record_cache import FlushListener
 from .failures import RECORD_ERRORS, Failures
 from .progress import Progress
 

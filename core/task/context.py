@@ -13,9 +13,9 @@ from ..metrics import NodeMetrics
 from ..program.nodes import ProcessorNode, Subtopology
 from ..punctuation import Cancellable, PunctuationType, Punctuator
 from ..record import RecordMetadata
-from ..record_cache import FlushListener
 from ..settings.settings import Settings
 from ..store import Entries, StateStore
+from ..store.record_cache import FlushListener
 from .progress import Progress
 from .saved_values import SavedValues
 from .timers import Timers

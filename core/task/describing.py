@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..errors import PenstockError
 from ..handlers import Failure
 from ..processor import Processor, ValueTransformer
-from ..user_line import at_user_line, user_line
+from ..support.user_line import at_user_line, user_line
 from .hints import hint
 
 

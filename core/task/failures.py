@@ -13,8 +13,8 @@ from ..errors import PenstockError, ProcessingError, ProductionError, SerdeError
 from ..handlers import Fail, Failure, Handler, RetryAfter, SendToDeadLetter, Skip, Stage
 from ..metrics import NodeMetrics
 from ..record import Record, RecordBatch
-from ..repeats import Repeats
 from ..settings.settings import Settings
+from ..support.repeats import Repeats
 from .describing import describe_cause, describe_error, describe_place, no_context
 from .hints import FORWARD
 from .progress import Progress

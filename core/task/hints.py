@@ -81,7 +81,7 @@ def _of_attribute(error: AttributeError) -> str:
 
 def _verbs_of(store: StateStore) -> list[str]:
     """Return the methods of a store that are for processors."""
-    kind = next((each for each in type(store).__mro__ if ".store_kinds." in each.__module__), type(store))
+    kind = next((each for each in type(store).__mro__ if ".store.kinds." in each.__module__), type(store))
     return [each for each in dir(kind) if not each.startswith("_") and not hasattr(StateStore, each)]
 
 

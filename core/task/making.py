@@ -10,7 +10,7 @@ from ..errors import PenstockError, ProcessingError, TopologyError
 from ..hooks import registry
 from ..processor import Processor, ValueTransformer
 from ..program.nodes import ProcessorNode
-from ..user_line import at_user_line
+from ..support.user_line import at_user_line
 from ..wrapping import ProcessorWrapper
 from .describing import describe_error, no_context
 from .failures import RECORD_ERRORS

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from ..record import Record, RecordBatch, RecordMetadata
-from ..record_cache import RecordContext
+from ..store.record_cache import RecordContext
 
 
 class CurrentInput(Protocol):

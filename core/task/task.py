@@ -17,9 +17,9 @@ from ..metrics import NodeMetrics
 from ..program.nodes import Subtopology, TaskId
 from ..punctuation import PunctuationType
 from ..record import OutputBatch, RecordBatch, TopicPartition
-from ..repeats import Repeats
 from ..settings.settings import Settings
 from ..store import StateStore
+from ..support.repeats import Repeats
 from .caches import Caches
 from .compiling import Nodes
 from .context import ReadOnlyView, Shared, read_only_views

@@ -11,7 +11,7 @@ from ..names import timer_store_name
 from ..program.advice import OF_TOPOLOGY
 from ..punctuation import PunctuationType
 from ..store import Entries, StateStore
-from ..store_kinds.timers import TimerStore
+from ..store.kinds.timers import TimerStore
 from .schedules import NEVER
 
 

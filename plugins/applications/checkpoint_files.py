@@ -10,7 +10,7 @@ from pathlib import Path
 from penstock.errors import ConfigError
 from penstock.plugins.runtime.locations import resolve
 from penstock.settings.settings import Settings
-from penstock.system_errors import what_to_do
+from penstock.support.system_errors import what_to_do
 
 
 def checkpoint_location(settings: Settings, application_id: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.log import Log
-from penstock.offset_reset import EARLIEST
+from penstock.log.offset_reset import EARLIEST
 from penstock.plugins.runtime.starting_offsets import offset_reset_of, starting_offsets
 from penstock.program.assignment import Assignment
 from penstock.record import TopicPartition

@@ -6,7 +6,7 @@ from penstock.errors import RuntimeUnavailableError
 from penstock.hooks import registry
 from penstock.log import Log
 from penstock.settings.application import Application
-from penstock.system_errors import open_files_advice, open_files_limit
+from penstock.support.system_errors import open_files_advice, open_files_limit
 
 from .preparation import Prepared
 

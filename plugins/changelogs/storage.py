@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, NamedTuple, cast
 from urllib.parse import unquote, urlsplit
 
 from penstock.errors import ChangelogError
-from penstock.private_files import make_private_directory, private_opener
-from penstock.system_errors import what_to_do
+from penstock.support.private_files import make_private_directory, private_opener
+from penstock.support.system_errors import what_to_do
 
 TEMPORARY = ".tmp"
 """The end of the name of a file that is still being written."""

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 import click
 
 from penstock.errors import ConfigError, PenstockError, PluginError, TopologyError
-from penstock.system_errors import what_to_do
-from penstock.user_line import user_line
+from penstock.support.system_errors import what_to_do
+from penstock.support.user_line import user_line
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit codes: done; failed while running; nothing was started; Ctrl-C."""

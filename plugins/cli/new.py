@@ -29,7 +29,7 @@ def new(kind: str, name: str, directory: Path | None) -> None:
     finds it. It works as it is; put your own code in place of its example.
     """
     from penstock.errors import ConfigError
-    from penstock.plugin_rules import prefixes_of
+    from penstock.hooks.rules import prefixes_of
 
     from .new_package import KINDS, files
 

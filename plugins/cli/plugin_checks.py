@@ -16,8 +16,8 @@ import click
 
 from penstock.errors import PenstockError, PluginError
 from penstock.hooks import GROUP, KINDS, MARK, PACKAGE, Component
-from penstock.plugin_code import plugin_code
-from penstock.plugin_rules import normal_name
+from penstock.hooks.plugin_code import plugin_code
+from penstock.hooks.rules import normal_name
 from penstock.program.builder import Topology
 from penstock.program.checks import OF_NODES, check_builder, check_class, try_supplier
 from penstock.program.provided import check_provider, provided_stores

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
 from penstock.settings.layers import CODE, Layer
-from penstock.user_line import user_line
+from penstock.support.user_line import user_line
 
 from .failures import ApplicationError
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overload
 
 from penstock.errors import TopologyError
-from penstock.store_kinds.windowed import Windowed
+from penstock.store.kinds.windowed import Windowed
 
 from .graph.functions import check_aggregator, check_initializer, check_same_program
 from .graph.materialized import Materialized, StoreLike, StoreOptions, WindowOptions, materialized

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from penstock.errors import TopologyError
 from penstock.program.nodes import Partitioner
-from penstock.store_specs import StoreSpec
+from penstock.store.specs import StoreSpec
 
 from .global_table import GlobalKTable
 from .graph.flow import Flow

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.errors import RuntimeUnavailableError
-from penstock.file_lock import lock_open_file
-from penstock.system_errors import what_to_do
+from penstock.support.file_lock import lock_open_file
+from penstock.support.system_errors import what_to_do
 
 _PREFIX = "penstock-host-"
 _LONGEST_PATH = 107 if sys.platform.startswith("linux") else 103

@@ -10,7 +10,7 @@ from typing import Any
 from penstock import errors
 from penstock.errors import PenstockError
 from penstock.plugins.runtime.report import TaskReport
-from penstock.system_errors import what_to_do
+from penstock.support.system_errors import what_to_do
 
 from .loss import Loss
 from .plan import offsets_from_json, offsets_to_json

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Collection, Mapping
 
 from penstock.errors import LogError, UnknownTopicError
-from penstock.follower import Follower
 from penstock.log import LogRecords
+from penstock.log.follower import Follower
 from penstock.record import RecordBatch, TopicPartition
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.0005, 0.004

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.follower import Follower
 from penstock.log import LogRecords
+from penstock.log.follower import Follower
 from penstock.plugins.logs.following import FetchFollower
 
 

@@ -16,7 +16,7 @@ from penstock.log import Log, LogFactory
 from penstock.program.layouts import Layout
 from penstock.settings.secret import ClientSettings
 from penstock.settings.settings import Settings
-from penstock.system_errors import what_to_do
+from penstock.support.system_errors import what_to_do
 
 _ELSEWHERE = "set `state_dir` to another directory"
 

@@ -14,10 +14,10 @@ from penstock.clock import Clock, SystemClock, duration_ms
 from penstock.log import Log
 from penstock.metrics import NodeMetrics
 from penstock.record import TopicPartition
-from penstock.repeats import Repeats
 from penstock.settings.application import Application
 from penstock.store import StateStore
-from penstock.system_errors import raise_open_files_limit
+from penstock.support.repeats import Repeats
+from penstock.support.system_errors import raise_open_files_limit
 from penstock.task.failures import RetryRequested
 
 from .local_state.directories import remove_unused

@@ -11,7 +11,7 @@ import weakref
 from contextlib import suppress
 from pathlib import Path
 
-from penstock.file_lock import lock_open_file
+from penstock.support.file_lock import lock_open_file
 
 _PREFIX, _SUFFIX = "penstock-", ".lock"
 

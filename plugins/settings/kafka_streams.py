@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from penstock import extractors, handlers, offset_reset
+from penstock import extractors, handlers
 from penstock.errors import ConfigError
+from penstock.log import offset_reset
 from penstock.settings.names import Key, NoCounterpartError
 
 Convert = Callable[[Any], Any]

@@ -28,7 +28,7 @@ from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.shipping import pack
 from penstock.plugins.runtime.taken_over import is_taken_over
 from penstock.plugins.runtime.temporary import TemporaryDirectory
-from penstock.repeats import Repeats
+from penstock.support.repeats import Repeats
 
 from .batches import renewals
 from .batches.checkpoint import Checkpoint, delete_with_spark

@@ -15,10 +15,10 @@ from penstock.plugins.applications.open_files import check_open_files
 from penstock.plugins.applications.preparation import Prepared, prepare
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.report import TaskReport
-from penstock.repeats import Repeats
 from penstock.settings.application import Application
 from penstock.settings.settings import Settings
-from penstock.system_errors import raise_open_files_limit
+from penstock.support.repeats import Repeats
+from penstock.support.system_errors import raise_open_files_limit
 
 from .placement.executors import LateExecutors, wait_for_executors
 from .query import ApplicationQuery

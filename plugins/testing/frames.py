@@ -14,7 +14,7 @@ from penstock.program.builder import Topology
 from penstock.record import Record
 from penstock.settings.settings import Settings
 from penstock.settings.topology_builder import TopologyBuilder
-from penstock.store_kinds.windowed import Windowed
+from penstock.store.kinds.windowed import Windowed
 
 from .driver import TopologyTestDriver
 

@@ -19,12 +19,17 @@ from penstock.processor import Processor, ValueTransformer
 from penstock.program.serdes import DEFAULTS
 from penstock.punctuation import PunctuationType, Punctuator
 from penstock.record import Record, RecordMetadata
-from penstock.record_cache import CacheBudget, FlushListener, RecordCache, RecordContext
-from penstock.repeats import Repeats
 from penstock.store import Entries, StateStore, StoreBuilder
-from penstock.store_kinds.timers import TimerStoreSpec
+from penstock.store.kinds.timers import TimerStoreSpec
+from penstock.store.record_cache import (
+    CacheBudget,
+    FlushListener,
+    RecordCache,
+    RecordContext,
+)
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
+from penstock.support.repeats import Repeats
 from penstock.task.making import FORWARDS_TOO_EARLY
 from penstock.task.schedule import Schedule
 from penstock.task.schedules import Schedules

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.record_cache import RecordCache
-from penstock.store_kinds.windowed import Windowed
+from penstock.store.kinds.windowed import Windowed
+from penstock.store.record_cache import RecordCache
 
 from ..rows.buckets import MAX_TIME
 from ..rows.key_form import KeyForm

@@ -11,7 +11,7 @@ from penstock.errors import ConfigError
 from penstock.punctuation import PunctuationType
 from penstock.serde import Serde
 from penstock.store import BytesStore, StoreContext
-from penstock.store_kinds.key_value import ExpiringKeyValueStore, KeyValueStoreSpec
+from penstock.store.kinds.key_value import ExpiringKeyValueStore, KeyValueStoreSpec
 
 from ..rows.envelope import (
     EXPIRING,

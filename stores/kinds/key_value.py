@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import FunctionType
 
 from penstock.store import BytesStore, StateStore, StoreContext
-from penstock.store_kinds.key_value import KeyValueStoreSpec
+from penstock.store.kinds.key_value import KeyValueStoreSpec
 
 from .caching import cache_key_value_store
 from .expiring import ExpiringStore

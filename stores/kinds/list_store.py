@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.errors import StoreError
 from penstock.store import BytesStore, Entries, StoreContext
-from penstock.store_kinds.list_store import ListStore, ListStoreSpec
+from penstock.store.kinds.list_store import ListStore, ListStoreSpec
 
 from ..rows.envelope import PLAIN
 from ..rows.escaping import escaped, unescaped

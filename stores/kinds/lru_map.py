@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.serde import Serde
 from penstock.store import BytesStore, StoreContext
-from penstock.store_kinds.lru_map import LruMapSpec
+from penstock.store.kinds.lru_map import LruMapSpec
 
 from ..rows.envelope import unwrap, wrap
 from ..rows.key_form import KeyForm

@@ -10,8 +10,8 @@ from typing import Any
 from penstock.errors import StoreError
 from penstock.serde import Serde
 from penstock.store import BytesStore, Entries, StoreContext
-from penstock.store_kinds.session import SessionStore, SessionStoreSpec
-from penstock.store_kinds.windowed import Windowed
+from penstock.store.kinds.session import SessionStore, SessionStoreSpec
+from penstock.store.kinds.windowed import Windowed
 
 from ..rows.buckets import (
     MAX_TIME,

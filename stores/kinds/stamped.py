@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.store import ValueAndTimestamp
-from penstock.store_kinds.key_value import HeadersKeyValueStore, TimestampedKeyValueStore
+from penstock.store.kinds.key_value import HeadersKeyValueStore, TimestampedKeyValueStore
 
 from ..rows.headers_form import HeadersForm
 from ..rows.value_form import INT64_MAX, TimestampedForm

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.punctuation import PunctuationType
 from penstock.store import BytesStore, Entries, IndexStore, StateStore, StoreContext
-from penstock.store_kinds.timers import TimerStore, TimerStoreSpec
+from penstock.store.kinds.timers import TimerStore, TimerStoreSpec
 
 from ..rows.envelope import PLAIN
 from ..rows.key_form import KeyForm

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.serde import Serde
 from penstock.store import BytesStore, Entries
-from penstock.store_kinds.key_value import KeyValueStore
+from penstock.store.kinds.key_value import KeyValueStore
 
 from ..rows.key_form import KeyForm
 from ..rows.scan import Scan

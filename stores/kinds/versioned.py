@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.errors import StoreError
 from penstock.store import BytesStore, StoreContext
-from penstock.store_kinds.versioned import (
+from penstock.store.kinds.versioned import (
     NOT_PUT,
     VALID_TO_UNDEFINED,
     VersionedKeyValueStore,

@@ -10,8 +10,13 @@ from typing import Any, ClassVar
 from penstock.errors import StoreError
 from penstock.serde import Serde
 from penstock.store import BytesStore, Entries, StoreContext
-from penstock.store_kinds.window import HeadersWindowStore, TimestampedWindowStore, WindowStore, WindowStoreSpec
-from penstock.store_kinds.windowed import Windowed
+from penstock.store.kinds.window import (
+    HeadersWindowStore,
+    TimestampedWindowStore,
+    WindowStore,
+    WindowStoreSpec,
+)
+from penstock.store.kinds.windowed import Windowed
 
 from ..rows.buckets import (
     MAX_TIME,

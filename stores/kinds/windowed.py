@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock.store import BytesStore, StateStore, StoreContext
-from penstock.store_kinds.session import SessionStoreSpec
-from penstock.store_kinds.window import WindowStoreSpec
+from penstock.store.kinds.session import SessionStoreSpec
+from penstock.store.kinds.window import WindowStoreSpec
 
 from .caching import cache_session_store, cache_window_store
 from .duplicates import DuplicatesStore, HeadersDuplicatesStore, StampedDuplicatesStore

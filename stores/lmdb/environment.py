@@ -13,8 +13,8 @@ from weakref import WeakSet
 import lmdb
 
 from penstock.errors import StaleStoreError, StoreError, StoreLockedError
-from penstock.file_lock import FileLock
-from penstock.private_files import FILE_MODE
+from penstock.support.file_lock import FileLock
+from penstock.support.private_files import FILE_MODE
 
 from .errors import DAMAGE, explain
 from .trust_mark import TrustMark

@@ -7,7 +7,7 @@ import os
 import lmdb
 
 from penstock.errors import StoreError
-from penstock.system_errors import what_to_do
+from penstock.support.system_errors import what_to_do
 
 DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
 """Raised for files that are damaged, of another LMDB version, or not LMDB's."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from penstock.private_files import private_opener
+from penstock.support.private_files import private_opener
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _CLEAN = "clean"

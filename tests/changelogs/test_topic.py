@@ -23,7 +23,7 @@ from penstock.plugins.testing.contracts.log_tests import read
 from penstock.program.nodes import TaskId
 from penstock.record import Headers, OutputBatch, TopicPartition
 from penstock.store import ValueAndTimestamp
-from penstock.store_kinds.headers import ValueTimestampHeaders
+from penstock.store.kinds.headers import ValueTimestampHeaders
 
 INPUT = TopicPartition("in", 0)
 

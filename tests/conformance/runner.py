@@ -14,9 +14,9 @@ from penstock import Application, PenstockError, skip
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.settings.topology_builder import TopologyBuilder
 from penstock.store import StateStore
-from penstock.store_kinds.key_value import TimestampedKeyValueStore
-from penstock.store_kinds.window import TimestampedWindowStore
-from penstock.store_kinds.windowed import Windowed
+from penstock.store.kinds.key_value import TimestampedKeyValueStore
+from penstock.store.kinds.window import TimestampedWindowStore
+from penstock.store.kinds.windowed import Windowed
 
 from . import aggregations, stateless, steps, stream_joins, table_joins, tables
 from .differences import LISTED, explained

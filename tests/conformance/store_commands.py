@@ -6,8 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from penstock import Processor, Record
-from penstock.store_kinds.versioned import NOT_PUT, VALID_TO_UNDEFINED, VersionedRecord
-from penstock.store_kinds.windowed import Windowed
+from penstock.store.kinds.versioned import (
+    NOT_PUT,
+    VALID_TO_UNDEFINED,
+    VersionedRecord,
+)
+from penstock.store.kinds.windowed import Windowed
 
 
 def text(value: Any) -> str:

@@ -14,9 +14,9 @@ from penstock import (
     ValueAndTimestamp,
     key_value_store,
 )
-from penstock.store_kinds.session import session_store
-from penstock.store_kinds.versioned import versioned_store
-from penstock.store_kinds.window import window_store
+from penstock.store.kinds.session import session_store
+from penstock.store.kinds.versioned import versioned_store
+from penstock.store.kinds.window import window_store
 
 from .store_commands import SessionCommands, VersionedCommands, WindowCommands, text
 

@@ -10,11 +10,11 @@ from penstock.names import index_name
 from penstock.plugins.runtime.local_state.store_context import TaskStoreContext
 from penstock.program.nodes import TaskId
 from penstock.record import Headers, OutputBatch, RecordBatch, TopicPartition
-from penstock.record_cache import CacheBudget, RecordCache
-from penstock.repeats import Repeats
 from penstock.store import StateStore, StoreBuilder
+from penstock.store.record_cache import CacheBudget, RecordCache
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
+from penstock.support.repeats import Repeats
 from penstock.task.failures import FailureKey
 from penstock.task.input_queue import TaskInput
 from penstock.task.task import Task

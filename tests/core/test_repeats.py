@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import ManualClock
-from penstock.repeats import EVERY_MS, Repeats
+from penstock.support.repeats import EVERY_MS, Repeats
 
 
 class Written(logging.Handler):

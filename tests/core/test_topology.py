@@ -29,8 +29,8 @@ from penstock import (
 )
 from penstock.errors import ConfigError
 from penstock.hooks import Registry
-from penstock.store_kinds.key_value import KeyValueStoreSpec
-from penstock.store_specs import StoreSpec
+from penstock.store.kinds.key_value import KeyValueStoreSpec
+from penstock.store.specs import StoreSpec
 
 
 class Pass(Processor):

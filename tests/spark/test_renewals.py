@@ -21,7 +21,7 @@ from penstock.plugins.spark.batches.renewals import RENEWAL_SECONDS, RenewalPlan
 from penstock.plugins.spark.watching.beats import MISSING_SECONDS, Beats
 from penstock.plugins.spark.watching.stops import Stops
 from penstock.record import TopicPartition
-from penstock.repeats import Repeats
+from penstock.support.repeats import Repeats
 
 
 class Stage:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.plugins.serdes.msgpack import MsgpackSerde
-from penstock.record_cache import RecordCache
-from penstock.repeats import Repeats
 from penstock.serde import BytesSerde, FloatSerde, IntSerde, Serde, StrSerde
 from penstock.store import IndexStore
+from penstock.store.record_cache import RecordCache
+from penstock.support.repeats import Repeats
 
 SERDES: dict[str | None, type[Serde[Any]]] = {
     None: MsgpackSerde,

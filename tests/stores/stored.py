@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from penstock.store import Change, StateStore, StoreBackend, StoreBackendFactory
-from penstock.store_specs import StoreSpec
+from penstock.store.specs import StoreSpec
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.lmdb import LmdbBackend
 from penstock.stores.memory import MemoryBackend

@@ -18,8 +18,8 @@ from penstock.errors import SerdeError, StoreError
 from penstock.plugins.serdes.msgpack import MsgpackSerde
 from penstock.serde import Serde
 from penstock.store import StoreBackend, StoreBackendFactory, ValueAndTimestamp
-from penstock.store_kinds.headers import ValueTimestampHeaders
-from penstock.store_kinds.key_value import KeyValueStore, KeyValueStoreSpec
+from penstock.store.kinds.headers import ValueTimestampHeaders
+from penstock.store.kinds.key_value import KeyValueStore, KeyValueStoreSpec
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.kinds import plain
 from penstock.stores.lmdb import LmdbBackend

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from penstock.punctuation import PunctuationType
 from penstock.store import Change
-from penstock.store_kinds.timers import TimerStore, TimerStoreSpec
+from penstock.store.kinds.timers import TimerStore, TimerStoreSpec
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.kinds import timers
 from penstock.stores.memory import MemoryBackend

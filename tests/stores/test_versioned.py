@@ -17,7 +17,7 @@ from penstock.errors import ConfigError, SerdeError, StoreError
 from penstock.plugins.changelogs.topic_records import decode, encode
 from penstock.record import RecordBatch, TopicPartition
 from penstock.store import Change, StoreBackend, StoreBackendFactory
-from penstock.store_kinds.versioned import (
+from penstock.store.kinds.versioned import (
     NOT_PUT,
     VALID_TO_UNDEFINED,
     VersionedKeyValueStore,

@@ -14,8 +14,8 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from penstock.errors import ConfigError, SerdeError, StoreError
 from penstock.store import ValueAndTimestamp
-from penstock.store_kinds.window import window_store
-from penstock.store_kinds.windowed import Windowed
+from penstock.store.kinds.window import window_store
+from penstock.store.kinds.windowed import Windowed
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.kinds import plain
 from penstock.stores.memory import MemoryBackend

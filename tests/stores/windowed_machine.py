@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from penstock.serde import Serde
 from penstock.store import StateStore, StoreBackend, StoreBackendFactory, ValueAndTimestamp
-from penstock.store_kinds.headers import ValueTimestampHeaders
+from penstock.store.kinds.headers import ValueTimestampHeaders
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.lmdb import LmdbBackend
 from penstock.stores.memory import MemoryBackend

@@ -13,7 +13,7 @@ from penstock import (
     Windowed,
     WindowStore,
 )
-from penstock.store_kinds.headers import ValueTimestampHeaders
+from penstock.store.kinds.headers import ValueTimestampHeaders
 
 KEYS = [f"k{number}" for number in range(10)]
 

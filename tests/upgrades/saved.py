@@ -34,7 +34,7 @@ from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.runtime.topic_ids import without_ids
 from penstock.plugins.testing.contracts.log_tests import Found, read
 from penstock.record import Headers, OutputBatch, TopicPartition
-from penstock.store_kinds.headers import ValueTimestampHeaders
+from penstock.store.kinds.headers import ValueTimestampHeaders
 from tests.processes import opened_workers
 
 ARCHIVES = [Path(__file__).parent / name for name in ("state.tar.xz", "state_by_store.tar.xz")]

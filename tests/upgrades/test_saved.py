@@ -105,6 +105,6 @@ def _stores(name: str) -> list[Any]:
 
 
 def _all_kinds() -> list[type]:
-    from penstock.store_specs import StoreSpec
+    from penstock.store.specs import StoreSpec
 
     return [each for each in StoreSpec.__subclasses__() if each.__module__.startswith("penstock")]

@@ -11,11 +11,11 @@ from penstock.clock import Duration, duration_ms
 from penstock.errors import TopologyError
 from penstock.program.serdes import SerdeLike
 from penstock.punctuation import PunctuationType
-from penstock.store_kinds.key_value import KeyValueStoreSpec, key_value_store
-from penstock.store_kinds.session import SessionStoreSpec, session_store
-from penstock.store_kinds.versioned import VersionedStoreSpec
-from penstock.store_kinds.window import WindowStoreSpec, window_store
-from penstock.store_specs import StoreSpec
+from penstock.store.kinds.key_value import KeyValueStoreSpec, key_value_store
+from penstock.store.kinds.session import SessionStoreSpec, session_store
+from penstock.store.kinds.versioned import VersionedStoreSpec
+from penstock.store.kinds.window import WindowStoreSpec, window_store
+from penstock.store.specs import StoreSpec
 
 from .functions import check_options
 from .names import Names, checked

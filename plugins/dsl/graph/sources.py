@@ -10,7 +10,7 @@ from penstock.processor import Processor
 from penstock.program.nodes import Partitioner, TopicChooser
 from penstock.settings.settings import Settings
 from penstock.store import StoreBuilder
-from penstock.store_kinds.key_value import KeyValueStoreSpec
+from penstock.store.kinds.key_value import KeyValueStoreSpec
 
 from .serdes import Serdes, key_of_topic, value_of_topic
 from .step import ProcessorStep, Step

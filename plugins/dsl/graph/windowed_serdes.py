@@ -9,7 +9,7 @@ from penstock.clock import duration_ms
 from penstock.errors import SerdeError
 from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.serde import Serde
-from penstock.store_kinds.windowed import Windowed
+from penstock.store.kinds.windowed import Windowed
 
 _LONG, _PAIR = Struct(">q"), Struct(">qq")
 _MAX_TIME = 2**63 - 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from penstock.context import ProcessorContext
 from penstock.record import Record
 from penstock.store import ValueAndTimestamp
-from penstock.store_kinds.headers import ValueTimestampHeaders
-from penstock.store_kinds.key_value import HeadersKeyValueStore
+from penstock.store.kinds.headers import ValueTimestampHeaders
+from penstock.store.kinds.key_value import HeadersKeyValueStore
 
 from .operator import Operator, Run, new
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.context import ProcessorContext
 from penstock.record import Record
-from penstock.record_cache import Change
+from penstock.store.record_cache import Change
 
 from .operator import Run, new, sender
 from .table_store import TableOperator

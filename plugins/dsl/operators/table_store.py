@@ -7,11 +7,15 @@ from typing import Any
 
 from penstock.context import ProcessorContext
 from penstock.record import Headers
-from penstock.record_cache import Change
 from penstock.store import ValueAndTimestamp
-from penstock.store_kinds.headers import ValueTimestampHeaders
-from penstock.store_kinds.key_value import HeadersKeyValueStore
-from penstock.store_kinds.versioned import NOT_PUT, VALID_TO_UNDEFINED, VersionedKeyValueStore
+from penstock.store.kinds.headers import ValueTimestampHeaders
+from penstock.store.kinds.key_value import HeadersKeyValueStore
+from penstock.store.kinds.versioned import (
+    NOT_PUT,
+    VALID_TO_UNDEFINED,
+    VersionedKeyValueStore,
+)
+from penstock.store.record_cache import Change
 
 from .operator import Operator, new, sender
 from .updates import flush_listener

@@ -7,9 +7,9 @@ from typing import Any
 
 from penstock.context import ProcessorContext
 from penstock.record import Headers, Record
-from penstock.record_cache import Change, FlushListener
 from penstock.store import StateStore, ValueAndTimestamp
-from penstock.store_kinds.headers import ValueTimestampHeaders
+from penstock.store.kinds.headers import ValueTimestampHeaders
+from penstock.store.record_cache import Change, FlushListener
 
 from .operator import Operator, Run, new, sender
 

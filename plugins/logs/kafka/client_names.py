@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from penstock.offset_reset import of_kafka
+from penstock.log.offset_reset import of_kafka
 from penstock.settings.names import CLIENT_PREFIXES, Key, NoCounterpartError
 
 RENAMED: Mapping[str, str] = {

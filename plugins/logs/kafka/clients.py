@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from penstock.errors import ConfigError, LogError
 from penstock.settings.names import CLIENT_PREFIXES
-from penstock.system_errors import open_files_advice
+from penstock.support.system_errors import open_files_advice
 
 from .admin import Admin
 from .client_names import JAVA_ONLY, RENAMED, advice

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from penstock.errors import ConfigError, LogError
-from penstock.system_errors import error_number, open_files_advice
+from penstock.support.system_errors import error_number, open_files_advice
 
 _log = logging.getLogger("penstock.kafka")
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from penstock.errors import LogError
-from penstock.follower import Follower
+from penstock.log.follower import Follower
 from penstock.record import RecordBatch, TopicPartition
 
 from .clients import Clients

@@ -13,9 +13,9 @@ from pathlib import Path
 import msgpack
 
 from penstock.errors import LeaseHeldError, LogError
-from penstock.file_lock import lock_open_file
 from penstock.log import Lease
-from penstock.private_files import FILE_MODE
+from penstock.support.file_lock import lock_open_file
+from penstock.support.private_files import FILE_MODE
 
 from ..messages import lease_lost
 from .environment import Transaction

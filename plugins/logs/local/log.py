@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import LogError
-from penstock.follower import Follower
 from penstock.log import Lease, Log, TaskCommitter, TopicInfo
+from penstock.log.follower import Follower
 from penstock.record import OutputBatch, RecordBatch, TopicPartition
 
 from ..following import FetchFollower

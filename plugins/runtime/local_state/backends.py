@@ -14,10 +14,10 @@ from penstock.errors import IncompatibleStateError, StoreLockedError
 from penstock.hooks import registry
 from penstock.names import index_name
 from penstock.plugins.upgrade.coverage import Coverage
-from penstock.private_files import make_private_directory, write_private_text
 from penstock.program.layouts import Layouts
 from penstock.store import Change, Changes, StoreBackend, StoreBackendFactory
-from penstock.store_view import StoreView
+from penstock.store.view import StoreView
+from penstock.support.private_files import make_private_directory, write_private_text
 
 from ..locations import making_state_directory
 from .directories import DirectoryUse

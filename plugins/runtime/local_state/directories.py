@@ -9,9 +9,9 @@ import shutil
 from pathlib import Path
 
 from penstock.errors import StoreError
-from penstock.file_lock import lock_open_file
-from penstock.private_files import FILE_MODE, make_private_directory
-from penstock.system_errors import what_to_do
+from penstock.support.file_lock import lock_open_file
+from penstock.support.private_files import FILE_MODE, make_private_directory
+from penstock.support.system_errors import what_to_do
 
 from ..locations import making_state_directory
 

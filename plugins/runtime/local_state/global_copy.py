@@ -13,17 +13,17 @@ from pathlib import Path
 
 from penstock.clock import duration_ms
 from penstock.errors import StoreLockedError
-from penstock.file_lock import FileLock
 from penstock.hooks import registry
 from penstock.names import index_name
-from penstock.private_files import make_private_directory, write_private_text
 from penstock.program.layouts import KeptStore
 from penstock.program.nodes import GlobalStore
-from penstock.record_cache import CacheBudget, RecordCache
-from penstock.repeats import Repeats
 from penstock.settings.application import Application
 from penstock.store import StateStore, StoreBackend
+from penstock.store.record_cache import CacheBudget, RecordCache
 from penstock.stores.commit_buffer import CommitBuffer
+from penstock.support.file_lock import FileLock
+from penstock.support.private_files import make_private_directory, write_private_text
+from penstock.support.repeats import Repeats
 from penstock.task.progress import Progress
 
 from ..locations import making_state_directory

@@ -12,9 +12,9 @@ from penstock.metrics import NodeMetrics
 from penstock.program.nodes import GlobalStore, Subtopology, TaskId
 from penstock.program.serdes import resolve_serde
 from penstock.record import TopicPartition
-from penstock.repeats import Repeats
 from penstock.settings.application import Application
 from penstock.store import StateStore
+from penstock.support.repeats import Repeats
 from penstock.task.failures import FailureKey, RetryRequested
 from penstock.task.input_queue import TaskInput
 from penstock.task.task import Task

@@ -16,11 +16,11 @@ from penstock.plugins.upgrade.coverage import Coverage
 from penstock.program.layouts import Layouts
 from penstock.program.nodes import ProcessorNode, TaskId
 from penstock.record import OutputBatch
-from penstock.record_cache import CacheBudget, RecordCache
-from penstock.repeats import Repeats
 from penstock.settings.application import Application
 from penstock.store import Change, Changes, StateStore, StoreBackend, StoreContext
+from penstock.store.record_cache import CacheBudget, RecordCache
 from penstock.stores.commit_buffer import CommitBuffer
+from penstock.support.repeats import Repeats
 from penstock.task.progress import Progress
 from penstock.task.saved_values import adopt_values
 from penstock.task.task import Task

@@ -8,10 +8,10 @@ from typing import Any
 
 from penstock.errors import StoreError
 from penstock.program.serdes import SerdeLike, resolve_serde
-from penstock.record_cache import RecordCache
-from penstock.repeats import Repeats
 from penstock.serde import Serde
 from penstock.store import IndexStore
+from penstock.store.record_cache import RecordCache
+from penstock.support.repeats import Repeats
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from penstock.follower import Follower
+from penstock.log.follower import Follower
 from penstock.record import RecordBatch, TopicPartition
 
 _MOST, _MOST_BYTES = 100_000, 32 << 20

@@ -17,9 +17,9 @@ from penstock.plugins.applications.checkpoint_files import (
     not_deleted,
     pointer_directory,
 )
-from penstock.private_files import make_private_directory, write_private_text
 from penstock.settings.secret import hide
 from penstock.settings.settings import Settings
+from penstock.support.private_files import make_private_directory, write_private_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from penstock.private_files import write_private_text
 from penstock.settings.settings import Settings
+from penstock.support.private_files import write_private_text
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from penstock.log import Log
-from penstock.offset_reset import EARLIEST, LATEST
+from penstock.log.offset_reset import EARLIEST, LATEST
 from penstock.plugins.runtime.starting_offsets import starting_offsets
 from penstock.record import TopicPartition
 

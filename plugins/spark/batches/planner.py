@@ -17,9 +17,9 @@ from penstock.log import Log
 from penstock.plugins.applications.lag import offset_resets
 from penstock.plugins.applications.preparation import Prepared
 from penstock.plugins.hosts.plan import SlotPlan
-from penstock.private_files import write_private_text
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
+from penstock.support.private_files import write_private_text
 
 from ..placement.group_keys import slot, slot_key
 from .control import Control, ControlFile

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.private_files import write_private_text
+from penstock.support.private_files import write_private_text
 
 SILENT_SECONDS = 60.0
 """Seconds after which a planner that Spark asks counts as silent: it answers within some seconds, also to rest."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import PenstockError
 from penstock.plugins.hosts.claims import Claims
 from penstock.plugins.hosts.executor_identity import describe
-from penstock.repeats import Repeats
+from penstock.support.repeats import Repeats
 
 from ..session.sessions import is_cluster
 from .executors import LateExecutors, SparkExecutors

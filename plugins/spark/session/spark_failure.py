@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import re
 
-from penstock.system_errors import error_number, what_to_do
+from penstock.support.system_errors import error_number, what_to_do
 
 _CAUSES = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 

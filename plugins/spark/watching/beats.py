@@ -13,7 +13,7 @@ from penstock.plugins.hosts.claims import Layout
 from penstock.plugins.hosts.heartbeats import HeartbeatReader
 from penstock.plugins.hosts.plan import SILENT, STUCK, STUCK_SECONDS
 from penstock.plugins.hosts.reports import SlotMessage
-from penstock.repeats import Repeats
+from penstock.support.repeats import Repeats
 
 MISSING_SECONDS = 3.0
 """A host without a heartbeat for so long may be dead."""

@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from penstock.clock import ManualClock
 from penstock.errors import LogError, OffsetOutOfRangeError, UnknownTopicError
-from penstock.follower import Follower
 from penstock.log import Commit, Log, TaskCommitter
+from penstock.log.follower import Follower
 from penstock.plugins.runtime.following import open_follower
 from penstock.record import OutputBatch, TopicPartition
 

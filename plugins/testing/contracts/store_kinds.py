@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 
 from penstock.names import index_name
 from penstock.plugins.runtime.local_state.store_context import TaskStoreContext
-from penstock.record_cache import CacheBudget, RecordCache
-from penstock.repeats import Repeats
 from penstock.store import StoreBackend, StoreBackendFactory
-from penstock.store_kinds.key_value import key_value_store
-from penstock.store_kinds.list_store import list_store
-from penstock.store_kinds.lru_map import lru_map
-from penstock.store_kinds.session import session_store
-from penstock.store_kinds.versioned import versioned_store
-from penstock.store_kinds.window import window_store
-from penstock.store_kinds.windowed import Windowed
+from penstock.store.kinds.key_value import key_value_store
+from penstock.store.kinds.list_store import list_store
+from penstock.store.kinds.lru_map import lru_map
+from penstock.store.kinds.session import session_store
+from penstock.store.kinds.versioned import versioned_store
+from penstock.store.kinds.window import window_store
+from penstock.store.kinds.windowed import Windowed
+from penstock.store.record_cache import CacheBudget, RecordCache
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
+from penstock.support.repeats import Repeats
 
 _SERDES: dict[str, Any] = {"key_serde": "str", "value_serde": "int"}
 

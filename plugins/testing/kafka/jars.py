@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.errors import RuntimeUnavailableError
-from penstock.file_lock import lock_open_file
 from penstock.plugins.runtime.locations import user_cache
+from penstock.support.file_lock import lock_open_file
 
 KAFKA_VERSION = "4.4.0"
 JARS_VARIABLE = "PENSTOCK_KAFKA_JARS"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Self
 
 from penstock.errors import RuntimeUnavailableError
-from penstock.file_lock import lock_open_file
+from penstock.support.file_lock import lock_open_file
 
 _WATCH = """
 exec 3<&0

@@ -6,9 +6,9 @@ from typing import Any
 
 from penstock.context import ProcessorContext
 from penstock.record import Record
-from penstock.record_cache import Change
 from penstock.store import ValueAndTimestamp
-from penstock.store_kinds.versioned import NOT_PUT, VersionedKeyValueStore
+from penstock.store.kinds.versioned import NOT_PUT, VersionedKeyValueStore
+from penstock.store.record_cache import Change
 
 from ..operator import Run, new, sender
 from ..updates import NULL_KEY, NULL_VALUE, UpdatingOperator

@@ -7,8 +7,8 @@ from typing import Any
 
 from penstock.errors import SerdeError
 from penstock.program.serdes import SerdeLike, resolve_serde
-from penstock.record_cache import Change
 from penstock.serde import Serde
+from penstock.store.record_cache import Change
 
 from ...graph.serdes import Serdes, value_of_internal_topic
 from ...graph.step import Step

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.context import ProcessorContext
 from penstock.record import Record
-from penstock.record_cache import Change
+from penstock.store.record_cache import Change
 
 from ..operator import Operator, Run, new, sender
 from ..table_store import NotLatest

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.processor import Processor
-from penstock.store_specs import StoreSpec
+from penstock.store.specs import StoreSpec
 
 from ...graph.step import ProcessorStep
 from ...graph.writer import Writer

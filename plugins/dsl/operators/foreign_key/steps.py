@@ -11,8 +11,8 @@ from penstock.program.nodes import Partitioner
 from penstock.program.serdes import SerdeLike
 from penstock.record import Record
 from penstock.serde import Serde
-from penstock.store_kinds.key_value import KeyValueStoreSpec, key_value_store
-from penstock.store_traits import StoreTraits
+from penstock.store.kinds.key_value import KeyValueStoreSpec, key_value_store
+from penstock.store.traits import StoreTraits
 
 from ...graph.flow import Flow
 from ...graph.materialized import StoreLike, materialized

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.context import ProcessorContext
 from penstock.record import Record, as_record
-from penstock.store_kinds.windowed import Windowed
+from penstock.store.kinds.windowed import Windowed
 
 from ..operator import Operator, Run
 from .columns import columns_of, time_text

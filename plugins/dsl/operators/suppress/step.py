@@ -10,7 +10,7 @@ from penstock.context import ProcessorContext
 from penstock.errors import TopologyError
 from penstock.program.serdes import resolve_serde
 from penstock.store import ValueAndTimestamp
-from penstock.store_kinds.key_value import key_value_store
+from penstock.store.kinds.key_value import key_value_store
 
 from ...graph.serdes import Serdes, WindowedKey, key_of_store, value_of_store
 from ...graph.step import ProcessorStep, Step

@@ -10,8 +10,8 @@ from penstock.context import ProcessorContext
 from penstock.errors import ProcessingError
 from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.record import Headers, Record
-from penstock.record_cache import Change
 from penstock.serde import Serde
+from penstock.store.record_cache import Change
 
 from ..operator import Operator, Run, new, sender
 from ..own_time import IdleClock, OwnTime, forget_idle_time

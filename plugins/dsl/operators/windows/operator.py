@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from penstock.context import ProcessorContext
 from penstock.record import Headers, Record
-from penstock.record_cache import Change
 from penstock.store import StateStore
-from penstock.store_kinds.windowed import Windowed
+from penstock.store.kinds.windowed import Windowed
+from penstock.store.record_cache import Change
 
 from ..aggregate.folds import Fold
 from ..operator import Operator, Run, new, sender

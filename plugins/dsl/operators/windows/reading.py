@@ -7,8 +7,8 @@ from typing import Any
 
 from penstock.context import ProcessorContext
 from penstock.store import ValueAndTimestamp
-from penstock.store_kinds.headers import ValueTimestampHeaders
-from penstock.store_kinds.session import SessionStore
+from penstock.store.kinds.headers import ValueTimestampHeaders
+from penstock.store.kinds.session import SessionStore
 
 from ...graph.step import ProcessorStep
 from ..reading import Get, ValueGetter, WrittenTable

@@ -7,9 +7,9 @@ from typing import Any
 from penstock.context import ProcessorContext
 from penstock.program.serdes import SerdeLike
 from penstock.record import Headers, Record
-from penstock.record_cache import Change, FlushListener
-from penstock.store_kinds.headers import ValueTimestampHeaders
-from penstock.store_kinds.windowed import Windowed
+from penstock.store.kinds.headers import ValueTimestampHeaders
+from penstock.store.kinds.windowed import Windowed
+from penstock.store.record_cache import Change, FlushListener
 
 from ..aggregate.folds import Fold
 from ..operator import new

@@ -6,9 +6,9 @@ from typing import Any
 
 from penstock.clock import Duration, duration_ms
 from penstock.errors import TopologyError
-from penstock.store_kinds.session import SessionStoreSpec
-from penstock.store_kinds.window import WindowStoreSpec
-from penstock.store_specs import StoreSpec
+from penstock.store.kinds.session import SessionStoreSpec
+from penstock.store.kinds.window import WindowStoreSpec
+from penstock.store.specs import StoreSpec
 
 from ...graph.functions import check_function
 from ...graph.materialized import Materialized

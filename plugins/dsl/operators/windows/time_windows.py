@@ -7,8 +7,8 @@ from typing import Any
 
 from penstock.context import ProcessorContext
 from penstock.record import Headers, Record
-from penstock.record_cache import Change
-from penstock.store_kinds.windowed import Windowed
+from penstock.store.kinds.windowed import Windowed
+from penstock.store.record_cache import Change
 
 from ..aggregate.folds import Fold
 from ..operator import new

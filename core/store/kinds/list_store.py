@@ -6,9 +6,9 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from ..serde import Serde
-from ..store import Entries, StateStore
-from ..store_specs import StoreSpec
+from ...serde import Serde
+from ..specs import StoreSpec
+from ..state_store import Entries, StateStore
 from .declaring import checked_name
 
 K = TypeVar("K")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from .errors import PluginError
+from ..errors import PluginError
 
 
 def wrong_hooks(plugin: object, mark: str, hooks: Sequence[str]) -> Iterator[str]:

@@ -6,11 +6,11 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-from ..punctuation import PunctuationType
-from ..serde import Serde
-from ..store import Entries, StateStore
-from ..store_specs import StoreSpec
-from ..store_traits import StoreTraits
+from ...punctuation import PunctuationType
+from ...serde import Serde
+from ..specs import StoreSpec
+from ..state_store import Entries, StateStore
+from ..traits import StoreTraits
 
 
 class TimerStore(StateStore):

@@ -6,12 +6,12 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
 
-from ..clock import Duration, duration_ms
-from ..errors import ConfigError
-from ..serde import Serde
-from ..store import Entries, StateStore
-from ..store_specs import StoreSpec
-from ..store_traits import StoreTraits
+from ...clock import Duration, duration_ms
+from ...errors import ConfigError
+from ...serde import Serde
+from ..specs import StoreSpec
+from ..state_store import Entries, StateStore
+from ..traits import StoreTraits
 from .declaring import checked_name
 
 K = TypeVar("K")

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from .log import Commit
-from .record import OutputBatch
-from .store import Changes
+from ..log import Commit
+from ..record import OutputBatch
+from ..store import Changes
 
 
 def version_counter(version: str) -> int:

@@ -6,12 +6,16 @@ from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, overload
 
-from ..clock import Duration
-from ..errors import ConfigError
-from ..serde import Serde
-from ..store import Entries, StateStore, ValueAndTimestamp
-from ..store_specs import StoreSpec
-from ..store_traits import StoreTraits
+from ...clock import Duration
+from ...errors import ConfigError
+from ...serde import Serde
+from ..specs import StoreSpec
+from ..state_store import (
+    Entries,
+    StateStore,
+    ValueAndTimestamp,
+)
+from ..traits import StoreTraits
 from .declaring import checked_name, positive_ms
 from .headers import ValueTimestampHeaders
 from .windowed import Windowed, bucket_ms

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 
-from .errors import PluginError
+from ..errors import PluginError
 
 _redirecting = threading.Lock()
 

@@ -7,8 +7,12 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from .clock import Duration, duration_ms, unit_hint
-from .errors import ConfigError
+from ..clock import (
+    Duration,
+    duration_ms,
+    unit_hint,
+)
+from ..errors import ConfigError
 
 EARLIEST, LATEST = "earliest", "latest"
 _BY_DURATION = "by_duration:"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import StoreError
-from ..serde import Serde
-from ..store_specs import StoreSpec
+from ...errors import StoreError
+from ...serde import Serde
+from ..specs import StoreSpec
 from .declaring import checked_name
 
 

@@ -1,13 +1,14 @@
-"""StoreSpec: the base of all declared stores. The kinds are in store_kinds."""
+"""StoreSpec: the base of all declared stores. The kinds are in kinds/."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from .hooks import registry
-from .store import BytesStore, StateStore, StoreContext
-from .store_traits import StoreTraits
+from ..hooks import registry
+from .context import BytesStore, StoreContext
+from .state_store import StateStore
+from .traits import StoreTraits
 
 
 @dataclass(frozen=True)

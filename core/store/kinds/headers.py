@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..record import Headers
+from ...record import Headers
 
 
 class ValueTimestampHeaders(NamedTuple):

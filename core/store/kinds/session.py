@@ -6,11 +6,11 @@ from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from ..clock import Duration
-from ..serde import Serde
-from ..store import Entries, StateStore
-from ..store_specs import StoreSpec
-from ..store_traits import StoreTraits
+from ...clock import Duration
+from ...serde import Serde
+from ..specs import StoreSpec
+from ..state_store import Entries, StateStore
+from ..traits import StoreTraits
 from .declaring import checked_name, positive_ms
 from .windowed import Windowed, bucket_ms
 

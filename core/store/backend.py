@@ -1,0 +1,99 @@
+"""StoreBackend: ordered bytes on this host, with one atomic write; what a backend author implements."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from .view import StoreView
+
+Change = tuple[bytes, bytes | None]
+"""A key and its new value; None deletes the key."""
+Changes = Mapping[str, Sequence[Change]]
+"""For each store by name: what changed, sorted by key, each key once."""
+
+
+class StoreBackend(ABC):
+    """Bytes on this host: all stores of one task that name this backend, in one directory.
+
+    The engine calls methods from one thread at a time, but opens and restores a store in another thread than it uses it
+    in. Other processes on the host may have the same directory open and read. A store's name is 1 to 249 letters,
+    digits, '.', '_' or '-', and not '.' or '..'. Names that differ in case only are different stores, and no such name
+    is reserved. Keys are any bytes up to at least 10 kB; values are any bytes; both may be empty. Keys are ordered as
+    bytes are in Python. `penstock.plugins.testing.contracts` holds the tests that any implementation must pass.
+    """
+
+    @abstractmethod
+    def version(self) -> str | None:
+        """Return the version that the last `write` recorded; None for a new directory."""
+
+    @abstractmethod
+    def get(self, store: str, key: bytes) -> bytes | None:
+        """Return the value of `key`, or None."""
+
+    @abstractmethod
+    def range(
+        self, store: str, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (key, value) for start <= key < end in key order, or reversed; None is an open end.
+
+        The engine may write between two steps of the iterator: what it yields then is unspecified, but it must not
+        fail. An iterator may be dropped half-way.
+        """
+
+    @abstractmethod
+    def approximate_count(self, store: str) -> int:
+        """Return how many keys `store` has: 0 if it has none, else an estimate from 1 on will do."""
+
+    @abstractmethod
+    def write(self, changes: Changes, previous: str | None, version: str) -> None:
+        """Apply all `changes` and record `version`, in one atomic step.
+
+        Raises StaleStoreError, and changes nothing, unless the store is at `previous`. After a crash the store is at
+        `previous` or at `version`, never between. Both may be the same: then the content changes, the version stays.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything; idempotent. A clean close makes what was written last."""
+
+    @abstractmethod
+    def destroy(self) -> None:
+        """Close and delete the stores' files; the directory itself may stay, empty."""
+
+    def view(self, stores: Sequence[str]) -> StoreView | None:
+        """Return the present content of stores, for another thread; None: the engine reads it with `range` instead."""
+        return None
+
+    def write_bytes(self, store: str, changes: int) -> int:
+        """Return about how many bytes of memory a write of so many changes takes beside them, for `commit_bytes`."""
+        return 0
+
+    def release(self) -> None:
+        """Free what pins resources between calls, such as open transactions; the engine calls it after every batch."""
+        return None
+
+    def trusted(self) -> bool:
+        """Return whether the content on disk is intact; False makes the engine rebuild it.
+
+        A backend that does not fsync returns False after the machine went down.
+        """
+        return True
+
+
+class StoreBackendFactory(Protocol):
+    """A class or function that opens a store backend; a plugin gives it a name.
+
+    It may have attributes: `open_files`, how many file descriptors an open backend needs at least (a runner refuses to
+    start where the limit is too low for its tasks), and `exclusive`, True if one process at a time opens a directory to
+    write: a global store, which all processes of a host fill, is then on `lmdb`.
+    """
+
+    def __call__(self, directory: Path, stores: Sequence[str], *, read_only: bool = False) -> StoreBackend:
+        """Open the stores named `stores` under `directory` (which exists), making what is missing.
+
+        Raises StoreError with the directory when it cannot. `read_only`: for a reader beside a writer; never writes.
+        """
+        ...
