@@ -1,8 +1,19 @@
 """penstock: interfaces, Topology, Task and hooks. Imports the standard library and pluggy, and nothing else of ours."""
 
 from .changelog import Changelog, Restore, TaskChangelog
-from .clock import Clock, Duration, ManualClock, SystemClock, duration_ms
-from .context import ProcessorContext, ValueTransformerContext
+from .clock import (
+    STREAM_TIME,
+    WALL_CLOCK_TIME,
+    Cancellable,
+    Clock,
+    Duration,
+    ManualClock,
+    PunctuationType,
+    Punctuator,
+    SystemClock,
+    duration_ms,
+)
+from .context import NodeMetrics, ProcessorContext, ValueTransformerContext
 from .errors import (
     ChangelogError,
     ConfigError,
@@ -46,7 +57,6 @@ from .handlers import (
 )
 from .hooks import hookimpl
 from .log import Commit, Lease, Log, LogFactory, TaskCommitter, TopicInfo
-from .metrics import NodeMetrics
 from .processor import ConnectedStoreProvider, Processor, ProcessorSupplier, ValueTransformer
 from .program.assignment import Assignment
 from .program.builder import Topology
@@ -64,7 +74,11 @@ from .program.nodes import (
     TopicChooser,
 )
 from .program.program import Program
-from .punctuation import STREAM_TIME, WALL_CLOCK_TIME, Cancellable, PunctuationType, Punctuator
+from .program.wrapping import (
+    ProcessorWrapper,
+    WrappingProcessor,
+    WrappingTransformer,
+)
 from .record import Header, Headers, OutputBatch, Record, RecordBatch, RecordMetadata, TopicPartition
 from .serde import BoolSerde, BytesSerde, FloatSerde, IntSerde, Serde, StrSerde
 from .settings.application import Application
@@ -125,7 +139,6 @@ from .store.record_cache import Change
 from .store.specs import StoreSpec
 from .store.traits import StoreTraits
 from .store.view import StoreView
-from .wrapping import ProcessorWrapper, WrappingProcessor, WrappingTransformer
 
 __all__ = [
     "NOT_PUT",

@@ -1,10 +1,12 @@
-"""The only file of core that reads a clock. All others get the time as an argument."""
+"""Clocks, lengths of time, and punctuators. No other file of core reads a clock: they get the time as an argument."""
 
 from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from datetime import timedelta
+from enum import Enum
 from typing import Protocol
 
 from .errors import ConfigError
@@ -78,3 +80,28 @@ def unit_hint(given: object) -> str:
     if re.fullmatch(r"\d+(\.\d+)?", number) is None:
         return ""
     return f' (a bare number does not say its unit: write "{number}s" or "{number}ms")'
+
+
+# ---------------------------------------------------------------- which clock drives a punctuator
+
+Punctuator = Callable[[int], None]
+"""Called with the time (ms) at which it fires: stream time or wall-clock time."""
+
+
+class PunctuationType(Enum):
+    """Which time drives a punctuator."""
+
+    STREAM_TIME = "stream"
+    WALL_CLOCK_TIME = "wall"
+
+
+STREAM_TIME = PunctuationType.STREAM_TIME
+WALL_CLOCK_TIME = PunctuationType.WALL_CLOCK_TIME
+
+
+class Cancellable(Protocol):
+    """A schedule that can be ended."""
+
+    def cancel(self) -> None:
+        """Never fire again; idempotent."""
+        ...

@@ -8,8 +8,8 @@ from enum import Enum
 
 from .clock import Duration, duration_ms
 from .errors import ConfigError
-from .names import is_topic_name
 from .record import Headers
+from .support.names import is_topic_name
 
 
 class Stage(Enum):

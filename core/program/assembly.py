@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from ..errors import TopologyError
 from ..extractors import fail_on_invalid_timestamp
-from ..names import index_name
 from ..store import StoreBuilder
+from ..support.names import index_name
 from .advice import Advice
 from .checks import nearest
 from .draft import Draft

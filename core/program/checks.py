@@ -12,14 +12,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from ..callbacks import check_called_with, check_methods, check_plain
 from ..errors import ConfigError, PluginError, TopologyError
 from ..hooks import registry
-from ..names import BAD_NAME, is_topic_name
 from ..processor import Processor, ValueTransformer
 from ..serde import Serde
 from ..store import StoreBuilder
 from ..store.specs import StoreSpec
+from ..support.callbacks import (
+    check_called_with,
+    check_methods,
+    check_plain,
+)
+from ..support.names import BAD_NAME, is_topic_name
 from .nodes import Node, ProcessorNode, SinkNode, SourceNode
 from .serdes import find_serde
 

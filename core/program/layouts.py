@@ -13,8 +13,8 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
-from ..names import index_name
 from ..store import StoreBuilder
+from ..support.names import index_name
 
 KEY_VALUE = "key_value"
 """The kind of a store that does not say its kind."""

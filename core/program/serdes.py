@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ..checked_serde import checked
 from ..errors import ConfigError, PluginError
 from ..hooks import registry
-from ..names import function_name
 from ..serde import Serde
+from ..support.names import function_name
+from .checked_serde import checked
 
 SerdeLike = str | Serde[Any] | None
 """A serde, the name of an installed one, or None for the application's default."""

@@ -6,11 +6,11 @@ import functools
 from typing import Any
 
 from ..errors import TopologyError
-from ..names import timer_store_name
 from ..processor import Processor, ValueTransformer
 from ..store.kinds.timers import TimerStoreSpec
-from ..wrapping import WrappingProcessor
+from ..support.names import timer_store_name
 from .serdes import SerdeLike
+from .wrapping import WrappingProcessor
 
 
 def timer_store(

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, fields, replace
 from os import PathLike
 from typing import Any
 
-from ..callbacks import check_called_with
 from ..clock import Duration, duration_ms
 from ..errors import ConfigError, PluginError, TopologyError
 from ..extractors import TimestampExtractor, fail_on_invalid_timestamp
@@ -17,7 +16,8 @@ from ..handlers import DeadLetter, Handler, Retry, fail, skip
 from ..hooks import registry
 from ..log.offset_reset import offset_reset_text
 from ..program.serdes import DEFAULTS, SerdeLike
-from ..wrapping import ProcessorWrapper
+from ..program.wrapping import ProcessorWrapper
+from ..support.callbacks import check_called_with
 from .layers import CODE, Layer, add_origin_to_errors
 from .secret import ClientSettings, Secret, hide
 

@@ -1,1 +1,1 @@
-"""Helpers that know nothing of streams: locks and private files, errors of the operating system, repeated log lines."""
+"""Helpers below all else: names, users' functions, locks, private files, errors of the system, repeated log lines."""

@@ -9,12 +9,12 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..callbacks import watched
+from ..context import NodeMetrics
 from ..errors import TopologyError
-from ..metrics import NodeMetrics
 from ..processor import Processor, ValueTransformer
 from ..program.nodes import Node, ProcessorNode, SinkNode, SourceNode, Subtopology
 from ..record import Record, as_record
+from ..support.callbacks import watched
 from .context import NodeContext, Shared, TransformerContext
 from .failures import RECORD_ERRORS, Failures, no_child
 from .input_queue import InputQueue

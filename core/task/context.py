@@ -6,16 +6,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ..callbacks import check_plain, watched
-from ..clock import Duration
+from ..clock import (
+    Cancellable,
+    Duration,
+    PunctuationType,
+    Punctuator,
+)
+from ..context import NodeMetrics
 from ..errors import StoreError, TopologyError
-from ..metrics import NodeMetrics
 from ..program.nodes import ProcessorNode, Subtopology
-from ..punctuation import Cancellable, PunctuationType, Punctuator
 from ..record import RecordMetadata
 from ..settings.settings import Settings
 from ..store import Entries, StateStore
 from ..store.record_cache import FlushListener
+from ..support.callbacks import check_plain, watched
 from .progress import Progress
 from .saved_values import SavedValues
 from .timers import Timers

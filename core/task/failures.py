@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from ..clock import duration_ms
+from ..context import NodeMetrics
 from ..errors import PenstockError, ProcessingError, ProductionError, SerdeError, TopologyError
 from ..handlers import Fail, Failure, Handler, RetryAfter, SendToDeadLetter, Skip, Stage
-from ..metrics import NodeMetrics
 from ..record import Record, RecordBatch
 from ..settings.settings import Settings
 from ..support.repeats import Repeats

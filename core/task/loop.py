@@ -6,7 +6,7 @@ records.
 
 from __future__ import annotations
 
-from ..punctuation import PunctuationType
+from ..clock import PunctuationType
 from .failures import RECORD_ERRORS, Failures
 from .input_queue import InputQueue
 from .inputs import Inputs

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..callbacks import check_methods
 from ..errors import PenstockError, ProcessingError, TopologyError
 from ..hooks import registry
 from ..processor import Processor, ValueTransformer
 from ..program.nodes import ProcessorNode
+from ..program.wrapping import ProcessorWrapper
+from ..support.callbacks import check_methods
 from ..support.user_line import at_user_line
-from ..wrapping import ProcessorWrapper
 from .describing import describe_error, no_context
 from .failures import RECORD_ERRORS
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from ..context import NodeMetrics
 from ..errors import ConfigError, ProcessingError, ProductionError, RecordRefusedError
 from ..handlers import Failure
-from ..metrics import NodeMetrics
 from ..program.nodes import SinkNode
 from ..program.serdes import resolve_serde
 from ..record import Headers, OutputBatch, Record, RecordMetadata

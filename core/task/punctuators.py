@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..callbacks import check_result
-from ..clock import Duration
-from ..punctuation import PunctuationType, Punctuator
+from ..clock import Duration, PunctuationType, Punctuator
 from ..record import Record
+from ..support.callbacks import check_result
 from .failures import RECORD_ERRORS, Failures
 from .progress import Progress
 from .schedule import Schedule

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..clock import PunctuationType
 from ..program.nodes import ProcessorNode, Subtopology
-from ..punctuation import PunctuationType
 from .schedule import describe_callback, read_times
 
 _log = logging.getLogger("penstock.task")

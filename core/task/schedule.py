@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..callbacks import check_called_with, check_plain
+from ..clock import PunctuationType, Punctuator
 from ..errors import ConfigError
-from ..punctuation import PunctuationType, Punctuator
+from ..support.callbacks import check_called_with, check_plain
 
 _KINDS = {kind.value[0]: kind for kind in PunctuationType}
 

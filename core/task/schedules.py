@@ -8,10 +8,9 @@ from copy import copy
 from itertools import count
 from typing import Any
 
-from ..clock import Duration, duration_ms
+from ..clock import Duration, PunctuationType, Punctuator, duration_ms
 from ..errors import ConfigError
-from ..punctuation import PunctuationType, Punctuator
-from ..wrapping import innermost
+from ..program.wrapping import innermost
 from .saved_schedules import SavedNames, SavedSchedules, Texts
 from .schedule import Request, Schedule, check_request, first_due, is_name, method_name, read_times, too_many
 

@@ -10,12 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..clock import duration_ms
+from ..clock import PunctuationType, duration_ms
+from ..context import NodeMetrics
 from ..errors import RecordRefusedError
 from ..log import ENGINE_STATE_BYTES
-from ..metrics import NodeMetrics
 from ..program.nodes import Subtopology, TaskId
-from ..punctuation import PunctuationType
 from ..record import OutputBatch, RecordBatch, TopicPartition
 from ..settings.settings import Settings
 from ..store import StateStore

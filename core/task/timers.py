@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from ..callbacks import check_result
+from ..clock import PunctuationType
 from ..errors import ConfigError, TopologyError
-from ..names import timer_store_name
 from ..program.advice import OF_TOPOLOGY
-from ..punctuation import PunctuationType
 from ..store import Entries, StateStore
 from ..store.kinds.timers import TimerStore
+from ..support.callbacks import check_result
+from ..support.names import timer_store_name
 from .schedules import NEVER
 
 

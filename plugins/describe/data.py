@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock import Node, ProcessorNode, Program, SinkNode, SourceNode, StoreBuilder
-from penstock.names import function_name
 from penstock.program.serdes import serde_name
+from penstock.support.names import function_name
 
 
 def to_json(program: Program) -> str:

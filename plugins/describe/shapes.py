@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock import Node, ProcessorNode, Program, SinkNode, SourceNode
-from penstock.names import function_name
+from penstock.support.names import function_name
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 
 from penstock import GlobalStore, Node, ProcessorNode, Program, SinkNode, SourceNode, Subtopology
-from penstock.names import function_name
+from penstock.support.names import function_name
 
 from .java_order import TreeSet, hash_set_order
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock.names import timer_store_name
 from penstock.processor import Processor, ValueTransformer
 from penstock.program.checks import check_class
 from penstock.program.nodes import Partitioner, TopicChooser
 from penstock.program.serdes import SerdeLike
 from penstock.store import StoreBuilder
+from penstock.support.names import timer_store_name
 
 from .graph.flow import Flow
 from .graph.functions import check_function, checked_stores

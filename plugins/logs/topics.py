@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 from penstock.errors import LogError
 from penstock.log import TopicInfo
-from penstock.names import is_topic_name
+from penstock.support.names import is_topic_name
 
 _MAX_PARTITIONS = 10_000
 

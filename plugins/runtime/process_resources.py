@@ -11,8 +11,8 @@ from math import inf
 from pathlib import Path
 
 from penstock.clock import Clock, SystemClock, duration_ms
+from penstock.context import NodeMetrics
 from penstock.log import Log
-from penstock.metrics import NodeMetrics
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
 from penstock.store import StateStore

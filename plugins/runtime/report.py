@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from penstock.metrics import NodeMetrics
+from penstock.context import NodeMetrics
 from penstock.record import TopicPartition
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from penstock.clock import Duration, ManualClock, duration_ms
+from penstock.context import NodeMetrics
 from penstock.errors import ConfigError, UnknownTopicError
-from penstock.metrics import NodeMetrics
 from penstock.plugins.changelogs.memory import MemoryChangelog
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.process_resources import ProcessResources

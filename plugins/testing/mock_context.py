@@ -8,16 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from penstock.callbacks import check_methods
-from penstock.clock import Duration
+from penstock.clock import Duration, PunctuationType, Punctuator
+from penstock.context import NodeMetrics
 from penstock.errors import ConfigError, TopologyError
 from penstock.log import ENGINE_STATE_BYTES
-from penstock.metrics import NodeMetrics
-from penstock.names import index_name, timer_store_name
 from penstock.plugins.runtime.local_state.store_context import TaskStoreContext
 from penstock.processor import Processor, ValueTransformer
 from penstock.program.serdes import DEFAULTS
-from penstock.punctuation import PunctuationType, Punctuator
 from penstock.record import Record, RecordMetadata
 from penstock.store import Entries, StateStore, StoreBuilder
 from penstock.store.kinds.timers import TimerStoreSpec
@@ -29,6 +26,8 @@ from penstock.store.record_cache import (
 )
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
+from penstock.support.callbacks import check_methods
+from penstock.support.names import index_name, timer_store_name
 from penstock.support.repeats import Repeats
 from penstock.task.making import FORWARDS_TOO_EARLY
 from penstock.task.schedule import Schedule

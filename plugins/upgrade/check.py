@@ -10,12 +10,12 @@ from typing import Any
 
 from penstock.errors import IncompatibleStateError
 from penstock.log import Log
-from penstock.names import index_name
 from penstock.program.assignment import Assignment
 from penstock.program.compatibility import check_compatible
 from penstock.program.layouts import KeptStore, Layout, Layouts, layout_from_data, layout_to_data
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
+from penstock.support.names import index_name
 
 from .earlier_values import BY_STORE
 from .saved_program import Note, drop_store, saved_subtopologies

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from struct import Struct
 from typing import Any, cast
 
-from penstock.clock import Duration, duration_ms
+from penstock.clock import Duration, PunctuationType, duration_ms
 from penstock.errors import ConfigError
-from penstock.punctuation import PunctuationType
 from penstock.serde import Serde
 from penstock.store import BytesStore, StoreContext
 from penstock.store.kinds.key_value import ExpiringKeyValueStore, KeyValueStoreSpec

@@ -7,7 +7,7 @@ from itertools import islice
 from struct import Struct
 from typing import Any
 
-from penstock.punctuation import PunctuationType
+from penstock.clock import PunctuationType
 from penstock.store import BytesStore, Entries, IndexStore, StateStore, StoreContext
 from penstock.store.kinds.timers import TimerStore, TimerStoreSpec
 

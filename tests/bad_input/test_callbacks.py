@@ -23,11 +23,11 @@ from penstock import (
     list_store,
     window_store,
 )
-from penstock.callbacks import watched
 from penstock.clock import duration_ms
 from penstock.plugins import dsl
 from penstock.plugins.dsl import StreamsBuilder
 from penstock.plugins.testing import MockProcessorContext, TopologyTestDriver
+from penstock.support.callbacks import watched
 
 from .world import Total, says, totals
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock import Application, Processor, Record, Topology
-from penstock.names import index_name
 from penstock.plugins.runtime.local_state.store_context import TaskStoreContext
 from penstock.program.nodes import TaskId
 from penstock.record import Headers, OutputBatch, RecordBatch, TopicPartition
@@ -14,6 +13,7 @@ from penstock.store import StateStore, StoreBuilder
 from penstock.store.record_cache import CacheBudget, RecordCache
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
+from penstock.support.names import index_name
 from penstock.support.repeats import Repeats
 from penstock.task.failures import FailureKey
 from penstock.task.input_queue import TaskInput

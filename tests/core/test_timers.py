@@ -21,8 +21,8 @@ from penstock import (
 )
 from penstock.errors import ConfigError, ProcessingError, TopologyError
 from penstock.handlers import skip
-from penstock.names import is_topic_name, timer_store_name
 from penstock.plugins.testing import MockProcessorContext, TopologyTestDriver
+from penstock.support.names import is_topic_name, timer_store_name
 
 from .tasks import one_node, open_task
 

@@ -23,7 +23,6 @@ from penstock import (
     key_value_store,
 )
 from penstock.errors import IncompatibleStateError, TopologyError
-from penstock.names import index_name, is_topic_name
 from penstock.plugins.changelogs.topic_records import decode, encode
 from penstock.plugins.runtime.local_state import state
 from penstock.plugins.testing import TopologyTestDriver
@@ -34,6 +33,7 @@ from penstock.record import RecordBatch, TopicPartition
 from penstock.store import BytesStore
 from penstock.stores.rows.envelope import PLAIN, wrap
 from penstock.stores.rows.time_index import IndexBuild, TimeIndex
+from penstock.support.names import index_name, is_topic_name
 
 from .test_changed_programs import World
 

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from penstock.punctuation import PunctuationType
+from penstock.clock import PunctuationType
 from penstock.store import Change
 from penstock.store.kinds.timers import TimerStore, TimerStoreSpec
 from penstock.stores.commit_buffer import CommitBuffer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...clock import Duration, duration_ms
 from ...errors import ConfigError, StoreError
-from ...names import BAD_NAME, is_topic_name
+from ...support.names import BAD_NAME, is_topic_name
 
 
 def checked_name(function: str, name: str) -> str:

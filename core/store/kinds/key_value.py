@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from ...clock import Duration
+from ...clock import Duration, PunctuationType
 from ...errors import ConfigError
-from ...punctuation import PunctuationType
 from ...serde import Serde
 from ..specs import StoreSpec
 from ..state_store import (

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-from ...punctuation import PunctuationType
+from ...clock import PunctuationType
 from ...serde import Serde
 from ..specs import StoreSpec
 from ..state_store import Entries, StateStore

@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from penstock.callbacks import check_plain
 from penstock.errors import TopologyError
 from penstock.program.checks import nearest
 from penstock.store import StoreBuilder
+from penstock.support.callbacks import check_plain
 
 Function = Callable[..., Any]
 

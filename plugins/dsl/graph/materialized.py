@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from penstock.clock import Duration, duration_ms
+from penstock.clock import Duration, PunctuationType, duration_ms
 from penstock.errors import TopologyError
 from penstock.program.serdes import SerdeLike
-from penstock.punctuation import PunctuationType
 from penstock.store.kinds.key_value import KeyValueStoreSpec, key_value_store
 from penstock.store.kinds.session import SessionStoreSpec, session_store
 from penstock.store.kinds.versioned import VersionedStoreSpec

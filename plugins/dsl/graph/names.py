@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.errors import TopologyError
-from penstock.names import is_topic_name
+from penstock.support.names import is_topic_name
 
 
 class Names:

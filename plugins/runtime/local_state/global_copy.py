@@ -14,7 +14,6 @@ from pathlib import Path
 from penstock.clock import duration_ms
 from penstock.errors import StoreLockedError
 from penstock.hooks import registry
-from penstock.names import index_name
 from penstock.program.layouts import KeptStore
 from penstock.program.nodes import GlobalStore
 from penstock.settings.application import Application
@@ -22,6 +21,7 @@ from penstock.store import StateStore, StoreBackend
 from penstock.store.record_cache import CacheBudget, RecordCache
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.support.file_lock import FileLock
+from penstock.support.names import index_name
 from penstock.support.private_files import make_private_directory, write_private_text
 from penstock.support.repeats import Repeats
 from penstock.task.progress import Progress

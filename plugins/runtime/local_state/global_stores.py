@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from penstock.context import NodeMetrics
 from penstock.errors import OffsetOutOfRangeError, UnknownTopicError
 from penstock.log import Log, TopicInfo
-from penstock.metrics import NodeMetrics
 from penstock.program.nodes import GlobalStore, Subtopology, TaskId
 from penstock.program.serdes import resolve_serde
 from penstock.record import TopicPartition

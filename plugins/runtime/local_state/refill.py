@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from penstock.log import Log
-from penstock.names import index_name
 from penstock.processor import Processor
 from penstock.program.nodes import ProcessorNode, ReadOnlyStore, Subtopology, TaskId
 from penstock.record import Record, TopicPartition
 from penstock.settings.application import Application
 from penstock.store import Changes, StateStore, StoreBackend, StoreContext
 from penstock.stores.commit_buffer import CommitBuffer
+from penstock.support.names import index_name
 from penstock.task.failures import FailureKey
 from penstock.task.input_queue import TaskInput
 from penstock.task.task import Task

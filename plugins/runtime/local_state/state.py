@@ -11,7 +11,6 @@ from pathlib import Path
 from penstock.changelog import TaskChangelog, version_counter
 from penstock.errors import StaleStoreError
 from penstock.log import Commit
-from penstock.names import index_name
 from penstock.plugins.upgrade.coverage import Coverage
 from penstock.program.layouts import Layouts
 from penstock.program.nodes import ProcessorNode, TaskId
@@ -20,6 +19,7 @@ from penstock.settings.application import Application
 from penstock.store import Change, Changes, StateStore, StoreBackend, StoreContext
 from penstock.store.record_cache import CacheBudget, RecordCache
 from penstock.stores.commit_buffer import CommitBuffer
+from penstock.support.names import index_name
 from penstock.support.repeats import Repeats
 from penstock.task.progress import Progress
 from penstock.task.saved_values import adopt_values

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from penstock.names import index_name
 from penstock.plugins.runtime.local_state.store_context import TaskStoreContext
 from penstock.store import StoreBackend, StoreBackendFactory
 from penstock.store.kinds.key_value import key_value_store
@@ -24,6 +23,7 @@ from penstock.store.kinds.windowed import Windowed
 from penstock.store.record_cache import CacheBudget, RecordCache
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
+from penstock.support.names import index_name
 from penstock.support.repeats import Repeats
 
 _SERDES: dict[str, Any] = {"key_serde": "str", "value_serde": "int"}

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
-from penstock.callbacks import watched
 from penstock.context import ProcessorContext
 from penstock.errors import ProcessingError
 from penstock.processor import Processor
 from penstock.program.provided import provided_stores
+from penstock.program.wrapping import WrappingProcessor
 from penstock.record import Record
 from penstock.store import StoreBuilder
-from penstock.wrapping import WrappingProcessor
+from penstock.support.callbacks import watched
 
 from ..operator import Run
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from penstock.callbacks import check_methods
 from penstock.context import ProcessorContext, ValueTransformerContext
 from penstock.errors import ProcessingError
 from penstock.processor import ValueTransformer
 from penstock.record import Record
+from penstock.support.callbacks import check_methods
 
 from ..operator import Run, new, sender
 from ..table_store import TableOperator

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from penstock.names import function_name
 from penstock.processor import Processor, ValueTransformer
+from penstock.support.names import function_name
 
 from ...graph.step import ProcessorStep, Stores
 from ...graph.writer import Writer

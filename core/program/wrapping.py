@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .callbacks import watched
-from .context import ProcessorContext, ValueTransformerContext
-from .processor import Processor, ValueTransformer
-from .record import Record
+from ..context import ProcessorContext, ValueTransformerContext
+from ..processor import Processor, ValueTransformer
+from ..record import Record
+from ..support.callbacks import watched
 
 
 class WrappingProcessor(Processor):

@@ -10,8 +10,8 @@ from inspect import getattr_static
 from types import CodeType, FunctionType
 from typing import Any
 
-from .errors import ProcessingError, TopologyError
-from .record import Record
+from ..errors import ProcessingError, TopologyError
+from ..record import Record
 
 _METHODS = {
     "init": ("context",),

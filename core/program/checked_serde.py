@@ -6,8 +6,8 @@ import reprlib
 from collections.abc import Callable
 from typing import TypeVar
 
-from .errors import SerdeError
-from .serde import Serde
+from ..errors import SerdeError
+from ..serde import Serde
 
 T = TypeVar("T")
 
