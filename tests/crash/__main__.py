@@ -42,6 +42,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--store-backend", choices=sorted(BACKENDS), default="lmdb", help="what keeps local state (lmdb)"
     )
+    parser.add_argument(
+        "--brokers", type=int, default=1, help="how many Kafka brokers; inputs of a task are led by different ones (1)"
+    )
     given = parser.parse_args(arguments)
     if given.log == "local" and given.guarantee != "exactly_once":
         parser.error("the local log always commits exactly once")
@@ -49,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("the program 'dsl' is judged exactly once, and not with lost offsets")
     options = Options(
         given.log, given.rounds, given.seed, given.guarantee, given.changelog, given.minutes, tuple(given.fault),
-        given.program, given.mode, given.store_backend,
+        given.program, given.mode, given.store_backend, given.brokers,
     )  # fmt: skip
     # That the broker is away is no news.
     logging.getLogger("penstock.kafka").setLevel(logging.CRITICAL)

@@ -14,7 +14,7 @@ from penstock.record import OutputBatch
 CLICKS, VIEWS, USERS, REGIONS = "clicks", "views", "users", "regions"
 PLACED, READ, COUNTS, FINAL, LATE = "placed", "read", "counts", "final", "late"
 SESSIONS, LATE_CLICKS, PAIRS, PROFILES = "sessions", "late-clicks", "pairs", "profiles"
-INPUTS = {CLICKS: 3, VIEWS: 3, USERS: 3, REGIONS: 2}
+INPUTS = {CLICKS: 3, USERS: 3, VIEWS: 3, REGIONS: 2}
 OUTPUTS = {
     PLACED: 3, READ: 2, COUNTS: 2, FINAL: 2, LATE: 2, SESSIONS: 3, LATE_CLICKS: 3, PAIRS: 3, PROFILES: 3,
 }  # fmt: skip

@@ -247,22 +247,22 @@ def _without_places(harness: Harness, locks: bool) -> str | None:
 
 def kill_broker(harness: Harness, strike: Strike) -> str | None:
     """Kill the broker, and start it again after a moment."""
-    assert harness.broker is not None
-    harness.broker.kill()
+    broker = harness.brokers[-1]
+    broker.kill()
     away = random.Random(strike.seed).uniform(0, 5)
     time.sleep(away)
-    harness.broker.start()
+    broker.start()
     return f"away for {away:.1f} s and its start"
 
 
 def freeze_broker(harness: Harness, strike: Strike) -> str | None:
     """Halt the broker; its connections stay open."""
-    assert harness.broker is not None
-    harness.broker.freeze()
+    broker = harness.brokers[-1]
+    broker.freeze()
     try:
         time.sleep(strike.freeze_seconds)
     finally:
-        harness.broker.resume()
+        broker.resume()
     return f"{strike.freeze_seconds:.1f} s"
 
 
@@ -341,7 +341,7 @@ def zombies(harness: Harness, strike: Strike) -> str | None:
     driver.process.wait()
     harness.start_elsewhere(strike)
     harness.wait_for_outputs(1_000, "the successor of a frozen task host to work")
-    away = TRANSACTION_SECONDS if harness.broker is not None else GRACE_SECONDS
+    away = TRANSACTION_SECONDS if harness.brokers else GRACE_SECONDS
     wait = away + 1 + frozen_at - time.monotonic()
     time.sleep(max(0.0, wait))
     harness.wait_for(

@@ -15,7 +15,7 @@ import psutil
 
 from penstock.errors import PenstockError
 from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.testing.kafka_broker import KafkaBroker
+from penstock.plugins.testing.kafka_broker import KafkaBroker, KafkaCluster
 
 from ..processes import is_alive
 from . import plugin, watching
@@ -35,7 +35,7 @@ from .faults import (
 )
 from .oracle import Oracle, Verdict
 from .programs import ID, PROGRAMS
-from .topics import Feeder, Reader
+from .topics import Feeder, Reader, create_topics
 
 PATIENCE = 240.0
 """Seconds after which waiting for a condition is a failure."""
@@ -48,7 +48,7 @@ _FORGETFUL = {
 @dataclass(frozen=True)
 class Options:
     """What is run, and how often it is struck: `rounds`, or as many as fit into `minutes`; `faults` are names (none:
-    all that apply)."""
+    all that apply). `brokers`: number of Kafka brokers; inputs of a task are led by different ones."""
 
     log: str = "local"
     rounds: int = 20
@@ -60,6 +60,7 @@ class Options:
     program: str = "processor"
     mode: str = "batch"
     backend: str = "lmdb"
+    brokers: int = 1
 
     def kinds(self) -> list[str]:
         """Return the faults to choose from."""
@@ -107,12 +108,12 @@ class Harness:
         self._hosts = ["a"]
         self._before: list[str] = []
         self._poll_seconds = 0.02 if options.log == "local" else 0.1
-        self.broker: KafkaBroker | None = None
+        self.kafka: KafkaBroker | KafkaCluster | None = None
         location = "local:log"
         if options.log == "kafka":
-            self.broker = KafkaBroker(directory / "kafka", options=_FORGETFUL if IDLE in options.faults else None)
-            self.broker.start()
-            location = f"kafka:{self.broker.bootstrap}"
+            self.kafka = _kafka(directory / "kafka", options)
+            self.kafka.start()
+            location = f"kafka:{self.kafka.bootstrap}"
         try:
             changelog = f"{plugin.CHANGELOG}:changelog" if options.changelog == "directory" else "topic:"
             self.driver = Driver(
@@ -120,13 +121,11 @@ class Harness:
             )
             self.log = open_log(self.driver.settings)
             program = PROGRAMS[options.program]
-            for topic, count in {**program.inputs, **program.outputs}.items():
-                self.log.create_topic(topic, count)
+            create_topics(self.log, {**program.inputs, **program.outputs}, self.kafka)
             self.reader = Reader(self.log, program)
             self.feeder = Feeder(self.driver.settings, program, options.seed)
         except BaseException:
-            if self.broker is not None:
-                self.broker.kill()
+            self._end_kafka()
             raise
 
     # ------------------------------------------------------------------ rounds
@@ -345,8 +344,23 @@ class Harness:
             self.feeder.close()
             self.log.close()
         finally:
-            if self.broker is not None:
-                self.broker.kill()
+            self._end_kafka()
+
+    @property
+    def brokers(self) -> list[KafkaBroker]:
+        """The brokers; the first one is the controller of the others."""
+        return self.kafka.brokers if isinstance(self.kafka, KafkaCluster) else [self.kafka] if self.kafka else []
+
+    def _end_kafka(self) -> None:
+        for broker in reversed(self.brokers):
+            broker.kill()
+
+
+def _kafka(directory: Path, options: Options) -> KafkaBroker | KafkaCluster:
+    settings = _FORGETFUL if IDLE in options.faults else None
+    if options.brokers == 1:
+        return KafkaBroker(directory, options=settings)
+    return KafkaCluster(options.brokers, directory, options=settings)
 
 
 class WrongError(Exception):
@@ -396,7 +410,8 @@ def run(options: Options, say: Callable[[str], None] = print) -> Tally:
                 "data:"
             )
             say(
-                f"  python -m penstock.plugins.testing.kafka_broker --directory {directory}/kafka runs the broker again"
+                f"  python -m penstock.plugins.testing.kafka_broker --brokers {options.brokers} --directory "
+                f"{directory}/kafka runs Kafka again"
             )
             say(f"  the same again: python -m tests.crash {_arguments(options)}")
         else:
@@ -414,7 +429,7 @@ def _arguments(options: Options) -> str:
     faults = "".join(f" --fault '{each}'" for each in options.faults)
     return (
         f"--program {options.program} --mode {options.mode} --store-backend {options.backend} "
-        f"--log {options.log} --changelog {options.changelog} "
+        f"--log {options.log} --brokers {options.brokers} --changelog {options.changelog} "
         f"--guarantee {options.guarantee} --rounds {options.rounds} --seed {options.seed}{faults}"
     )
 

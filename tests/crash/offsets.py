@@ -36,7 +36,7 @@ def lose_offsets(harness: Harness, strike: Strike) -> str | None:
         each: offset or 0 for each, offset in harness.log.committed(ID, partitions(PROGRAMS["processor"].read)).items()
     }
     backup = _backup(harness) if harness.options.changelog == "topic" else None
-    if harness.broker is not None:
+    if harness.brokers:
         _asked(harness, lambda admin: admin.delete_consumer_groups([ID]))
     else:
         lose_commits(harness.log, ID)
@@ -92,6 +92,6 @@ def _restore(harness: Harness, backup: Any) -> None:
 
 def _asked(harness: Harness, question: Callable[[AdminClient], Any]) -> Any:
     """Return the broker's answer about the application's group. The client has to live until it is there."""
-    assert harness.broker is not None
-    admin = AdminClient({"bootstrap.servers": harness.broker.bootstrap})
+    assert harness.kafka is not None
+    admin = AdminClient({"bootstrap.servers": harness.kafka.bootstrap})
     return question(admin)[ID].result(60)
