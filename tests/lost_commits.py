@@ -12,9 +12,9 @@ def lose_commits(log: Log, application_id: str) -> None:
     """Delete every committed position."""
     program = log.get_meta(application_id, "program")
     assert program is not None
-    note = f"committed-{json.loads(program)['identity']}"
-    committed = log.get_meta(application_id, note)
+    identity = json.loads(program)["identity"]
+    keys = ("program", f"committed-{identity}", f"committed-ids-{identity}")
+    notes = {key: note for key in keys if (note := log.get_meta(application_id, key)) is not None}
     log.delete_commits(application_id)
-    log.put_meta(application_id, "program", program)
-    if committed is not None:
-        log.put_meta(application_id, note, committed)
+    for key, note in notes.items():
+        log.put_meta(application_id, key, note)

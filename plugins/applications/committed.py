@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from penstock.errors import IncompatibleStateError
 from penstock.log import Log
-from penstock.plugins.runtime.lost_commits import NO_COMMIT, ways_on
+from penstock.plugins.runtime import topic_ids
+from penstock.plugins.runtime.lost_commits import MADE_AGAIN, NO_COMMIT, ways_on
 from penstock.program.assignment import Assignment
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
 
-_META = "committed"
+_META, _IDS_META = "committed", "committed-ids"
+"""Two notes: an earlier release reads the first one, and would not find its way in ids there."""
+_IDS_SECONDS = 60.0
+"""How often the ids of topics are looked at while the application runs: its tasks may go on in a new topic."""
 _MOST_NAMED = 5
 
 
 class CommittedPartitions:
-    """The partitions in which one application has committed a position.
+    """The partitions in which one application has committed a position, and the ids of their topics.
 
     Positions may expire or be deleted while the note stays. Without the note such an application would look like a new
     one. `identity` is the application's incarnation in the log: a late write of an earlier incarnation does not count.
@@ -31,12 +36,18 @@ class CommittedPartitions:
         saved = log.get_meta(application_id, self._key)
         topics: Mapping[str, Sequence[int]] = {} if saved is None else json.loads(saved)
         self._known = {TopicPartition(topic, number) for topic, numbers in topics.items() for number in numbers}
+        self._ids_key = f"{_IDS_META}-{identity}"
+        saved = log.get_meta(application_id, self._ids_key)
+        self._ids: Mapping[str, str] = {} if saved is None else json.loads(saved)
+        self._look_at = time.monotonic() + _IDS_SECONDS
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note partitions that have a committed position; writes only when one is new."""
+        """Note partitions that have a committed position; writes only when one is new, or a topic is another."""
         new = set(partitions) - self._known
         if new:
             self._write(self._known | new)
+        if new or time.monotonic() >= self._look_at:
+            self._write_ids()
 
     def lost(self, assignment: Assignment) -> dict[TaskId, list[TopicPartition]]:
         """Return the partitions whose committed position is gone, by task."""
@@ -51,13 +62,22 @@ class CommittedPartitions:
         lost = self._lost(assignment, positions)
         if lost:
             partly = all(set(gone) < set(assignment.tasks[task]) for task, gone in lost.items())
+            again = self.made_again(lost)
+            cause = f"topic {', '.join(map(repr, sorted(again)))} {MADE_AGAIN}" if again else NO_COMMIT
             raise IncompatibleStateError(
-                f"application {application.id!r} had committed positions that are gone: {_named(lost)}: {NO_COMMIT}. "
-                f"{ways_on(application.settings, partly=partly)}"
+                f"application {application.id!r} had committed positions that are gone: {_named(lost)}: {cause}. "
+                f"{ways_on(application.settings, partly=partly, made_again=bool(again))}"
             )
         now = {each for each, position in positions.items() if position is not None}
         if now != self._known:
             self._write(now)
+        self._write_ids()
+
+    def made_again(self, lost: Mapping[TaskId, Sequence[TopicPartition]]) -> set[str]:
+        """Return the topics of lost positions that are others now than those that the positions were in."""
+        noted = {each.topic: self._ids.get(each.topic, "") for gone in lost.values() for each in gone}
+        now = self._topic_ids(noted)
+        return {topic for topic, before in noted.items() if topic_ids.differ({topic: before}, now)}
 
     def _lost(
         self, assignment: Assignment, positions: Mapping[TopicPartition, int | None]
@@ -80,6 +100,17 @@ class CommittedPartitions:
             topics.setdefault(topic, []).append(number)
         self._log.put_meta(self._application_id, self._key, json.dumps(topics).encode())
         self._known = partitions
+
+    def _write_ids(self) -> None:
+        self._look_at = time.monotonic() + _IDS_SECONDS
+        ids = self._topic_ids({each.topic for each in self._known})
+        if ids != self._ids:
+            self._log.put_meta(self._application_id, self._ids_key, json.dumps(ids, sort_keys=True).encode())
+            self._ids = ids
+
+    def _topic_ids(self, topics: Collection[str]) -> dict[str, str]:
+        found = self._log.topic_ids(topics) if topics else {}
+        return {topic: found[topic] for topic in topics if found.get(topic)}
 
 
 def _named(lost: Mapping[TaskId, Sequence[TopicPartition]]) -> str:

@@ -81,6 +81,7 @@ class LoggedTask:
         self._commits, self._has_sent, self._sent_at = 0, False, inf
         self._counts, self._has_adopted = NodeCounts(), False
         self._why_closed = FIRST
+        self._before: Commit | None = None  # the last commit in topics that have been made again since
 
     @property
     def is_open(self) -> bool:
@@ -146,7 +147,7 @@ class LoggedTask:
         # Take the fence first: a predecessor cannot change what is read after it.
         committer = self._committer = self._log.open_committer(self._application.id, str(self.id), self.partitions)
         self._inputs.read_topic_ids()
-        self._last_commit.check(committer.committed, known)
+        self._last_commit.check(committer.committed or self._before, known)
         layouts = self._subtopology.layouts or Layouts.of_program(
             self._subtopology.stores, self._settings.store_backend
         )
@@ -157,7 +158,8 @@ class LoggedTask:
         self._state = TaskState(
             self._application, self.id, directory, changelog, layouts, self._task_count, self._resources.repeats
         )
-        self._commit = self._last_commit.of(committer, self._state, wall_clock_ms)
+        self._commit = self._last_commit.of(committer, self._state, wall_clock_ms, self._before)
+        self._before = None
 
     def restore(self, between: Callable[[], None] = lambda: None) -> None:
         """Do the next part of opening, if it is not done: bring local state to the last commit.
@@ -310,6 +312,8 @@ class LoggedTask:
                 )
                 return True
         elif isinstance(error, TopicMadeAgainError):
+            # Kafka deletes a commit with the topics that it is kept beside.
+            self._before = self._commit
             self.abandon("topic made again")
             return True
         else:

@@ -10,6 +10,9 @@ NO_COMMIT = (
 )
 """Possible causes."""
 
+MADE_AGAIN = "was deleted and made again since, and its positions went with it"
+"""The cause, where the id of a topic is another one."""
+
 KEEPS_NO_POSITIONS = (
     "a changelog that lives in the log keeps the newest value of each key and no positions, "
     "so nothing says up to where the state goes"
@@ -17,8 +20,14 @@ KEEPS_NO_POSITIONS = (
 """Why `reset --from-state` cannot use the state of a changelog like `topic:`."""
 
 
-def ways_on(settings: Settings, *, partly: bool = False) -> str:
-    """Return how to go on after a lost commit; `partly`: only some of its positions are lost."""
+def ways_on(settings: Settings, *, partly: bool = False, made_again: bool = False) -> str:
+    """Return how to go on after a lost commit; `partly`: only some of its positions are lost.
+
+    `made_again`: a topic is another one now, and the setting `offset_out_of_range` may say where to go on.
+    """
+    if made_again and settings.offset_out_of_range == "fail":
+        others = ways_on(settings, partly=partly)
+        return f"To go on with what the new topic has, set `offset_out_of_range` to earliest or latest. {others}"
     if settings.changelog_is_in_log and not partly:
         return (
             "To start now would process everything again. `penstock reset` starts the application afresh, from where "

@@ -40,15 +40,19 @@ class LastCommit:
         self._log = log
         self._where = f"application {application.id!r}, task {task_id}"
 
-    def of(self, committer: TaskCommitter, state: TaskState, wall_clock_ms: int) -> Commit:
+    def of(
+        self, committer: TaskCommitter, state: TaskState, wall_clock_ms: int, before: Commit | None = None
+    ) -> Commit:
         """Return the last commit, with a position for every partition; commit first if there is none like that.
 
+        `before`: the commit that the log deleted with the topics whose positions it was kept beside, if it has none.
         Raises IncompatibleStateError when the log has lost a commit or a position.
         """
-        commit = committer.committed
+        last = committer.committed
+        commit = last or before
         if commit is None:
             return self._make_first(committer, state, wall_clock_ms)
-        last, commit = commit, self._inputs.moved_to_new_topics(commit)
+        commit = self._inputs.moved_to_new_topics(commit)
         if set(commit.positions) != set(self._partitions):
             commit = self._with_new_partitions(commit, wall_clock_ms)
         if commit != last:

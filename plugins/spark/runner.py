@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.clock import Clock, SystemClock, duration_ms
 from penstock.errors import ConfigError, RuntimeUnavailableError
 from penstock.plugins.applications.lag import PartitionLag, find_lag
-from penstock.plugins.applications.preparation import prepare, resolve
+from penstock.plugins.applications.preparation import resolve
 from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.metrics import metrics_endpoint
 from penstock.plugins.runtime.report import TaskReport
@@ -210,7 +210,7 @@ class _Run:
             if query.placement.is_outgrown:
                 query.placement.give_up()
             self._close_query()
-            self._running.prepared = prepare(self._running.application, self._running.log)
+            self._running.prepare_again()
             return False
         return True
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.clock import SystemClock
 from penstock.log import Log
 from penstock.plugins.applications.lease import LeaseKeeper
+from penstock.plugins.applications.new_topics import continue_in_new_topics
 from penstock.plugins.applications.open_files import check_open_files
 from penstock.plugins.applications.preparation import Prepared, prepare
 from penstock.plugins.runtime.locations import open_log
@@ -69,6 +70,7 @@ class RunningApplication:
             stack.callback(log.close)
             lease = LeaseKeeper(log, application.id)
             stack.callback(lease.release)
+            continue_in_new_topics(application, log, lease.check)
             prepared = prepare(application, log)
             check_open_files(prepared, log, local_cores(session.sparkContext.master if session is not None else master))
             if session is None:
@@ -84,6 +86,11 @@ class RunningApplication:
             running = cls(prepared, log, lease, session)
             stack.callback(running.repeats.write_rest)
             yield running
+
+    def prepare_again(self) -> None:
+        """Find the tasks again, after topics have changed. Raises as `prepare`."""
+        continue_in_new_topics(self.application, self.log, self.lease.check)
+        self.prepared = prepare(self.application, self.log)
 
     def query(self, **options: Any) -> ApplicationQuery:
         """Return a new query, not started."""

@@ -3,8 +3,9 @@ nothing repeats unasked."""
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from penstock.plugins.applications.reset import (
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 
 from ..lost_commits import lose_commits
+from ..processes import opened_workers
 from .world import ORDERS, Contents, MakeWorld, Total, World, says, totals
 
 
@@ -174,6 +176,92 @@ def two() -> Topology:
         .add_processor("total", Total, ["orders", "more"], stores=[key_value_store("totals")])
         .add_sink("totals-out", "totals-by-customer", "total")
     )
+
+
+# ---------------------------------------------------------------- topics that are others now
+
+
+@pytest.mark.parametrize(("policy", "total"), [("earliest", 19), ("latest", 18)])
+@pytest.mark.parametrize("program", [totals, two])
+def test_a_setting_says_where_a_new_topic_is_read_from(
+    make_world: MakeWorld, program: Callable[[], Topology], policy: str, total: int
+) -> None:
+    """With the state of before, whether the task has another topic or not."""
+    world = make_world(program())
+    world.produce("orders", *ORDERS)
+    run(world)
+    with world.open() as log:
+        remake(log, "orders")
+    world.produce("orders", ("ann", "1"))
+    with pytest.raises(IncompatibleStateError, match="topic 'orders' was deleted and made again.*offset_out_of_range"):
+        world.run()
+    world.change(offset_out_of_range=policy)
+    world.run()
+    world.change(offset_out_of_range="fail")
+    world.produce("orders", ("ann", "2"))
+    world.run()
+    assert world.contents().stores["0_0", "totals"][0] == ("ann", total)
+
+
+@pytest.mark.parametrize(("policy", "copied"), [("earliest", [b"3"]), ("latest", [])])
+def test_a_setting_says_where_a_stateless_task_reads_a_new_topic_from(
+    make_world: MakeWorld, policy: str, copied: list[bytes]
+) -> None:
+    world = make_world(Topology().add_source("orders", "orders").add_sink("out", "copies", "orders"))
+    world.produce("orders", ("ann", "1"), ("ann", "2"))
+    run(world)
+    with world.open() as log:
+        remake(log, "orders")
+    world.produce("orders", ("ann", "3"))
+    world.change(offset_out_of_range=policy)
+    world.run()
+    assert [value for _, value in sold(world.contents())] == [b"1", b"2", *copied]
+
+
+def test_positions_that_are_lost_of_the_same_topic_stay_refused(make_world: MakeWorld) -> None:
+    """The setting is about topics that are others, and records that are gone."""
+    world = make_world(offset_out_of_range="earliest")
+    world.produce("orders", *ORDERS)
+    run(world)
+    lose(world)
+    with pytest.raises(IncompatibleStateError, match="task 0_0 in orders-0.*offsets.retention.minutes"):
+        world.run()
+
+
+def test_a_note_without_ids_says_nothing_of_topics(make_world: MakeWorld) -> None:
+    """An earlier release wrote none: its positions are as any that are lost; the next start notes the ids."""
+    world = make_world(offset_out_of_range="earliest")
+    world.produce("orders", *ORDERS)
+    run(world)
+    with world.open() as log:
+        key = f"committed-ids-{json.loads(log.get_meta('shop', 'program') or b'')['identity']}"
+        assert set(json.loads(log.get_meta("shop", key) or b"")) == {"orders"}
+        log.put_meta("shop", key, b"{}")
+        remake(log, "orders")
+    with pytest.raises(IncompatibleStateError, match="task 0_0 in orders-0.*offsets.retention.minutes"):
+        world.run()
+    recover(world, to_earliest, ["orders"])
+    world.run()
+    with world.open() as log:
+        remake(log, "orders")
+    world.run()
+
+
+def test_a_topic_that_was_made_again_under_the_application_is_noted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Positions in the new one that are lost later are no others'."""
+    monkeypatch.setattr("penstock.plugins.applications.committed._IDS_SECONDS", 0.0)
+    world.change(offset_out_of_range="earliest")
+    with world.open() as log, opened_workers(world.application, log) as workers:
+        prepared = prepare(world.application, log)
+        remake(log, "orders")
+        for worker in workers:
+            report = worker.run_batch(log.end_offsets(worker.partitions), 0)
+            prepared.committed.add(report.positions)
+    lose(world)
+    with pytest.raises(IncompatibleStateError, match="task 0_0 in orders-0.*offsets.retention.minutes"):
+        world.run()
 
 
 # ---------------------------------------------------------------- started all the same

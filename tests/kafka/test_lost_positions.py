@@ -28,7 +28,7 @@ from .shop import Shop
 
 def make(broker: KafkaBroker, directory: Path, **settings: Any) -> Shop:
     """A shop that has run twice."""
-    shop = Shop(broker.bootstrap, directory, changelog="directory:changelog", **settings)
+    shop = Shop(broker.bootstrap, directory, **{"changelog": "directory:changelog", **settings})
     shop.sell(("ann", 1), ("bob", 2))
     shop.run()
     shop.sell(("ann", 3))
@@ -97,18 +97,53 @@ def test_offsets_of_one_partition_that_were_deleted(broker: KafkaBroker, tmp_pat
     shop.run()
 
 
-def test_the_only_topic_was_deleted_and_made_again(broker: KafkaBroker, tmp_path: Path) -> None:
-    """Its positions go with it, and nothing else is left of the group."""
-    shop = make(broker, tmp_path)
+def make_again(shop: Shop) -> None:
     with shop.log() as log:
         log.delete_topic(shop.orders)
         wait_until(lambda: shop.orders not in log.topics())
-        log.create_topic(shop.orders, 1)
+        log.create_topic(shop.orders, shop.partitions)
         wait_until(lambda: shop.position(log) is None)
-    with pytest.raises(IncompatibleStateError, match=f"gone: task 0_0 in {shop.orders}-0: "):
+
+
+def test_the_only_topic_was_deleted_and_made_again(broker: KafkaBroker, tmp_path: Path) -> None:
+    """Its positions go with it, and nothing else is left of the group."""
+    shop = make(broker, tmp_path)
+    make_again(shop)
+    with pytest.raises(IncompatibleStateError) as caught:
         shop.run()
+    says(
+        caught.value, f"gone: task 0_0 in {shop.orders}-0: topic {shop.orders!r} was deleted and made again",
+        "set `offset_out_of_range` to earliest or latest", "penstock reset --from-state",
+    )  # fmt: skip
     with pytest.raises(IncompatibleStateError, match="has offsets 0 to 0, and position . is proven"):
         recover(shop)
     (recovery,) = recover(shop, destination=to_earliest, topics=[shop.orders]).recoveries
     assert dict(recovery.then) == {recovery.lost[0]: 0} and recovery.commit is not None
     shop.run()
+
+
+@pytest.mark.parametrize(("policy", "sold"), [("earliest", [("ann", "5"), ("ann", "6")]), ("latest", [])])
+def test_a_setting_says_where_the_new_topic_is_read_from(
+    broker: KafkaBroker, tmp_path: Path, policy: str, sold: list[tuple[str, str]]
+) -> None:
+    """The state is that of the newest commit that the changelog proves: the one before the last."""
+    shop = make(broker, tmp_path)
+    shop.sell(("ann", 1_000))
+    shop.run()
+    make_again(shop)
+    before = shop.sold()
+    shop.sell(("ann", 1), ("ann", 1))
+    shop.run(offset_out_of_range=policy)
+    assert shop.sold()[len(before) :] == sold
+    shop.sell(("bob", 1))
+    shop.run()
+    assert shop.sold()[len(before) + len(sold) :] == [("bob", "3")]
+
+
+def test_a_changelog_in_the_log_cannot_go_on_in_a_new_topic(broker: KafkaBroker, tmp_path: Path) -> None:
+    """Nothing says which version its state is: the start is refused, whatever the setting."""
+    shop = make(broker, tmp_path, changelog="topic:")
+    make_again(shop)
+    with pytest.raises(IncompatibleStateError) as caught:
+        shop.run(offset_out_of_range="earliest")
+    says(caught.value, f"topic {shop.orders!r} was deleted and made again", "its state cannot be kept")

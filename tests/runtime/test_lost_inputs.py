@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -26,23 +26,21 @@ TASK = "0_0"
 
 
 class World:
-    """A task that copies two topics into a third one."""
+    """A task that copies two topics, or one, into another."""
 
     def __init__(self, log: Log, directory: Path) -> None:  # noqa: F811
         self.log, self.directory = log, directory
         self.id = fresh_name("app")
         self.first, self.second, self.out = (TopicPartition(fresh_name(each), 0) for each in ("a", "b", "out"))
-        self.inputs = (self.first, self.second)
+        self.inputs: tuple[TopicPartition, ...] = (self.first, self.second)
         for partition in (*self.inputs, self.out):
             log.create_topic(partition.topic, 1)
 
     def application(self, policy: str) -> Application:
-        topology = (
-            Topology()
-            .add_source("first", self.first.topic)
-            .add_source("second", self.second.topic)
-            .add_sink("out", self.out.topic, ["first", "second"])
-        )
+        topology = Topology()
+        for each in self.inputs:
+            topology.add_source(each.topic, each.topic)
+        topology.add_sink("out", self.out.topic, [each.topic for each in self.inputs])
         return Application(
             self.id, topology, log="memory:", changelog="memory:", data_dir=str(self.directory),
             offset_out_of_range=policy,
@@ -175,6 +173,32 @@ class TestMadeAgain:
         world.produce(world.first, "d")
         with world.continuous("fail") as loop:
             world.turn_until(loop, lambda: len(world.copied()) == count + 1)
+
+    @pytest.mark.parametrize("policy", ["fail", "earliest", "latest"])
+    @pytest.mark.parametrize("mode", ["continuous", "batches"])
+    def test_under_an_open_task_that_has_no_other(self, world: World, mode: str, policy: str) -> None:
+        """Nothing is left of its commit on Kafka, which deletes it with the topic."""
+        world.inputs = (world.first,)
+        world.produce(world.first, "a1", "a2")
+        before, now = ["a1", "a2"], NEW if policy == "earliest" else []
+        with pytest.raises(PenstockError, match="deleted and made again") if policy == "fail" else nullcontext():
+            if mode == "continuous":
+                with world.continuous(policy) as loop:
+                    world.turn_until(loop, lambda: world.copied() == before)
+                    loop.commit_all()
+                    world.make_again(world.first)
+                    world.produce(world.first, *NEW)
+                    world.turn_until(loop, lambda: world.committed()[world.first] == len(NEW))
+            else:
+                with world.batches(policy) as worker:
+                    world.batch(worker)
+                    world.make_again(world.first)
+                    world.produce(world.first, *NEW)
+                    world.batch(worker)
+            wait_until(lambda: set(world.copied()) >= {*before, *now})
+            assert world.committed()[world.first] == len(NEW)
+        if policy == "fail":
+            assert world.committed()[world.first] is None and world.copied() == before
 
     def test_between_batches(self, world: World) -> None:
         before = run_some(world)

@@ -46,6 +46,24 @@ class TopicTests(LogTests):
         assert again.partitions == 3
         assert again.id != found.id or not found.id
 
+    def test_the_ids_of_topics(self, log: Log) -> None:
+        """Of those that exist, as `topic` returns them; a topic that is made again has another one."""
+        for name in ("a", "b"):
+            log.create_topic(name, 2)
+        assert log.topic_ids([]) == {}
+        before = dict(log.topic_ids(["a", "b", "missing"]))
+        assert before == {name: log.topic(name).id for name in ("a", "b")}
+        log.create_topic("missing", 1)
+        log.delete_topic("a")
+        assert log.topic_ids(["a", "b"]) == {"b": before["b"]}
+        log.create_topic("a", 2)
+        now = dict(log.topic_ids({"missing", "a", "b"}))
+        assert set(now) == {"missing", "a", "b"} and now["b"] == before["b"]
+        if before["a"]:
+            assert len({before["a"], *now.values()}) == 4
+        else:
+            assert not any(now.values())
+
     @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ü", "x" * 250])
     def test_a_bad_topic_name_is_refused(self, log: Log, name: str) -> None:
         """As Kafka does."""
