@@ -21,7 +21,8 @@ from .harness import Options, run
         Options("kafka", seed=4, guarantee="at_least_once", faults=("take over",)),
         Options("kafka", seed=27, faults=("lose offsets",)),
         Options("local", seed=32, faults=("kill tree",), program="dsl"),
-        Options("kafka", seed=62, changelog="topic", faults=("kill hosts",), mode="continuous"),
+        # Two brokers, because one answers for all inputs of a task at once.
+        Options("kafka", 1, 62, changelog="topic", faults=("kill hosts",), program="dsl", mode="continuous", brokers=2),
     ],
     ids=lambda options: (
         f"{options.program}, {options.mode}, {options.log}, {options.changelog}, {options.guarantee}: "
