@@ -8,6 +8,7 @@ import logging
 import sys
 from pathlib import Path
 
+from .backlog import with_backlog
 from .runner import Case, Result, TestDriver, by_family, check, check_description, load, shortened, table
 
 
@@ -30,9 +31,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--ops", type=int, metavar="N", help="only the first N inputs of each case; the test driver must pass all of it"
     )
+    parser.add_argument(
+        "--backlog",
+        type=int,
+        metavar="N",
+        help="start again for every N inputs, which wait in the log then (on Kafka, of two brokers); only cases of one "
+        "task with several inputs, whose answers depend on the order of timestamps alone",
+    )
     parser.add_argument("--descriptions", action="store_true", help="compare describe() instead of running")
     given = parser.parse_args(arguments)
-    for option in ("sample", "ops"):
+    for option in ("sample", "ops", "backlog"):
         if (number := getattr(given, option)) is not None and number < 1:
             parser.error(f"--{option} {number}: expected a number from 1 on")
     if not given.directory.is_dir():
@@ -49,19 +57,24 @@ def main(arguments: list[str] | None = None) -> int:
         results = [check_description(entry) for entry in chosen]
     else:
         chosen = [case for case in cases if wanted(case["family"], case["topology"])]
-        if given.sample is not None:
-            chosen = sample(chosen, given.sample)
         if given.driver == "kafka":
             from .spark_driver import for_kafka
 
             chosen = [for_kafka(case) for case in chosen]
+        if given.backlog is not None:
+            chosen = [made for case in chosen if (made := with_backlog(case, given.backlog)) is not None]
+        if given.sample is not None:
+            chosen = sample(chosen, given.sample)
         if given.ops is not None:
             chosen = [shortened(case, given.ops) for case in chosen]
         if given.driver != "ttd":
             from .spark_driver import spark_drivers
 
-            is_continuous = given.mode == "continuous"
-            with spark_drivers(on_kafka=given.driver == "kafka", is_continuous=is_continuous) as make_driver:
+            with spark_drivers(
+                on_kafka=given.driver == "kafka",
+                is_continuous=given.mode == "continuous",
+                brokers=1 if given.backlog is None else 2,
+            ) as make_driver:
                 results = [check(case, make_driver) for case in chosen]
         else:
             results = [check(case, TestDriver) for case in chosen]
@@ -91,7 +104,8 @@ def described(given: argparse.Namespace) -> str:
     mode = "" if given.driver == "ttd" else f", mode {given.mode}"
     most = "" if given.sample is None else f", at most {given.sample} cases of a family"
     first = "" if given.ops is None else f", the first {given.ops} inputs of each"
-    return f"{where[given.driver]}{mode}{most}{first}"
+    backlog = "" if given.backlog is None else f", {given.backlog} inputs waiting at each start"
+    return f"{where[given.driver]}{mode}{most}{first}{backlog}"
 
 
 def print_results(results: list[Result]) -> None:

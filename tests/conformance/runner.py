@@ -37,6 +37,10 @@ class Driver(Protocol):
     """Whether the program runs in this process, so that `side_effects` has its calls."""
 
     def pipe(self, op: dict[str, Any]) -> None: ...
+    def backlog(self, records: list[dict[str, Any]]) -> None:
+        """Start again, with these inputs in the log; they are in the order in which they must be processed."""
+        ...
+
     def advance_wall_clock(self, ms: int) -> None: ...
     def outputs(self) -> Iterator[dict[str, Any]]:
         """What appeared on sink topics since the last call, each topic's in order."""
@@ -104,6 +108,10 @@ class TestDriver:
     def pipe(self, op: dict[str, Any]) -> None:
         self._driver.pipe(op["topic"], op["key"], op["value"], op["ts"], headers_of(op))
 
+    def backlog(self, records: list[dict[str, Any]]) -> None:
+        for op in records:
+            self.pipe(op)
+
     def advance_wall_clock(self, ms: int) -> None:
         self._driver.advance_wall_clock(f"{ms}ms")
 
@@ -132,6 +140,8 @@ def play(case: Case, driver: Driver) -> dict[str, Any]:
         try:
             if op["op"] == "pipe":
                 driver.pipe(op)
+            elif op["op"] == "backlog":
+                driver.backlog(op["records"])
             else:
                 driver.advance_wall_clock(op["ms"])
         except PenstockError as raised:
@@ -169,12 +179,17 @@ def dump(store: Any, kind: str, case: Case) -> dict[str, Any]:
 
 
 def input_keys(case: Case) -> list[str]:
-    return sorted({op["key"] for op in case["inputs"] if op.get("key") is not None})
+    return sorted({op["key"] for op in records(case) if op.get("key") is not None})
+
+
+def records(case: Case) -> list[dict[str, Any]]:
+    """Return the inputs of a case that are records."""
+    return [each for op in case["inputs"] for each in op.get("records", [op]) if each["op"] == "pipe"]
 
 
 def versions(store: Any, key: str, case: Case) -> list[list[Any]]:
     """Return a key's current version, and those that are found by the timestamps of the inputs, newest first."""
-    times = {op["ts"] for op in case["inputs"] if "ts" in op}
+    times = {op["ts"] for op in records(case)}
     found = [version for version in (store.get(key), *(store.get(key, time) for time in times)) if version is not None]
     by_timestamp = {version.timestamp: version.value for version in found}
     return [[key, value, timestamp] for timestamp, value in sorted(by_timestamp.items(), reverse=True)]

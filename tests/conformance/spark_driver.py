@@ -14,26 +14,30 @@ from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.spark.session.sessions import make_session
 from penstock.plugins.spark.stepping import SteppingDriver
-from penstock.plugins.testing.kafka_broker import KafkaBroker
+from penstock.plugins.testing.kafka_broker import KafkaBroker, KafkaCluster
 from penstock.program.nodes import SinkNode, TaskId
 from penstock.program.serdes import resolve_serde
 from penstock.record import OutputBatch, TopicPartition
 from penstock.store import StateStore
 
+from ..kafka.clients import create_topics
 from ..waiting import readable_end
 from .runner import Case, application_of, changed, headers_of, output_of
 
 
 @contextmanager
 def spark_drivers(
-    *, on_kafka: bool = False, is_continuous: bool = False
+    *, on_kafka: bool = False, is_continuous: bool = False, brokers: int = 1
 ) -> Iterator[Callable[[Case], SparkCaseDriver]]:
-    """Start Spark, and a broker if asked, and yield what makes a driver for a case; all share them."""
+    """Start Spark, and brokers if asked, and yield what makes a driver for a case; all share them."""
     with ExitStack() as stack:
-        broker = stack.enter_context(KafkaBroker()).bootstrap if on_kafka else None
+        kafka: KafkaBroker | KafkaCluster | None = None
+        if on_kafka:
+            kafka = KafkaBroker() if brokers == 1 else KafkaCluster(brokers)
+            stack.enter_context(kafka)
         session = make_session("local[2]")
         stack.callback(session.stop)
-        yield lambda case: SparkCaseDriver(case, session, broker, is_continuous)
+        yield lambda case: SparkCaseDriver(case, session, kafka, is_continuous)
 
 
 def for_kafka(case: Case) -> Case:
@@ -44,27 +48,35 @@ def for_kafka(case: Case) -> Case:
 
 
 class SparkCaseDriver:
-    """Runs one case in a data directory of its own, from and to the local log or a broker."""
+    """Runs one case in a data directory of its own, from and to the local log or Kafka.
+
+    On several brokers, each topic has another leader than the one before.
+    """
 
     notes_side_effects = False
 
-    def __init__(self, case: Case, session: Any, broker: str | None = None, is_continuous: bool = False) -> None:
+    def __init__(
+        self,
+        case: Case,
+        session: Any,
+        kafka: KafkaBroker | KafkaCluster | None = None,
+        is_continuous: bool = False,
+    ) -> None:
         self._stack = ExitStack()
         try:
             directory = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-conformance-"))
             application = application_of(case).with_settings(data_dir=directory, parallelism=1)
-            if broker is not None:
-                application = application.with_settings(log=f"kafka:{broker}")
+            if kafka is not None:
+                application = application.with_settings(log=f"kafka:{kafka.bootstrap}")
             self._application: Application = application
             self._log: Log = open_log(application.settings)
             self._stack.callback(self._log.close)
-            if broker is not None:
+            if kafka is not None:
                 self._stack.callback(self._forget, set(self._log.topics()))
             program = self._application.program
             written = {output["topic"] for output in case["expected"]["outputs"]}
             self._sinks = sorted((set(program.sink_topics()) | written) - set(program.internal_topics))
-            for topic in (*program.topics(), *self._sinks):
-                self._log.create_topic(topic, 1)
+            create_topics(self._log, dict.fromkeys((*program.topics(), *self._sinks), 1), kafka)
             self._clock_ms: int = case.get("config", {}).get("initial_wall_clock_ms", 0)
             self._dropped = 0
             self._read = dict.fromkeys(self._sinks, 0)
@@ -77,19 +89,39 @@ class SparkCaseDriver:
                 if isinstance(node, SinkNode) and isinstance(node.topic, str)
             }
             self._value_serde = resolve_serde(None, settings.value_serde, "values")
-            self._driver = self._stack.enter_context(
-                SteppingDriver.open(self._application, session, is_continuous=is_continuous)
-            )
+            self._session, self._is_continuous = session, is_continuous
+            self._running = self._stack.enter_context(ExitStack())
+            self._starts = 0
+            self._driver = self._start()
             self._step()
         except BaseException:
             self._stack.close()
             raise
+
+    def _start(self) -> SteppingDriver:
+        # Steps are counted from each start on, and a checkpoint has those of the one before.
+        self._starts += 1
+        application = self._application.with_settings(checkpoint_dir=f"checkpoint-{self._starts}")
+        return self._running.enter_context(
+            SteppingDriver.open(application, self._session, is_continuous=self._is_continuous)
+        )
 
     def _step(self) -> None:
         for report in self._driver.step(self._clock_ms):
             self._dropped += report.dropped
 
     def pipe(self, op: dict[str, Any]) -> None:
+        self._append(op)
+        self._step()
+
+    def backlog(self, records: list[dict[str, Any]]) -> None:
+        self._running.close()
+        for op in records:
+            self._append(op)
+        self._driver = self._start()
+        self._step()
+
+    def _append(self, op: dict[str, Any]) -> None:
         self._log.append(
             OutputBatch(
                 op["topic"],
@@ -99,7 +131,6 @@ class SparkCaseDriver:
                 [headers_of(op)] if op.get("headers") else None,
             )
         )
-        self._step()
 
     def advance_wall_clock(self, ms: int) -> None:
         self._clock_ms += ms

@@ -12,6 +12,7 @@ import pytest
 
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
+from .backlog import with_backlog
 from .differences import KINDS, LISTED, explained
 from .runner import BUILDERS, Case, TestDriver, check, check_description, difference, load, play, shortened, table
 
@@ -74,11 +75,17 @@ def test_sample_on_kafka(case: Case, spark: Any, broker: KafkaBroker) -> None:
     from .spark_driver import SparkCaseDriver
 
     cut = shortened(case, OPS_ON_KAFKA)
-    driver = SparkCaseDriver(cut, spark, broker.bootstrap)
+    driver = SparkCaseDriver(cut, spark, broker)
     try:
         assert difference(cut, play(cut, driver)) == ""
     finally:
         driver.close()
+
+
+def test_only_cases_that_depend_on_timestamps_alone_get_a_backlog() -> None:
+    names = {case["topology"] for case in FIRST_OF_EACH if with_backlog(case, 8) is not None}
+    assert {"stream_table_join", "stream_stream_join", "table_table_join"} <= names
+    assert "foreign_key_join" not in names
 
 
 def test_a_wrong_answer_is_found() -> None:

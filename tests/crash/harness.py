@@ -17,6 +17,7 @@ from penstock.errors import PenstockError
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.testing.kafka_broker import KafkaBroker, KafkaCluster
 
+from ..kafka.clients import create_topics
 from ..processes import is_alive
 from . import plugin, watching
 from .driver import Driver, send, wait_for_end
@@ -35,7 +36,7 @@ from .faults import (
 )
 from .oracle import Oracle, Verdict
 from .programs import ID, PROGRAMS
-from .topics import Feeder, Reader, create_topics
+from .topics import Feeder, Reader
 
 PATIENCE = 240.0
 """Seconds after which waiting for a condition is a failure."""

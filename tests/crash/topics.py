@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from collections.abc import Mapping
 
 from penstock import TopicPartition
 from penstock.errors import LogError
 from penstock.log import Log
 from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.testing.kafka_broker import KafkaBroker, KafkaCluster
 from penstock.settings.settings import Settings
 
 from .oracle import Row
@@ -140,28 +136,3 @@ class Reader:
 def partitions(topics: Mapping[str, int]) -> list[TopicPartition]:
     """Return the partitions of topics with their counts."""
     return [TopicPartition(topic, number) for topic, count in topics.items() for number in range(count)]
-
-
-def create_topics(log: Log, topics: Mapping[str, int], kafka: KafkaBroker | KafkaCluster | None) -> None:
-    """Create topics with so many partitions.
-
-    On several brokers, partitions of one number in a topic and in the next one have different leaders: what a task
-    reads of both comes in different answers.
-    """
-    if not isinstance(kafka, KafkaCluster):
-        for topic, count in topics.items():
-            log.create_topic(topic, count)
-        return
-    nodes = [broker.node_id for broker in kafka.brokers]
-    new = [
-        NewTopic(topic, count, replica_assignment=[_turned(nodes, order + number) for number in range(count)])
-        for order, (topic, count) in enumerate(topics.items())
-    ]
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    for created in admin.create_topics(new).values():
-        created.result(60)
-
-
-def _turned(nodes: Sequence[int], by: int) -> list[int]:
-    """Return the nodes from another one on; the first has the lead."""
-    return [nodes[(by + number) % len(nodes)] for number in range(len(nodes))]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+
+from penstock.log import Log
+from penstock.plugins.testing.kafka_broker import KafkaBroker, KafkaCluster
 
 QUIET: dict[str, Any] = {"log_level": 0}
 """Otherwise librdkafka writes to standard error when a broker is away."""
@@ -53,3 +57,28 @@ def leader(bootstrap: str, topic: str) -> int:
     partitions = admin.list_topics(topic, timeout=30).topics[topic].partitions
     # A broker may hear of the topic before it hears of its partitions.
     return int(partitions[0].leader) if 0 in partitions else -1
+
+
+def create_topics(log: Log, topics: Mapping[str, int], kafka: KafkaBroker | KafkaCluster | None) -> None:
+    """Create topics with so many partitions.
+
+    On several brokers, partitions of one number in a topic and in the next one have different leaders: what a task
+    reads of both comes in different answers.
+    """
+    if not isinstance(kafka, KafkaCluster):
+        for topic, count in topics.items():
+            log.create_topic(topic, count)
+        return
+    nodes = [broker.node_id for broker in kafka.brokers]
+    new = [
+        NewTopic(topic, count, replica_assignment=[_turned(nodes, order + number) for number in range(count)])
+        for order, (topic, count) in enumerate(topics.items())
+    ]
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    for created in admin.create_topics(new).values():
+        created.result(60)
+
+
+def _turned(nodes: Sequence[int], by: int) -> list[int]:
+    """Return the nodes from another one on; the first has the lead."""
+    return [nodes[(by + number) % len(nodes)] for number in range(len(nodes))]
