@@ -14,6 +14,7 @@ from penstock.record import TopicPartition
 from penstock.settings.application import Application
 from penstock.task.task import partitions_read
 
+from .commit import make_first
 from .local_state.state import TaskState
 from .lost_commits import NO_COMMIT, ways_on
 from .positions import InputPartitions
@@ -96,11 +97,9 @@ class LastCommit:
                 f"{self._where}: the log has no commit of it, but its changelog proves one "
                 f"(state version {max(proven)}): {NO_COMMIT}. {ways_on(self._settings)}"
             )
-        version = state.new_version(None)
         positions = self._inputs.starting_positions(given, wall_clock_ms)
-        commit = Commit(positions, version, self._inputs.with_topic_ids(b""))
-        state.append_delta({}, version, commit)
-        committer.commit(commit, [])
+        commit = Commit(positions, state.new_version(None), self._inputs.with_topic_ids(b""))
+        make_first(state, committer, commit)
         return commit
 
     def _with_new_partitions(self, commit: Commit, wall_clock_ms: int) -> Commit:

@@ -75,6 +75,10 @@ class InputPartitions:
         positions = starting_offsets(self._log, resets, wall_clock_ms)
         return positions | {partition: position for partition, position in given.items() if position is not None}
 
+    def proven_at_first(self) -> Mapping[TopicPartition, int]:
+        """Return the first offsets of the internal topics: what lies before them was purged, so it is not needed."""
+        return self._log.start_offsets(self.internal)
+
     def refills(self, commit: Commit, attempt: Callable[[FailureKey], int]) -> list[Refill]:
         """Return how each read-only store is filled again, up to the positions of `commit`."""
         stores = self._application.program.subtopology(self._task_id.subtopology).read_only_stores

@@ -88,21 +88,21 @@ class TaskWorker(LoggedTask):
         self._resources.update_globals(self._application, self._log, ends, wall_clock_ms, topic_ids)
         opened = self._ensure_open(wall_clock_ms, known, is_current)
         since = phases.add("restore", began)
-        task, committer, commit = self.task, self._committer, self._commit
-        assert task is not None and committer is not None and commit is not None
-        self._commits = 0
+        task, state, committer, commits = self.task, self._state, self._committer, self._commits
+        assert task is not None and state is not None and committer is not None and commits is not None
+        commits.made = 0
         records_before, decoded_before = task.records_in, task.decode_seconds()
         produced = 0
         last_commit, until = since, since + seconds
         interval = duration_ms(self._settings.commit_interval or COMMIT_INTERVAL) / 1000
         if opened:
-            self._inputs.check_ends(task, commit)
+            self._inputs.check_ends(task, commits.last)
         task.plan(ends, wall_clock_ms)
         is_over = False
         while True:
             since = perf_counter()
             for want in () if is_over else task.wants():
-                for batch in self._inputs.fetch(task, want, commit.version):
+                for batch in self._inputs.fetch(task, want, commits.last.version):
                     task.feed(batch)
             since = phases.add("read", since)
             done = task.process(_CHUNK)
@@ -112,34 +112,33 @@ class TaskWorker(LoggedTask):
             is_over = since >= until
             waiting = task.output_bytes()
             if committer.streams_outputs and waiting > _SENT_BYTES:
-                produced += self._send(task.take_outputs(), phases)
+                produced += commits.send(task.take_outputs(), phases)
                 waiting = 0
             if (
                 task.commit_requested
                 or since - last_commit > interval
-                or since - self._sent_at > committer.commit_within
-                or waiting + self._uncommitted_bytes() > self._settings.commit_bytes
+                or since > commits.latest
+                or waiting + state.size_bytes() > self._settings.commit_bytes
             ):
-                produced += self._make_commit(phases)
-                commit, last_commit = self._commit, perf_counter()
-                assert commit is not None
+                produced += commits.make(task, phases)
+                last_commit = perf_counter()
         if is_over:
             task.inputs.rewind()
         next_tick = task.next_wall_clock_punctuation()
-        if self._has_sent and next_tick is not None and next_tick <= task.wall_clock:
+        if commits.has_sent and next_tick is not None and next_tick <= task.wall_clock:
             # Commit first: the punctuator may outlast the transaction.
-            produced += self._make_commit(phases)
+            produced += commits.make(task, phases)
         since = perf_counter()
         task.punctuate_wall_clock()
         phases.add("process", since)
-        produced += self._make_commit(phases)
+        produced += commits.make(task, phases)
         phases.move("process", "decode", task.decode_seconds() - decoded_before)
         since = perf_counter()
-        assert self._state is not None and self._commit is not None
-        if self._state.maintain_changelog(self._grace, self._resources.now_ms(), self._commit, committer.is_current):
-            self._proven = self._commit.positions
+        last = commits.last
+        if state.maintain_changelog(self._grace, self._resources.now_ms(), last, committer.is_current):
+            commits.proven = last.positions
         phases.add("snapshot", since)
-        self._state.release()
+        state.release()
         self._resources.clean_up(self._application)
-        self._retries.forget_done(self._commit.positions, task.stream_time, task.wall_clock)
+        self._retries.forget_done(last.positions, task.stream_time, task.wall_clock)
         return self._report(phases, task.records_in - records_before, produced, opened)

@@ -11,7 +11,7 @@ import pytest
 from penstock import Application, Processor, Record, TopicPartition, Topology, key_value_store
 from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime import logged_task as runtime
+from penstock.plugins.runtime import commit as runtime
 from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.spark.running import RunningApplication
 from penstock.record import OutputBatch

@@ -93,7 +93,7 @@ def continuously(of: Application, log: Log) -> Iterator[Run]:
         def is_over() -> bool:
             loop.turn(0.0)
             is_idle = task.is_open and not loop._writing and not task.has_records()
-            is_there = is_idle and task._commit is not None and task._commit.positions[INPUT] == end
+            is_there = is_idle and task._commits is not None and task._commits.last.positions[INPUT] == end
             return before != task._retries._failed or (is_there and task.commit_due() > perf_counter())
 
         wait_until(is_over)

@@ -113,7 +113,7 @@ def test_records_do_not_wait_for_a_snapshot_of_their_task(tmp_path: Path, gate: 
         for rounds in range(2, 12):
             put(log, KEYS)
             turn_until(loop, lambda: len(produced(log)) == rounds * KEYS)  # noqa: B023
-        commits = loop._tasks["0_0"]._commit
+        commits = loop._tasks["0_0"]._commits
         assert commits is not None and len(gate.begun) == 1 and not gate.written
         gate.free.set()
         turn_until(loop, lambda: bool(gate.written))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from penstock.changelog import TaskChangelog, version_counter
@@ -51,8 +50,8 @@ class TaskState:
 
     `layouts`: how stores are kept, also those that the program does not name any more (None: as the program says). The
     local state is never ahead of the log's commit: `apply` is called after it. `task_count` is how many tasks the
-    application has. `repeats` is what the tasks of a process share. Called by one thread at a time: `open` and `settle`
-    may be in another one than the rest.
+    application has. `repeats` is what the tasks of a process share. Called by one thread at a time: `open` and
+    `append_layout` may be in another one than the rest.
     """
 
     def __init__(
@@ -151,31 +150,30 @@ class TaskState:
         layouts = self._layouts
         return adopt_values(engine_state, self._subtopology, layouts.of_version(version), layouts.now)
 
-    def settle(self, last: Commit, make: Callable[[Commit, list[OutputBatch]], None]) -> Commit:
-        """Commit a version of the present layout if that of `last` is of an earlier one; return the last commit then.
+    def append_layout(self, last: Commit, commit: Commit) -> list[OutputBatch]:
+        """Let the changelog lead from `last`, whose version is of an earlier layout, to `commit` of the present one.
 
-        Call it before the stores are used. `make` is called with the commit and records to produce, once the changelog
-        leads to the new version. Where a store has come into the changelog or has left it, a snapshot does: the history
-        before it does not count any more.
+        Return records that the commit must produce. Where a store has come into the changelog or has left it, a
+        snapshot leads there: the history before it does not count any more.
         """
-        if self._coverage.is_settled:
-            return last
-        commit = replace(last, version=self.new_version(last.version))
-        previous, version, outputs = last.version, commit.version, list[OutputBatch]()
-        begun, gone = self._coverage.begun, self._coverage.gone
+        outputs: list[OutputBatch] = []
         if self._changelog is not None:
             if self._coverage.needs_new_history:
-                self._changelog.snapshot(version, self._counted(self._rows()), commit)
+                self._changelog.snapshot(commit.version, self._counted(self._rows()), commit)
             else:
-                self._changelog.append({}, previous, version, last)
+                self._changelog.append({}, last.version, commit.version, last)
+            begun = self._coverage.begun
             outputs = self._changelog.begin(begun, (row for row in self._counted(self._rows()) if row[0] in begun))
-        self._backends.begin_transition(previous, version)
-        make(commit, outputs)
+        self._backends.begin_transition(last.version, commit.version)
+        return outputs
+
+    def apply_layout(self, version: str) -> None:
+        """Bring the backends to the first version of the present layout, once it is committed."""
+        gone = self._coverage.gone
         self.apply({}, version)
         stores = ", ".join(sorted(self._layouts.now)) or "none"
         _log.info("task %s: from version %s on, its state has these stores: %s", self.task_id, version, stores)
         self._backends.end_transition(gone, version)
-        return commit
 
     def _counted(self, rows: Iterator[_Row]) -> Iterator[_Row]:
         for row in rows:
@@ -225,7 +223,7 @@ class TaskState:
 
     @property
     def opening(self) -> Stretch:
-        """The work of `open` and `settle`: any thread may watch and end it."""
+        """The work of `open` and `append_layout`: any thread may watch and end it."""
         return self._backends.opening
 
     def take_restored(self) -> int:

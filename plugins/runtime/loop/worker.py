@@ -18,9 +18,9 @@ from penstock.record import RecordBatch, TopicPartition
 from penstock.settings.application import Application
 from penstock.task.task import Task
 
+from ..commit import PendingCommit
 from ..logged_task import LoggedTask
 from ..opening import KnownCommit
-from ..pending_commit import PendingCommit
 from ..process_resources import ProcessResources
 from ..report import Phases, TaskReport
 from .upkeep import Upkeep, Upkept
@@ -80,9 +80,9 @@ class ContinuousWorker(LoggedTask):
         """Open the task; return the offsets from which its inputs are to be read. Raises as `TaskWorker.run_batch`."""
         since = perf_counter()
         self._opened = self._ensure_open(clock_ms, known, None)
-        task, commit, state, committer = self.task, self._commit, self._state, self._committer
-        assert task is not None and commit is not None and state is not None and committer is not None
-        self._inputs.check_ends(task, commit)
+        task, commits, state, committer = self.task, self._commits, self._state, self._committer
+        assert task is not None and commits is not None and state is not None and committer is not None
+        self._inputs.check_ends(task, commits.last)
         self._upkeep = Upkeep(state, committer, self._grace, self._resources.now_ms)
         self._phases.add("restore", since)
         self._clock_ms = clock_ms
@@ -93,11 +93,10 @@ class ContinuousWorker(LoggedTask):
 
     def out_of_range(self, partition: TopicPartition, error: OffsetOutOfRangeError) -> int:
         """Go on in a partition whose records are gone, as `offset_out_of_range` says; return from where, or raise."""
-        assert self.task is not None and self._commit is not None
+        assert self.task is not None and self._commits is not None
         self._is_dirty = True
-        return self._inputs.move(
-            self.task, partition, self.task.inputs.fetched()[partition], error, self._commit.version
-        )
+        version = self._commits.last.version
+        return self._inputs.move(self.task, partition, self.task.inputs.fetched()[partition], error, version)
 
     @property
     def topic_ids(self) -> Mapping[str, str]:
@@ -149,8 +148,8 @@ class ContinuousWorker(LoggedTask):
         `ends`: as far as the log is known to have records; None: it has not said yet. `end_soon` ends it after a record
         or a punctuator.
         """
-        task, committer, phases = self.task, self._committer, self._phases
-        assert task is not None and committer is not None
+        task, committer, commits, phases = self.task, self._committer, self._commits, self._phases
+        assert task is not None and committer is not None and commits is not None
         since = perf_counter()
         passed, self._clock_ms = clock_ms - self._clock_ms, clock_ms
         task.plan(ends, clock_ms if clock_ms >= task.wall_clock else self._time_ahead(passed))
@@ -168,7 +167,7 @@ class ContinuousWorker(LoggedTask):
             self._punctuate(task, may_postpone=True)
         phases.add("process", since)
         if task.output_bytes() and committer.streams_outputs:
-            self._produced += self._send(task.take_outputs(), phases)
+            self._produced += commits.send(task.take_outputs(), phases)
             self._is_dirty = True
         return done
 
@@ -220,8 +219,8 @@ class ContinuousWorker(LoggedTask):
 
     def commit_due(self) -> float:
         """Return when (on the clock `seconds`) the next commit is due; infinity if there is nothing to commit."""
-        task, committer = self.task, self._committer
-        if task is None or committer is None or self.rests:
+        task, state, commits = self.task, self._state, self._commits
+        if task is None or state is None or commits is None or self.rests:
             return inf
         if not (self._is_dirty or task.progress.has_changed):
             if self._has_moved:
@@ -230,10 +229,10 @@ class ContinuousWorker(LoggedTask):
         if (
             task.commit_requested
             or self._has_postponed
-            or task.output_bytes() + self._uncommitted_bytes() > self._settings.commit_bytes
+            or task.output_bytes() + state.size_bytes() > self._settings.commit_bytes
         ):
             return 0.0
-        return min(self._due, self._sent_at + committer.commit_within)
+        return min(self._due, commits.latest)
 
     @property
     def has_uncommitted(self) -> bool:
@@ -242,23 +241,24 @@ class ContinuousWorker(LoggedTask):
 
     def begin_commit(self) -> PendingCommit | None:
         """Return what is to be written, None if nothing has changed. The task rests until `end_commit`."""
+        assert self.task is not None and self._commits is not None
         now = self._committed_at = self._seconds()
         self._due, self._is_dirty, self._has_moved = now + self._interval, False, False
         if self._interval:
             # Tasks commit one after the other, each at its place in the interval: at once, all would wait for all.
             self._due -= (now - self._phase + self._interval / 2) % self._interval - self._interval / 2
-        self._pending = self._take_commit(self._phases)
+        self._pending = self._commits.take(self.task, self._phases)
         if self._pending is not None:
             self._produced += self._pending.produced
         return self._pending
 
     def end_commit(self) -> None:
         """Go on after the commit was written."""
-        pending, self._pending = self._pending, None
-        assert pending is not None and self._state is not None and self.task is not None
-        self._finish(pending, self._phases)
+        assert self._commits is not None and self._state is not None and self.task is not None
+        self._pending = None
+        commit = self._commits.finish(self._phases)
         self._state.release()
-        self._retries.forget_done(pending.commit.positions, self.task.stream_time, self.task.wall_clock)
+        self._retries.forget_done(commit.positions, self.task.stream_time, self.task.wall_clock)
         self._has_news = True
         if not self._reports:
             self._reports.append(self._make_report())
@@ -270,15 +270,16 @@ class ContinuousWorker(LoggedTask):
 
         Call it when the step before has ended.
         """
-        return None if self._upkeep is None or self._commit is None else self._upkeep.next_step(self._commit)
+        return None if self._upkeep is None or self._commits is None else self._upkeep.next_step(self._commits.last)
 
     def end_upkeep(self, upkept: Upkept) -> None:
         """Take what came of a step."""
         if self._upkeep is not None:
             self._upkeep.end_step()
         self._phases.count({"snapshot": upkept.seconds})
-        if upkept.commit is not None and self._commit is not None and upkept.commit.version == self._commit.version:
-            self._proven = upkept.commit.positions
+        commit, commits = upkept.commit, self._commits
+        if commit is not None and commits is not None and commit.version == commits.last.version:
+            commits.proven = commit.positions
 
     def abandon(self, reason: str = "closed") -> None:
         """Close the task; a step of its upkeep that runs ends as soon as it can."""
@@ -301,12 +302,12 @@ class ContinuousWorker(LoggedTask):
 
     def _make_report(self) -> TaskReport:
         """Return a report of everything until now; all of it must be committed."""
-        task = self.task
-        assert task is not None
+        task, commits = self.task, self._commits
+        assert task is not None and commits is not None
         decoded, records = task.decode_seconds(), task.records_in
         self._phases.move("process", "decode", decoded - self._decoded_before)
         report = self._report(self._phases, records - self._records_before, self._produced, self._opened)
-        self._phases, self._produced, self._commits = Phases(), 0, 0
+        self._phases, self._produced, commits.made = Phases(), 0, 0
         self._records_before, self._decoded_before = records, decoded
         self._opened, self._has_news = "", False
         return report

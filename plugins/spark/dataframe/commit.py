@@ -1,14 +1,16 @@
-"""StreamCommit: what Spark's checkpoint keeps of a task, so that any process can go on with the changelog."""
+"""Spark's checkpoint as the commit point of a task: SparkCommitter, and StreamCommit, which it keeps of a task."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from penstock.changelog import version_counter
 from penstock.errors import IncompatibleStateError
+from penstock.log import Commit, TaskCommitter
+from penstock.record import OutputBatch
 
 STATE_SCHEMA = "version string, commit string"
 _FORMAT = 1
@@ -45,6 +47,40 @@ class StreamCommit:
                 "release, or start with a new checkpoint"
             )
         return cls(**{**data, "anchors": tuple(data["anchors"])})
+
+
+class SparkCommitter(TaskCommitter):
+    """Spark's checkpoint as a commit point. There is no fence: the versions of store and changelog stand in for it.
+
+    `commit` changes nothing yet: outputs and commit are the batch's rows and the group's state, and Spark makes both
+    visible in one step. The task learns of that when the next batch begins with this commit.
+    """
+
+    def __init__(self, known: Commit | None) -> None:
+        self._known = known
+
+    @property
+    def committed(self) -> Commit | None:
+        """The commit that Spark has."""
+        return self._known
+
+    def is_current(self) -> bool:
+        """Return True: Spark says what counts when the next batch begins."""
+        return True
+
+    def commit(self, commit: Commit, outputs: Sequence[OutputBatch]) -> None:
+        """Do nothing: Spark takes both when the batch ends."""
+
+    def expires(self) -> bool:
+        """Return whether Spark has no commit of the task, which every batch then offers."""
+        return self._known is None
+
+    def note(self, commit: Commit) -> None:
+        """Note that Spark has a commit."""
+        self._known = commit
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""
 
 
 def next_anchors(anchors: tuple[str, ...], version: str, kept: int) -> tuple[str, ...]:

@@ -5,26 +5,28 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from penstock.clock import duration_ms
 from penstock.errors import ConfigError, IncompatibleStateError, StaleStoreError
+from penstock.log import Commit
+from penstock.plugins.runtime.commit import PendingCommit, TaskCommits
 from penstock.plugins.runtime.local_state.state import TaskState
 from penstock.plugins.runtime.locations import open_changelog
 from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.retries import Retries, close_parts
+from penstock.plugins.runtime.report import Phases
+from penstock.plugins.runtime.task_runner import TaskRunner
 from penstock.program.compatibility import check_compatible
 from penstock.program.layouts import Layouts, layout_of_fingerprint
 from penstock.program.nodes import SourceNode, TaskId
 from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.application import Application
 from penstock.task.failures import RetryRequested
-from penstock.task.input_queue import TaskInput
 from penstock.task.task import Task
 
-from .commit import StreamCommit, next_anchors, oldest_needed
+from .commit import SparkCommitter, StreamCommit, next_anchors, oldest_needed
 from .packing import Rows
 
 _log = logging.getLogger("penstock.worker")
@@ -42,8 +44,8 @@ class Outcome:
     next_tick: int | None
 
 
-class StreamTask:
-    """One task, called from one thread; any process may make one for any task at any time.
+class StreamTask(TaskRunner):
+    """One task of a query.
 
     Spark's checkpoint is the commit point. A batch appends its delta to the changelog. The delta's version is part of
     the group's state, which Spark drops when the batch fails. The changes wait in the commit buffers until the next
@@ -64,22 +66,16 @@ class StreamTask:
         kept: int,
         has_timeouts: bool,
     ) -> None:
-        self.id = task_id
-        self._application = application
-        self._settings = application.settings
-        self._subtopology = application.program.subtopology(task_id.subtopology)
+        super().__init__(application, task_id, resources)
         sources = {topic: source for source in self._subtopology.sources for topic in source.topics}
         self._inputs: list[tuple[TopicPartition, SourceNode]] = [(each, sources[each.topic]) for each in partitions]
         self._fingerprint = fingerprint
-        self._resources = resources
         self._directory_name = f"{task_id}.{stream}"
         self._kept = kept
         self._has_timeouts = has_timeouts
-        self._state: TaskState | None = None
-        self._task: Task | None = None
+        self._checkpoint = SparkCommitter(None)
         self._commit: StreamCommit | None = None
-        self._pending: Mapping[str, Any] = {}
-        self._retries = Retries(application.id, resources)
+        self._pending: PendingCommit | None = None
 
     def run(self, chunks: Mapping[str, Sequence[bytes]], clock_ms: int, known: StreamCommit | None) -> Outcome:
         """Process a batch: packed rows by topic, after `known`, the commit in Spark's checkpoint (None: a new task).
@@ -104,23 +100,22 @@ class StreamTask:
         if known is None or not self._goes_on_from(known):
             self.abandon()
             self._open(known, clock_ms)
-        task, state, last = self._task, self._state, self._commit
-        assert task is not None and state is not None and last is not None
+        task, state, commits, last = self.task, self._state, self._commits, self._commit
+        assert task is not None and state is not None and commits is not None and last is not None
         rows = [Rows(each, chunks.get(each.topic, ()), last.read.get(each.topic, 0)) for each, _ in self._inputs]
         self._process(task, rows, clock_ms)
         task.punctuate_wall_clock()
-        made = task.take_commit()
-        next_tick = self._next_tick(task)
-        read = {each.partition.topic: each.next_offset for each in rows}
-        state.flush()
-        self._pending = state.changes()
         # A snapshot here shows the state that Spark has committed: this batch's changes are not written yet.
         self._maintain_changelog(state, last)
-        if known is None or self._pending or made.outputs or made.has_changed or read != last.read:
-            self._commit = self._append(state, replace(last, read=read, engine_state=task.engine_state().decode()))
+        pending = self._pending = commits.take(task, Phases())
+        next_tick = self._next_tick(task)
+        outputs: list[OutputBatch] = []
+        if pending is not None:
+            pending.write()
+            self._commit, outputs = self._stream_commit(last, pending), pending.outputs
         state.release()
         self._resources.clean_up(self._application)
-        return Outcome(self._commit or last, made.outputs, next_tick)
+        return Outcome(self._commit or last, outputs, next_tick)
 
     def _process(self, task: Task, rows: Sequence[Rows], clock_ms: int) -> None:
         """Process all rows. The batch has all of them, so the task does not wait for another topic's."""
@@ -132,14 +127,17 @@ class StreamTask:
             if task.process(_CHUNK) < _CHUNK and not task.wants():
                 return
 
-    def _append(self, state: TaskState, commit: StreamCommit) -> StreamCommit:
-        """Write the batch's delta to the changelog, and return its commit; the local store does not change."""
-        commit = replace(commit, attempt=secrets.token_hex(8), fingerprint=self._fingerprint)
-        if not self._pending and state.is_settled:
-            return commit
-        version = state.new_version(commit.version)
-        state.append_delta(self._pending, version)
-        return replace(commit, version=version, anchors=next_anchors(commit.anchors, version, self._kept))
+    def _stream_commit(self, last: StreamCommit, pending: PendingCommit) -> StreamCommit:
+        """Return a commit as Spark's checkpoint keeps it."""
+        made = pending.commit
+        return StreamCommit(
+            secrets.token_hex(8),
+            made.version,
+            made.engine_state.decode(),
+            {partition.topic: position for partition, position in made.positions.items()},
+            last.anchors if made.version == last.version else next_anchors(last.anchors, made.version, self._kept),
+            self._fingerprint,
+        )
 
     def _maintain_changelog(self, state: TaskState, last: StreamCommit) -> None:
         """Write a snapshot and delete old history, except what leads to a state that Spark may roll back to."""
@@ -167,17 +165,17 @@ class StreamTask:
 
     def _goes_on_from(self, known: StreamCommit) -> bool:
         """Commit the last batch locally if it was this object's attempt; return whether the task can go on from it."""
-        state, mine = self._state, self._commit
-        if self._task is None or state is None or mine is None or mine.attempt != known.attempt:
+        state, commits, mine = self._state, self._commits, self._commit
+        if state is None or commits is None or mine is None or mine.attempt != known.attempt:
             return False
         if state.version is None or not state.is_at(state.version):
             return False
-        if self._pending:
+        if self._pending is not None:
+            self._pending = None
             try:
-                state.apply(self._pending, known.version)
+                self._checkpoint.note(commits.finish(Phases()))
             except StaleStoreError:
                 return False
-            self._pending = {}
         return True
 
     def _open(self, known: StreamCommit | None, clock_ms: int) -> None:
@@ -193,29 +191,16 @@ class StreamTask:
         state = self._state = TaskState(
             self._application, self.id, directory, changelog, layouts, repeats=self._resources.repeats
         )
+        self._commit = known or StreamCommit("", state.new_version(None))
+        version = self._commit.version
         if known is None:
-            known = StreamCommit("", state.new_version(None))
-            state.append_delta({}, known.version)
-        state.open(known.version)
-        self._start(state, known, clock_ms)
-
-    def _start(self, state: TaskState, commit: StreamCommit, clock_ms: int) -> None:
-        self._commit, self._pending = commit, {}
-        task = self._task = Task(
-            self.id,
-            self._subtopology,
-            self._application.id,
-            self._settings,
-            [TaskInput(partition, source, commit.read.get(partition.topic, 0)) for partition, source in self._inputs],
-            state.stores,
-            {},
-            saved=state.adopt(commit.version, commit.engine_state.encode()),
-            wall_clock_ms=clock_ms,
-            attempt=self._retries.attempt,
-            takes_whole_batches=True,
-            repeats=self._resources.repeats,
-        )
-        state.connect(task)
+            state.append_delta({}, version)
+        state.open(version)
+        adopted = state.adopt(version, self._commit.engine_state.encode())
+        last = Commit({each: self._commit.read.get(each.topic, 0) for each, _ in self._inputs}, version, adopted)
+        self._checkpoint = SparkCommitter(None if known is None else last)
+        self._commits = TaskCommits(state, self._checkpoint, last)
+        self._make_task(self._inputs, clock_ms, takes_whole_batches=True)
 
     def _check_compatible(self, before: Mapping[str, Any]) -> None:
         reasons = [*check_compatible(before, self._fingerprint), *self._changes_of_history(before)]
@@ -257,16 +242,10 @@ class StreamTask:
 
     # ------------------------------------------------------------------ closing
 
-    def abandon(self) -> None:
+    def abandon(self, reason: str = "closed") -> None:
         """Drop what is not committed, and close; the next `run` opens the task again."""
-        task, state = self._task, self._state
-        self._task = self._state = self._commit = None
-        self._pending = {}
-        close_parts(self.id, task, state)
-
-    def close(self) -> None:
-        """Close the task; idempotent."""
-        self.abandon()
+        self._commit = self._pending = None
+        super().abandon(reason)
 
 
 def _expires(store: Mapping[str, Any]) -> bool:

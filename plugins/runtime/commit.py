@@ -1,0 +1,186 @@
+"""TaskCommits: the commit of a task, in three steps: changelog, commit point, store.
+
+Comes in: what a task has done since its last commit. Goes out: outputs, positions, engine state and a new version of
+the state, all of it or nothing.
+
+1. Changelog: append the delta from the last version to a new one, durably. It counts only once a commit names it.
+2. Commit point: one step makes outputs, positions, engine state and the name of the version visible. It is the task's
+   `TaskCommitter`: a transaction of the log, or Spark's checkpoint. From here on everything counts.
+3. Store: write the delta to the store backends of this host. They are never ahead of the commit point.
+
+An error in step 1 or 2 leaves the outcome unknown: the commit may have been made. So the task is closed, and the next
+opening reads the last commit from the commit point; nothing continues from memory. An error in step 3 changes no
+result: the next opening applies the delta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+from time import perf_counter
+
+from penstock.log import Commit, TaskCommitter
+from penstock.record import OutputBatch, TopicPartition
+from penstock.store import Changes
+from penstock.task.task import Task
+
+from .local_state.state import TaskState
+from .positions import InputPartitions
+from .report import Phases
+
+_MOST_UNPROVEN = 10_000
+"""After so many records of internal topics without a change of state, write an empty delta to prove the last commit."""
+
+
+@dataclass
+class PendingCommit:
+    """A commit between `TaskCommits.take` and `TaskCommits.finish`. `produced` counts its outputs.
+
+    `delta` has the changes of the state; None if the version stays. `kept` is the commit before it, which the changelog
+    keeps for `reset --from-state`.
+    """
+
+    state: TaskState
+    committer: TaskCommitter
+    commit: Commit
+    outputs: list[OutputBatch]
+    delta: Changes | None
+    kept: Commit | None
+    produced: int
+    phases: Phases = field(default_factory=Phases)
+
+    def write(self) -> None:
+        """Do steps 1 and 2: append the delta to the changelog, and make the commit.
+
+        Another thread may call it while the task rests. Raises as `TaskChangelog.append` and `TaskCommitter.commit`.
+        """
+        since, outputs = perf_counter(), self.outputs
+        if self.delta is not None:
+            outputs = outputs + self.state.append_delta(self.delta, self.commit.version, self.kept)
+            since = self.phases.add("changelog", since)
+        self.committer.commit(self.commit, outputs)
+        self.phases.add("write", since)
+
+
+class TaskCommits:
+    """The commits of one open task, in order. The task's thread calls all methods.
+
+    `last` is the commit that the state is at. `inputs`: the task's partitions of a log; None where the commit point
+    is no log.
+    """
+
+    def __init__(
+        self, state: TaskState, committer: TaskCommitter, last: Commit, inputs: InputPartitions | None = None
+    ) -> None:
+        self.last = last
+        self.made = 0
+        """Number of commits since the driver has last set this to 0."""
+        self.has_sent = False
+        """Whether outputs of the next commit were sent ahead of it."""
+        self.proven: Mapping[TopicPartition, int] | None = None
+        """Positions whose commit is proven without the log: by a delta that follows it, or by a snapshot."""
+        self._state = state
+        self._committer = committer
+        self._inputs = inputs
+        self._sent_at = inf
+        self._pending: PendingCommit | None = None
+
+    @property
+    def latest(self) -> float:
+        """The time (of `perf_counter`) by which the next commit has to be made."""
+        return self._sent_at + self._committer.commit_within
+
+    def send(self, outputs: list[OutputBatch], phases: Phases) -> int:
+        """Send outputs to the log ahead of the commit; return their number. Only where the log streams outputs."""
+        since = perf_counter()
+        if not self.has_sent:
+            self.has_sent, self._sent_at = True, since
+        self._committer.send(outputs)
+        phases.add("write", since)
+        return sum(map(len, outputs))
+
+    def make(self, task: Task, phases: Phases) -> int:
+        """Do all three steps, if anything has changed since the last commit; return the number of outputs."""
+        pending = self.take(task, phases)
+        if pending is None:
+            return 0
+        pending.write()
+        self.finish(phases)
+        return pending.produced
+
+    def take(self, task: Task, phases: Phases) -> PendingCommit | None:
+        """Return what has changed since the last commit; None if nothing has.
+
+        The task rests until `finish`. After an error of `PendingCommit.write` nothing is taken any more.
+        """
+        assert self._pending is None, "the outcome of the commit before is unknown"
+        state, last = self._state, self.last
+        since = perf_counter()
+        made = task.take_commit()
+        since = phases.add("process", since)
+        state.flush()
+        changes = state.changes()
+        phases.add("state", since)
+        outputs, positions = made.outputs, made.positions
+        produced = sum(map(len, outputs))
+        has_changed = changes or outputs or made.has_changed or positions != last.positions
+        if not has_changed and not self.has_sent and not self._committer.expires():
+            return None
+        if outputs and self._committer.streams_outputs:
+            # Send them now: at least once, only outputs that `send` takes can be read before the commit.
+            self.send(outputs, phases)
+            outputs = []
+        version, delta = last.version, None
+        if changes or not state.is_settled or self._is_far_from_proven(positions):
+            version, delta = state.new_version(last.version), changes
+            self.proven = last.positions
+        engine_state, kept = task.engine_state(), None
+        if self._inputs is not None:
+            engine_state, kept = self._inputs.with_topic_ids(engine_state), last
+        commit = Commit(positions, version, engine_state)
+        self._pending = PendingCommit(state, self._committer, commit, outputs, delta, kept, produced)
+        return self._pending
+
+    def finish(self, phases: Phases) -> Commit:
+        """Do step 3 for the commit that was written: bring the stores to its version. Return the commit."""
+        pending, self._pending = self._pending, None
+        assert pending is not None
+        phases.count(pending.phases)
+        if pending.delta is not None:
+            since = perf_counter()
+            self._state.apply(pending.delta, pending.commit.version)
+            phases.add("state", since)
+        self.last = pending.commit
+        self.made += 1
+        self.has_sent, self._sent_at = False, inf
+        return pending.commit
+
+    def settle(self, adopted: Commit) -> None:
+        """Go on from `adopted`, the last commit as it suits the program's stores.
+
+        If its version is of an earlier layout, commit one of the present layout, in the same three steps. Call it
+        before the stores are used.
+        """
+        self.last = adopted
+        if not self._state.is_settled:
+            commit = replace(adopted, version=self._state.new_version(adopted.version))
+            outputs = self._state.append_layout(adopted, commit)
+            self._committer.commit(commit, outputs)
+            self._state.apply_layout(commit.version)
+            self.last = commit
+
+    def _is_far_from_proven(self, positions: Mapping[TopicPartition, int]) -> bool:
+        """Return whether many records wait to be purged until a delta proves that they are not needed again."""
+        inputs = self._inputs
+        if inputs is None or not inputs.internal or not self._state.keeps_commits:
+            return False
+        if self.proven is None:
+            self.proven = inputs.proven_at_first()
+        return sum(positions[each] - self.proven.get(each, 0) for each in inputs.internal) > _MOST_UNPROVEN
+
+
+def make_first(state: TaskState, committer: TaskCommitter, commit: Commit) -> None:
+    """Make the first commit of a task: the empty delta that begins the chain of versions, then `commit`."""
+    state.append_delta({}, commit.version, commit)
+    committer.commit(commit, [])
