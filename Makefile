@@ -6,10 +6,11 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 BIN := .venv/bin
 STAMP := .venv/.installed
 JOBS ?= 4
+QUICK := tests/core tests/dsl tests/stores
 GUARANTEE ?= exactly_once
 BENCHES ?= core-count core-windowed-count spark-local-count spark-local-windowed-count spark-local-session-count spark-local-filter-map
 
-.PHONY: all help venv java view lint format types test docs demo demo-kafka bench bench-kafka clean
+.PHONY: all help venv java view lint format types quick test docs demo demo-kafka bench bench-kafka clean
 .DEFAULT_GOAL := all
 
 all: lint types test docs  ## what CI runs: lint, types, test, docs
@@ -52,6 +53,9 @@ format: $(STAMP)  ## put the code into ruff's form
 types: $(STAMP) view  ## mypy --strict, the tests too
 	$(BIN)/mypy
 	$(BIN)/mypy $(wildcard tests bench examples)
+
+quick: $(STAMP)  ## tests of core, the DSL and the stores, in a minute or two, without Java and Spark
+	$(BIN)/python -m pytest -q -n 2 $(QUICK) $(PYTEST)
 
 test: $(STAMP) java  ## all tests, in JOBS processes: twice two cores, for many of them wait
 	@$(BIN)/penstock warmup --if-missing || echo "Spark will take longer to start"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import configparser
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -123,3 +124,13 @@ def test_core_reads_a_clock_in_one_file() -> None:
     ]
     assert not readings
     assert list(clock_readings(core / "clock.py"))
+
+
+def test_make_quick_needs_no_spark() -> None:
+    """What it runs imports neither Spark nor a client of Kafka."""
+    quick = re.search(r"^QUICK := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert quick is not None
+    sources = [each for folder in quick[1].split() for each in (ROOT / folder).rglob("*.py")]
+    assert len(sources) > 50
+    heavy = re.compile(r"^\s*(from|import) (pyspark|confluent_kafka|penstock\.plugins\.spark)", re.MULTILINE)
+    assert not [str(each.relative_to(ROOT)) for each in sources if heavy.search(each.read_text())]

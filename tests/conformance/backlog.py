@@ -9,7 +9,7 @@ from typing import Any
 from .runner import Case, application_of, changed
 
 Op = dict[str, Any]
-_KEEP_ATTRIBUTES = ("metadata",)
+_KEEP_ATTRIBUTES = ("papi_metadata",)
 """Topologies whose processors count in attributes, which a start resets."""
 
 

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 
 from penstock import (
     PluginError,
@@ -372,13 +371,6 @@ def everything(supplier: Any) -> Program:
 def test_a_program_pickles() -> None:
     program = everything(Pass)
     assert pickle.loads(pickle.dumps(program)) == program
-
-
-def test_a_program_with_a_function_pickles_with_cloudpickle() -> None:
-    program = everything(lambda: Pass("!"))
-    copy = pickle.loads(cloudpickle.dumps(program))  # type: ignore[no-untyped-call]
-    assert copy.describe() == program.describe()
-    assert copy.nodes["q"].supplier().suffix == "!"
 
 
 def test_key_value_store() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 import threading
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import Application, ConfigError
+from penstock import Application, ConfigError, Topology
 from penstock.plugins.runtime.shipping import pack
 
 from ..spark import apps
@@ -26,6 +27,13 @@ def test_an_application_of_modules_that_are_not_installed_unpacks_elsewhere(tmp_
     )
     answer = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert answer.stdout == "app Count\n", answer.stderr
+
+
+def test_a_program_with_functions_is_packed() -> None:
+    topology = Topology().add_source("in", "in").add_processor("sum", lambda: apps.Count(), "in")
+    application = pickle.loads(pack(Application("app", topology)))
+    assert application.program.describe() == topology.build().describe()
+    assert isinstance(application.program.nodes["sum"].supplier(), apps.Count)
 
 
 def test_what_cannot_be_packed_is_explained() -> None:
