@@ -7,19 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeVar
 
+from penstock.plugins.runtime.report import Counts, DetailedCounts
+
 LOST_AFTER_SECONDS = 20.0
 """A driver that has written no status for so long has lost its lease, too."""
 RUNNING, STOPPED, FAILED, LOST = "running", "stopped", "failed", "lost"
 
 
 @dataclass(frozen=True)
-class TaskStatus:
+class TaskStatus(Counts):
     """A task as its driver knows it. Counts are of the whole run.
 
     `slot`, `host` and `process` say where it runs. `is_open`: False while it is being opened, which may be a long
-    restore. `restored`: records restored from the changelog; `restore_seconds`: time spent opening it.
-    `records_per_second`: records in, over the last minute. `last_commit_ms`: when the driver heard of its last commit.
-    `openings`: how often it was opened, by reason.
+    restore. `restore_seconds`: time spent opening it. `records_per_second`: records in, over the last minute.
+    `last_commit_ms`: when the driver heard of its last commit.
     """
 
     task: str
@@ -27,15 +28,9 @@ class TaskStatus:
     host: str = ""
     process: int | None = None
     is_open: bool = False
-    records_in: int = 0
-    records_out: int = 0
-    dropped: int = 0
-    commits: int = 0
-    restored: int = 0
     restore_seconds: float = 0.0
     records_per_second: float = 0.0
     last_commit_ms: int | None = None
-    openings: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -61,12 +56,12 @@ class Event:
 
 
 @dataclass(frozen=True)
-class RunStatus:
+class RunStatus(DetailedCounts):
     """A run as its driver knows it. Counts are of the whole run; times are the driver's clock.
 
     `number` counts the application's runs. `written_ms`: when the driver said this. `ended_ms`: when the run ended;
     None while it goes on. `ended_by`: "done" when everything was processed, a signal's name, or "stop"; None after an
-    error, which is in `error`. `workers_lost`, `openings`, `moves`, `nodes` and `phases`: as in `RunSummary`.
+    error, which is in `error`. `workers_lost` and `moves`: as in `RunSummary`.
     `events`: the latest of them, the oldest first.
     """
 
@@ -80,19 +75,11 @@ class RunStatus:
     ended_by: str | None = None
     error: str | None = None
     batches: int = 0
-    records_in: int = 0
-    records_out: int = 0
-    dropped: int = 0
-    commits: int = 0
-    restored: int = 0
     records_per_second: float = 0.0
     workers_lost: int = 0
-    openings: Mapping[str, int] = field(default_factory=dict)
     moves: Mapping[str, int] = field(default_factory=dict)
     tasks: Sequence[TaskStatus] = ()
     hosts: Sequence[SlotHost] = ()
-    nodes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    phases: Mapping[str, float] = field(default_factory=dict)
     events: Sequence[Event] = ()
 
     def state(self, now_ms: int) -> str:

@@ -185,7 +185,7 @@ class ApplicationEngine(SlotEngine):
         except Exception as error:
             return self._failure(name, error)
         if report.opened == FIRST:
-            report.opened = self._host.reason
+            report = report.opened_for(self._host.reason)
         return TaskResult(name, report)
 
     def _wait(self, name: str, retry: RetryRequested) -> None:

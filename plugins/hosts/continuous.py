@@ -186,7 +186,7 @@ class ContinuousEngine(SlotEngine):
         results = [self._failure(failed.task_id, failed.error) for failed in loop.take_failures()]
         for report in loop.take_reports():
             if report.opened == FIRST:
-                report = replace(report, opened=self._host.reason)
+                report = report.opened_for(self._host.reason)
             results.append(TaskResult(report.task_id, report))
         with self._lock:
             self._results += results

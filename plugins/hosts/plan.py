@@ -47,40 +47,21 @@ class SlotPlan:
 
     def to_json(self) -> str:
         """Return this as text."""
-        return json.dumps(
-            {
-                "slot": self.slot,
-                "owner": self.owner,
-                "clock_ms": self.clock_ms,
-                "ends": {task: offsets_to_json(ends) for task, ends in self.ends.items()},
-                "global_ends": offsets_to_json(self.global_ends),
-                "topic_ids": dict(self.topic_ids),
-                "step": self.step,
-                "stopping": self.stopping,
-                "suspect": self.suspect,
-                "seconds": self.seconds,
-                "is_settled": self.is_settled,
-            },
-            separators=(",", ":"),
-        )
+        data = {
+            **vars(self),
+            "ends": {task: offsets_to_json(ends) for task, ends in self.ends.items()},
+            "global_ends": offsets_to_json(self.global_ends),
+            "topic_ids": dict(self.topic_ids),
+        }
+        return json.dumps(data, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> SlotPlan:
         """Return what `to_json` wrote."""
         data = json.loads(text)
-        return cls(
-            data["slot"],
-            data["owner"],
-            data["clock_ms"],
-            {task: offsets_from_json(ends) for task, ends in data["ends"].items()},
-            offsets_from_json(data["global_ends"]),
-            data["topic_ids"],
-            data["step"],
-            data["stopping"],
-            data["suspect"],
-            data["seconds"],
-            data["is_settled"],
-        )
+        data["ends"] = {task: offsets_from_json(ends) for task, ends in data["ends"].items()}
+        data["global_ends"] = offsets_from_json(data["global_ends"])
+        return cls(**data)
 
 
 def offsets_to_json(offsets: Offsets) -> list[list[Any]]:

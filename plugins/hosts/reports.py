@@ -117,41 +117,22 @@ class SlotMessage:
 
     def to_json(self) -> str:
         """Return this as text."""
-        return json.dumps(
-            {
-                "slot": self.slot,
-                "executor": self.executor,
-                "elsewhere": self.elsewhere,
-                "results": [each.to_data() for each in self.results],
-                "failure": None if self.failure is None else asdict(self.failure),
-                "host": None if self.host is None else asdict(self.host),
-                "losses": [asdict(each) for each in self.losses],
-                "lines": self.lines,
-                "planned": self.planned,
-                "run": self.run,
-                "stuck_seconds": round(self.stuck_seconds, 3),
-                "stuck_in": self.stuck_in,
-                "stopped": self.stopped,
-            },
-            separators=(",", ":"),
-        )
+        data = {
+            **vars(self),
+            "results": [each.to_data() for each in self.results],
+            "failure": None if self.failure is None else asdict(self.failure),
+            "host": None if self.host is None else asdict(self.host),
+            "losses": [asdict(each) for each in self.losses],
+            "stuck_seconds": round(self.stuck_seconds, 3),
+        }
+        return json.dumps(data, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> SlotMessage:
         """Return what `to_json` wrote."""
         data = json.loads(text)
-        return cls(
-            data["slot"],
-            data["executor"],
-            data["elsewhere"],
-            [TaskResult.from_data(each) for each in data["results"]],
-            None if data["failure"] is None else TaskFailure(**data["failure"]),
-            None if data["host"] is None else HostStatus(**data["host"]),
-            [Loss(**each) for each in data["losses"]],
-            data["lines"],
-            data["planned"],
-            data["run"],
-            data["stuck_seconds"],
-            data["stuck_in"],
-            data["stopped"],
-        )
+        data["results"] = [TaskResult.from_data(each) for each in data["results"]]
+        data["failure"] = None if data["failure"] is None else TaskFailure(**data["failure"])
+        data["host"] = None if data["host"] is None else HostStatus(**data["host"])
+        data["losses"] = [Loss(**each) for each in data["losses"]]
+        return cls(**data)

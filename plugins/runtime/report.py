@@ -1,41 +1,101 @@
-"""TaskReport: what a task did in one batch, with the time each phase took and the counts of each node."""
+"""Counts of tasks and runs, and TaskReport: what a task did in one batch, with the time that each phase took."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, Self, TypeVar
 
 from penstock.context import NodeMetrics
 from penstock.record import TopicPartition
 
+_Number = TypeVar("_Number", int, float)
 
-@dataclass
-class TaskReport:
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """Counts of a task, or of all tasks of a run; `+` adds those of others.
+
+    `restored`: records restored from the changelog. `openings`: how often a task was opened, by reason: "first",
+    "moved" from another executor, "host lost", "taken over" by another process, "fenced", "failed", "retry",
+    "record refused".
+    """
+
+    records_in: int = 0
+    records_out: int = 0
+    dropped: int = 0
+    commits: int = 0
+    restored: int = 0
+    openings: Mapping[str, int] = field(default_factory=dict)
+
+    def __add__(self, other: Counts) -> Self:
+        """Return a copy with the counts of `other` added."""
+        return replace(
+            self,
+            records_in=self.records_in + other.records_in,
+            records_out=self.records_out + other.records_out,
+            dropped=self.dropped + other.dropped,
+            commits=self.commits + other.commits,
+            restored=self.restored + other.restored,
+            openings=_added(self.openings, other.openings),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetailedCounts(Counts):
+    """Counts with those of each node, `in`, `out` and `dropped` by reason, and with the seconds of each phase."""
+
+    phases: Mapping[str, float] = field(default_factory=dict)
+    nodes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __add__(self, other: Counts) -> Self:
+        """Return a copy with the counts of `other` added."""
+        added = super().__add__(other)
+        if not isinstance(other, DetailedCounts):
+            return added
+        nodes = {
+            name: {
+                "in": counts["in"] + (before := self.nodes.get(name, _NO_COUNTS))["in"],
+                "out": counts["out"] + before["out"],
+                "dropped": _added(before["dropped"], counts["dropped"]),
+            }
+            for name, counts in other.nodes.items()
+        }
+        return replace(added, phases=_added(self.phases, other.phases), nodes={**self.nodes, **nodes})
+
+
+_NO_COUNTS: Mapping[str, Any] = {"in": 0, "out": 0, "dropped": {}}
+
+
+def _added(one: Mapping[str, _Number], other: Mapping[str, _Number]) -> dict[str, _Number]:
+    return {**one, **{name: one.get(name, 0) + number for name, number in other.items()}}
+
+
+@dataclass(frozen=True)
+class TaskReport(DetailedCounts):
     """What a task did in one batch. Counts are of this batch; times are seconds, by phase.
 
     `positions` and `version` are the last commit. `purgeable`: positions in internal topics below which the task needs
     no record again, not even if the log loses its commits and `reset --from-state` goes back to a commit that the
-    changelog keeps. `next_tick` is the wall-clock time (ms) at which a punctuator is due. `opened` says why the
-    task was opened in this batch: "first", "moved" from another executor, "host lost", "taken over" by another process,
-    "fenced", "failed", "retry", "record refused"; "" if it was open.
+    changelog keeps. `next_tick` is the wall-clock time (ms) at which a punctuator is due.
     """
 
     task_id: str
     version: str
     positions: Mapping[TopicPartition, int]
     stream_time: int
-    records_in: int = 0
-    records_out: int = 0
-    dropped: int = 0
-    commits: int = 0
-    restored: int = 0
     next_tick: int | None = None
-    phases: dict[str, float] = field(default_factory=dict)
-    nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
     purgeable: Mapping[TopicPartition, int] = field(default_factory=dict)
-    opened: str = ""
+
+    @property
+    def opened(self) -> str:
+        """Why the task was opened in this batch; "" if it was open. The reasons are those of `openings`."""
+        return next(iter(self.openings), "")
+
+    def opened_for(self, reason: str) -> TaskReport:
+        """Return the report with another reason why the task was opened."""
+        return replace(self, openings={reason: 1})
 
 
 class Phases(dict[str, float]):

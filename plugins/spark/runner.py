@@ -135,7 +135,7 @@ class _Run:
         self._stop = stop
         self._query: ApplicationQuery | None = None
         self._began = time.monotonic()
-        self._statistics, self._summary = statistics, statistics.summary
+        self._statistics = statistics
         self._rates: Rates = RecentRates(time.monotonic) if is_continuous else BatchRates()
         self._reports: list[TaskReport] = []
         """Reports since the last progress."""
@@ -156,7 +156,7 @@ class _Run:
                         break
                 except SparkFailure as failure:
                     if self._stop.reason is not None:
-                        self._summary.stopped_by = self._stop.reason
+                        self._statistics.stopped_by = self._stop.reason
                         break
                     self._after(failure)
                 except Exception as error:
@@ -169,7 +169,7 @@ class _Run:
                             "Nothing since the tasks' last commits counts, and nothing is lost: start it again"
                         ) from error
                     # The JVM got the signal as well, and does not wait for a batch.
-                    self._summary.stopped_by = self._stop.reason
+                    self._statistics.stopped_by = self._stop.reason
                     break
         finally:
             self._close_query()
@@ -204,7 +204,7 @@ class _Run:
             # Each look costs the JVM some time as well: look rarely while nothing happens.
             self._stop.wait(rest_seconds(self._quiet_seconds(), shortest=_POLL_SECONDS, longest=_LONGEST_POLL_SECONDS))
         if self._stop.reason is not None:
-            self._summary.stopped_by = self._stop.reason
+            self._statistics.stopped_by = self._stop.reason
             return True
         if self._is_reassigning:
             if query.placement.is_outgrown:
@@ -223,9 +223,9 @@ class _Run:
             is_heartbeat = batch.number is None
             if batch.reports or not is_heartbeat:
                 self._worked_at = time.monotonic()
-            self._summary.batches += not is_heartbeat
-            self._summary.hosts = batch.hosts
-            self._summary.moves = self._all_moves()
+            self._statistics.batches += not is_heartbeat
+            self._statistics.hosts = batch.hosts
+            self._statistics.moves = self._all_moves()
             if self._query is not None:
                 self._statistics.take(batch, self._query.slots)
             self._rates.add(batch.reports, batch.seconds)
@@ -244,18 +244,22 @@ class _Run:
         now = time.monotonic()
         quiet = min(_LONGEST_LAG_SECONDS, self._quiet_seconds() / 10)
         self._next_lag = now + max(_LAG_SECONDS, quiet, _COST_SHARE * (now - began))
-        positions = {TopicPartition(each.topic, each.partition): each.next_offset for each in lag}
-        ends = {TopicPartition(each.topic, each.partition): each.end for each in lag}
         if self._on_progress is None:
             return
-        summary, rate = self._summary, self._rates.now()
+        statistics, rate = self._statistics, self._rates.now()
+        behind = sum(each.lag for each in lag)
+        so_far = statistics.summary(now - self._began, behind, sum(host.open_tasks for host in statistics.hosts))
         self._on_progress(
             RunProgress(
-                summary.batches, summary.records_in, summary.records_out, summary.dropped,
-                rate.records_in, sum(each.lag for each in lag), positions, ends, reports, seconds,
-                hosts, dict(summary.moves), rate.records_out, sum(host.open_tasks for host in summary.hosts),
+                **{**vars(so_far), "hosts": hosts},
+                positions={TopicPartition(each.topic, each.partition): each.next_offset for each in lag},
+                ends={TopicPartition(each.topic, each.partition): each.end for each in lag},
+                records_per_second=rate.records_in,
+                records_out_per_second=rate.records_out,
+                reports=reports,
+                batch_seconds=seconds,
             )
-        )  # fmt: skip
+        )
 
     def _quiet_seconds(self) -> float:
         """Return how long ago the last batch with work ended; a run that should end is not quiet."""
@@ -303,7 +307,7 @@ class _Run:
                 f"application {self._running.application.id!r}: Spark ended the query: {failure}"
             )
         self._failures_in_a_row += 1
-        self._summary.workers_lost += 1
+        self._statistics.workers_lost += 1
         self._statistics.note(f"Spark ended the query: {failure}")
         if self._failures_in_a_row > _MOST_RESTARTS:
             raise RuntimeUnavailableError(
@@ -328,12 +332,10 @@ class _Run:
         if query is not None:
             self._moves += query.placement.moves
             query.close()
-            self._summary.workers_lost += query.slots.take_lost()
+            self._statistics.workers_lost += query.slots.take_lost()
 
     def _finish(self) -> RunSummary:
-        summary = self._summary
-        summary.seconds = time.monotonic() - self._began
-        summary.moves = self._all_moves()
-        summary.tasks = len(self._running.prepared.assignment.tasks)
-        summary.lag = sum(each.lag for each in self._lag())
-        return summary
+        self._statistics.moves = self._all_moves()
+        tasks = len(self._running.prepared.assignment.tasks)
+        lag = sum(each.lag for each in self._lag())
+        return self._statistics.summary(time.monotonic() - self._began, lag, tasks)

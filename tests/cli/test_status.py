@@ -43,7 +43,7 @@ def status(age_ms: int = 1_000, **changes: object) -> RunStatus:
         "counting", "ann@node-1, process 7", "continuous", now_ms - 7_265_000, now_ms - age_ms,
         records_in=1_234, commits=5, workers_lost=1, openings={"first": 2, "host lost": 1},
         tasks=(
-            TaskStatus("0_0", 0, "node-2", 70, True, 1_234, 900, 4, 5, 33, 0.5, 12.4, now_ms - 3_000, {"first": 1}),
+            TaskStatus("0_0", 0, "node-2", 70, True, 0.5, 12.4, now_ms - 3_000, records_in=1_234, records_out=900, dropped=4, commits=5, restored=33, openings={"first": 1}),
             TaskStatus("0_1", 1),
         ),
         events=(Event(now_ms - 65_000, "1 task opened again (host lost): 0_0"),),

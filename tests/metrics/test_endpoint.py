@@ -27,7 +27,13 @@ PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 STATUS = RunStatus(
     "shop", "root@node, process 7", "0s", 1_500, 2_000, batches=3, workers_lost=1, openings={"first": 1, "moved": 2},
     moves={"rebalanced": 1}, phases={"read": 0.25},
-    tasks=[TaskStatus("0_0", 0, "node", 8, True, 50, 40, 5, 6, 7, 0.5, last_commit_ms=1_750), TaskStatus("0_1", 1)],
+    tasks=[
+        TaskStatus(
+            "0_0", 0, "node", 8, True, 0.5, last_commit_ms=1_750,
+            records_in=50, records_out=40, dropped=5, commits=6, restored=7,
+        ),
+        TaskStatus("0_1", 1),
+    ],
     hosts=[SlotHost(0, "node", 8, 1, 2**20, 1.5, 30, 4)],
     nodes={"count": {"in": 45, "out": 40, "dropped": {"late": 3, "null_key": 2}}},
 )  # fmt: skip

@@ -22,7 +22,7 @@ STATUS = RunStatus(
     "continuous",
     1_000,
     2_000,
-    tasks=(TaskStatus("0_0", 0, "node", 8, True, 5, openings={"first": 1}),),
+    tasks=(TaskStatus("0_0", 0, "node", 8, True, records_in=5, openings={"first": 1}),),
     hosts=(SlotHost(0, "node", 8, 1, 2**20, 0.5, 30, 4),),
     nodes={"in": {"in": 5, "out": 5, "dropped": {"late": 1}}},
     events=(Event(1_500, "a host was lost"),),

@@ -13,7 +13,7 @@ from penstock.plugins.spark.watching.rates import (
 
 
 def report(records_in: int, records_out: int) -> TaskReport:
-    return TaskReport("0_0", "v", {}, 0, records_in, records_out)
+    return TaskReport("0_0", "v", {}, 0, records_in=records_in, records_out=records_out)
 
 
 def test_batches_show_the_last_one_that_read_something() -> None:

@@ -5,46 +5,50 @@ from __future__ import annotations
 from penstock.plugins.hosts.loss import Loss
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure, TaskResult
 from penstock.plugins.hosts.status import HostStatus
-from penstock.plugins.runtime.report import TaskReport
-from penstock.plugins.spark.watching.progress import RunSummary
+from penstock.plugins.runtime.report import DetailedCounts, TaskReport
 from penstock.plugins.spark.watching.slots import Slots
 
 
 def message(host: str, opened: str = "first", executor: str = "one", losses: str = "") -> SlotMessage:
     """What slot 0 reports of a batch of task 0_0."""
-    report = TaskReport("0_0", "v", {}, 0, opened=opened)
+    report = TaskReport("0_0", "v", {}, 0, openings={opened: 1} if opened else {})
     lost = [Loss(f"host {each} has ended", ord(each)) for each in losses]
     return SlotMessage(
         0, executor, results=[TaskResult("0_0", report)], host=HostStatus(host, 0, ord(host)), losses=lost
     )
 
 
-def take(slots: Slots, summary: RunSummary, message: SlotMessage) -> None:
+class Run:
+    """The counts of a run."""
+
+    counts = DetailedCounts()
+
+
+def take(slots: Slots, run: Run, message: SlotMessage) -> None:
     """Note a message, and count its reports as a run does."""
-    for report in slots.take(message)[0]:
-        summary.add(report)
+    run.counts = sum(slots.take(message)[0], run.counts)
 
 
 def test_a_lost_host_is_counted_once_and_is_why_its_tasks_are_opened_again() -> None:
-    slots, summary = Slots({0: ["0_0", "0_1"]}), RunSummary("app")
-    take(slots, summary, message("a"))
-    take(slots, summary, message("a", ""))
-    assert (slots.lost, summary.openings) == (0, {"first": 1})
+    slots, run = Slots({0: ["0_0", "0_1"]}), Run()
+    take(slots, run, message("a"))
+    take(slots, run, message("a", ""))
+    assert (slots.lost, run.counts.openings) == (0, {"first": 1})
     assert slots.unopened() == ["0_1"]
     # A worker met the loss in a batch, another one found a new host, and one lost two.
-    take(slots, summary, message("b", "host lost", losses="a"))
-    take(slots, summary, message("c"))
-    take(slots, summary, message("e", "host lost", losses="cd"))
-    assert (slots.lost, summary.openings) == (4, {"first": 1, "host lost": 3})
+    take(slots, run, message("b", "host lost", losses="a"))
+    take(slots, run, message("c"))
+    take(slots, run, message("e", "host lost", losses="cd"))
+    assert (slots.lost, run.counts.openings) == (4, {"first": 1, "host lost": 3})
 
 
 def test_a_new_host_of_another_executor_is_a_move_and_no_loss() -> None:
-    slots, summary = Slots({0: ["0_0"]}), RunSummary("app")
-    take(slots, summary, message("a"))
+    slots, run = Slots({0: ["0_0"]}), Run()
+    take(slots, run, message("a"))
     slots.move([0])
-    take(slots, summary, message("b", executor="two"))
-    assert (slots.lost, summary.openings) == (0, {"first": 1, "moved": 1})
-    take(slots, summary, SlotMessage(0, "three", elsewhere="two"))
+    take(slots, run, message("b", executor="two"))
+    assert (slots.lost, run.counts.openings) == (0, {"first": 1, "moved": 1})
+    take(slots, run, SlotMessage(0, "three", elsewhere="two"))
     assert slots.executors == {0: "two"}
 
 

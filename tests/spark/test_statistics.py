@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,8 +38,8 @@ class Run:
         self.statistics.take(Batch(None, 1.0, taken, (), losses), self.slots)
 
 
-def report(task: str, records: int = 0, **counts: object) -> TaskReport:
-    return TaskReport(task, "v", {}, 0, records, **counts)  # type: ignore[arg-type]
+def report(task: str, records: int = 0, opened: str = "", **counts: Any) -> TaskReport:
+    return TaskReport(task, "v", {}, 0, records_in=records, openings={opened: 1} if opened else {}, **counts)
 
 
 def test_where_tasks_run_and_what_they_did() -> None:
@@ -78,7 +79,7 @@ def test_losses_and_tasks_that_are_opened_again_are_events() -> None:
 def test_a_run_ends_by_a_signal_or_an_error() -> None:
     run = Run()
     run.take(report("0_0", opened="first"))
-    run.statistics.summary.stopped_by = "SIGTERM"
+    run.statistics.stopped_by = "SIGTERM"
     run.statistics.end(None)
     status = run.statistics.status()
     assert (status.ended_ms, status.ended_by, status.error) == (1_001_000, "SIGTERM", None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
 from penstock.plugins.hosts.status import HostStatus
@@ -96,7 +95,7 @@ class Slots:
             if report is None:
                 continue
             if report.opened == FIRST and task in self._ever_opened:
-                report = replace(report, opened=again)
+                report = report.opened_for(again)
             opened.add(task)
             self._ever_opened.add(task)
             self._next_ticks[task] = report.next_tick

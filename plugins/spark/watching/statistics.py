@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from penstock.clock import Clock, SystemClock
 from penstock.plugins.applications.lag import PartitionLag
@@ -18,8 +18,9 @@ from penstock.plugins.applications.run_status import (
     TaskStatus,
 )
 from penstock.plugins.hosts.executor_identity import host_name
+from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.runtime.logged_task import FIRST
-from penstock.plugins.runtime.report import TaskReport
+from penstock.plugins.runtime.report import DetailedCounts, TaskReport
 
 from .batch import Batch
 from .progress import RunSummary
@@ -28,18 +29,6 @@ from .slots import Slots
 _WINDOW_SECONDS, _BUCKET_SECONDS = 60.0, 5.0
 _MOST_EVENTS = 20
 _MOST_NAMED = 5
-
-
-@dataclass
-class _TaskCounts:
-    records_in: int = 0
-    records_out: int = 0
-    dropped: int = 0
-    commits: int = 0
-    restored: int = 0
-    restore_seconds: float = 0.0
-    last_commit_ms: int | None = None
-    openings: Counter[str] = field(default_factory=Counter)
 
 
 class RunStatistics:
@@ -55,8 +44,12 @@ class RunStatistics:
         clock: Clock | None = None,
         seconds: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.summary = RunSummary(application_id)
-        """What the run returns in the end."""
+        self.application_id = application_id
+        self.counts = DetailedCounts()
+        self.batches = self.workers_lost = 0
+        self.hosts: tuple[HostStatus, ...] = ()
+        self.moves: Mapping[str, int] = {}
+        self.stopped_by: str | None = None
         self.lag: Sequence[PartitionLag] = ()
         """The lag as of the last look."""
         self._trigger = trigger
@@ -66,7 +59,7 @@ class RunStatistics:
         self._ended_ms: int | None = None
         self._error: str | None = None
         self._lock = threading.Lock()
-        self._tasks: dict[str, _TaskCounts] = {}
+        self._tasks: dict[str, TaskStatus] = {}
         self._slots: Slots | None = None
         self._events: deque[Event] = deque(maxlen=_MOST_EVENTS)
         self._buckets: deque[tuple[float, Counter[str]]] = deque()
@@ -83,7 +76,7 @@ class RunStatistics:
             if self._first_seconds is None:
                 self._first_seconds = self._seconds() - batch.seconds
             for report in batch.reports:
-                self.summary.add(report)
+                self.counts += report
                 self._count(report, now_ms)
             self._events += [Event(now_ms, loss) for loss in batch.losses]
             self._events += [Event(now_ms, text) for text in _reopened(batch.reports)]
@@ -100,17 +93,12 @@ class RunStatistics:
             self._error = None if error is None else str(error) or type(error).__name__
 
     def _count(self, report: TaskReport, now_ms: int) -> None:
-        task = self._tasks.setdefault(report.task_id, _TaskCounts())
-        task.records_in += report.records_in
-        task.records_out += report.records_out
-        task.dropped += report.dropped
-        task.commits += report.commits
-        task.restored += report.restored
-        task.restore_seconds += report.phases.get("restore", 0.0)
-        if report.commits:
-            task.last_commit_ms = now_ms
-        if report.opened:
-            task.openings[report.opened] += 1
+        task = self._tasks.get(report.task_id) or TaskStatus(report.task_id, -1)
+        self._tasks[report.task_id] = replace(
+            task + report,
+            restore_seconds=task.restore_seconds + report.phases.get("restore", 0.0),
+            last_commit_ms=now_ms if report.commits else task.last_commit_ms,
+        )
         if report.records_in:
             now = self._seconds()
             if not self._buckets or now >= self._buckets[-1][0] + _BUCKET_SECONDS:
@@ -122,34 +110,34 @@ class RunStatistics:
     def status(self) -> RunStatus:
         """Return the status now."""
         with self._lock:
-            summary, slots = self.summary, self._slots
-            rates = self._rates()
+            slots, rates = self._slots, self._rates()
             ended = self._ended_ms is not None
+            phases = {name: round(seconds, 3) for name, seconds in self.counts.phases.items()}
             return RunStatus(
-                summary.application_id,
+                self.application_id,
                 driver_name(),
                 self._trigger,
                 self._started_ms,
                 self._clock.now_ms(),
                 ended_ms=self._ended_ms,
-                ended_by=(summary.stopped_by or "done") if ended and self._error is None else None,
+                ended_by=(self.stopped_by or "done") if ended and self._error is None else None,
                 error=self._error,
-                batches=summary.batches,
-                records_in=summary.records_in,
-                records_out=summary.records_out,
-                dropped=summary.dropped,
-                commits=summary.commits,
-                restored=sum(each.restored for each in self._tasks.values()),
+                batches=self.batches,
                 records_per_second=sum(rates.values()),
-                workers_lost=summary.workers_lost + (0 if slots is None else slots.lost),
-                openings=dict(summary.openings),
-                moves=dict(summary.moves),
+                workers_lost=self.workers_lost + (0 if slots is None else slots.lost),
+                moves=dict(self.moves),
                 tasks=() if slots is None else self._task_statuses(slots, rates, ended),
                 hosts=() if slots is None or ended else _hosts(slots),
-                nodes=dict(summary.nodes),
-                phases={name: round(seconds, 3) for name, seconds in summary.phases.items()},
                 events=tuple(self._events),
+                **{**vars(self.counts), "phases": phases},
             )
+
+    def summary(self, seconds: float, lag: int, tasks: int) -> RunSummary:
+        """Return what the run returns in the end."""
+        return RunSummary(
+            self.application_id, self.batches, seconds, lag, tasks, self.workers_lost, self.stopped_by,
+            dict(self.moves), self.hosts, **vars(self.counts),
+        )  # fmt: skip
 
     def _rates(self) -> dict[str, float]:
         """Return records a second of each task that had some in the last minute."""
@@ -165,15 +153,18 @@ class RunStatistics:
     def _task_statuses(self, slots: Slots, rates: dict[str, float], ended: bool) -> tuple[TaskStatus, ...]:
         found = []
         for task, slot, is_open in slots.tasks():
-            counts, host = self._tasks.get(task, _TaskCounts()), slots.hosts.get(slot)
+            counts, host = self._tasks.get(task) or TaskStatus(task, slot), slots.hosts.get(slot)
             found.append(
-                TaskStatus(
-                    task, slot, host_name(slots.executors.get(slot, "")), None if host is None else host.process,
-                    is_open and not ended, counts.records_in, counts.records_out, counts.dropped, counts.commits,
-                    counts.restored, round(counts.restore_seconds, 3), round(rates.get(task, 0.0), 3),
-                    counts.last_commit_ms, dict(counts.openings),
+                replace(
+                    counts,
+                    slot=slot,
+                    host=host_name(slots.executors.get(slot, "")),
+                    process=None if host is None else host.process,
+                    is_open=is_open and not ended,
+                    restore_seconds=round(counts.restore_seconds, 3),
+                    records_per_second=round(rates.get(task, 0.0), 3),
                 )
-            )  # fmt: skip
+            )
         return tuple(found)
 
 

@@ -28,7 +28,7 @@ class StatusWriter:
     """
 
     def __init__(self, log: Log, statistics: RunStatistics, interval: float = INTERVAL_SECONDS) -> None:
-        self._topic = StatusTopic(log, statistics.summary.application_id)
+        self._topic = StatusTopic(log, statistics.application_id)
         self._statistics = statistics
         self._interval = interval
         self._number = 0
