@@ -19,10 +19,10 @@ from typing import Any
 from penstock.errors import RuntimeUnavailableError
 
 from .life import LEASE_SECONDS, Process
-from .loss import Loss
 from .memory import memory_kills
 from .place import Place, check_peer
 from .process import BOOTSTRAP
+from .status import Loss
 from .wire import END, PROTOCOL, Answer, Busy, ClosedError, SilentError, receive, receive_line, send, send_line
 
 _START_SECONDS = 120.0

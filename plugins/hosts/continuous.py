@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from math import inf
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any
@@ -19,13 +21,13 @@ from penstock.plugins.applications.open_files import check_open_files_of_process
 from penstock.plugins.runtime.logged_task import FIRST
 from penstock.plugins.runtime.loop.loop import TaskLoop
 from penstock.plugins.runtime.opening import KnownCommit
+from penstock.processor import Processor, ValueTransformer
 
 from .engine import HostInfo
 from .heartbeats import HeartbeatSender
 from .plan import STUCK_SECONDS, Offsets, SlotPlan
 from .reports import SlotMessage, TaskFailure, TaskResult
 from .slot_engine import Batch, SlotCargo, SlotEngine
-from .whereabouts import whereabouts
 
 _LOOK_SECONDS = 1.0
 """How often a thread that waits for a command looks whether the tasks are stuck."""
@@ -175,7 +177,7 @@ class ContinuousEngine(SlotEngine):
         if loop is not None and (still := loop.still())[0] > turned:
             return still[1]
         task = "" if loop is None else loop.current
-        return f"task {task}, {whereabouts(self._thread)}" if task else whereabouts(self._thread)
+        return f"task {task}, {_whereabouts(self._thread)}" if task else _whereabouts(self._thread)
 
     def _take_back(self, message: SlotMessage) -> None:
         with self._lock:
@@ -257,3 +259,19 @@ class ContinuousEngine(SlotEngine):
         ends: dict[str, Offsets] = {task: each for task, each in plan.ends.items() if each}
         loop.process_to(ends)
         self._collect(loop)
+
+
+def _whereabouts(thread: threading.Thread) -> str:
+    """Return the node whose processor a thread runs, if it runs one, and its line of code; "" if it runs nothing."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    if frame is None:
+        return ""
+    code = frame.f_code
+    line = f"in {code.co_qualname} ({Path(code.co_filename).name}, line {frame.f_lineno})"
+    while frame is not None:
+        runs = frame.f_locals.get("self")
+        if isinstance(runs, (Processor, ValueTransformer)):
+            node = getattr(getattr(runs, "context", None), "node", None)
+            return f"node {node!r}, {line}" if node is not None else line
+        frame = frame.f_back
+    return line

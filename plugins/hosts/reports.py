@@ -12,9 +12,8 @@ from penstock.errors import PenstockError
 from penstock.plugins.runtime.report import TaskReport
 from penstock.support.system_errors import what_to_do
 
-from .loss import Loss
 from .plan import offsets_from_json, offsets_to_json
-from .status import HostStatus
+from .status import HostStatus, Loss
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""HostStatus: what a task host takes of its machine."""
+"""HostStatus: what a task host takes of its machine. Loss: a host that was lost, as the proxy that met it tells."""
 
 from __future__ import annotations
 
@@ -71,3 +71,17 @@ def _threads() -> int:
         return len(os.listdir("/proc/self/task"))
     except OSError:
         return threading.active_count()
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What happened to a host. `process`: its number, 0 for one that never listened.
+
+    Several proxies may meet the loss of one host: each of Spark's workers has a connection of its own.
+    """
+
+    text: str
+    process: int = 0
+
+    def __str__(self) -> str:
+        return self.text

@@ -121,3 +121,8 @@ class FetchFollower(Follower):
             error.partition = partition
             self._failed[partition] = error
             return self._positions[partition]
+
+
+def open_follower(log: LogRecords) -> Follower:
+    """Return a new follower of a log; its caller closes it."""
+    return log.follow() or FetchFollower(log)

@@ -35,7 +35,7 @@ _MOST_UNPROVEN = 10_000
 
 @dataclass
 class PendingCommit:
-    """A commit between `TaskCommits.take` and `TaskCommits.finish`. `produced` counts its outputs.
+    """A commit between `TaskCommits.take` and `TaskCommits.finish`.
 
     `delta` has the changes of the state; None if the version stays. `kept` is the commit before it, which the changelog
     keeps for `reset --from-state`.
@@ -47,7 +47,6 @@ class PendingCommit:
     outputs: list[OutputBatch]
     delta: Changes | None
     kept: Commit | None
-    produced: int
     phases: Phases = field(default_factory=Phases)
 
     def write(self) -> None:
@@ -66,16 +65,21 @@ class PendingCommit:
 class TaskCommits:
     """The commits of one open task, in order. The task's thread calls all methods.
 
-    `last` is the commit that the state is at. `inputs`: the task's partitions of a log; None where the commit point
-    is no log.
+    `last` is the commit that the state is at. `phases` gets the time that commits take. `inputs`: the task's partitions
+    of a log; None where the commit point is no log.
     """
 
     def __init__(
-        self, state: TaskState, committer: TaskCommitter, last: Commit, inputs: InputPartitions | None = None
+        self,
+        state: TaskState,
+        committer: TaskCommitter,
+        last: Commit,
+        phases: Phases,
+        inputs: InputPartitions | None = None,
     ) -> None:
         self.last = last
-        self.made = 0
-        """Number of commits since the driver has last set this to 0."""
+        self.made = self.produced = 0
+        """Numbers of commits and of outputs since the driver has last set them to 0."""
         self.has_sent = False
         """Whether outputs of the next commit were sent ahead of it."""
         self.proven: Mapping[TopicPartition, int] | None = None
@@ -83,6 +87,7 @@ class TaskCommits:
         self._state = state
         self._committer = committer
         self._inputs = inputs
+        self._phases = phases
         self._sent_at = inf
         self._pending: PendingCommit | None = None
 
@@ -91,31 +96,29 @@ class TaskCommits:
         """The time (of `perf_counter`) by which the next commit has to be made."""
         return self._sent_at + self._committer.commit_within
 
-    def send(self, outputs: list[OutputBatch], phases: Phases) -> int:
-        """Send outputs to the log ahead of the commit; return their number. Only where the log streams outputs."""
+    def send(self, outputs: list[OutputBatch]) -> None:
+        """Send outputs to the log ahead of the commit. Only where the log streams outputs."""
         since = perf_counter()
         if not self.has_sent:
             self.has_sent, self._sent_at = True, since
         self._committer.send(outputs)
-        phases.add("write", since)
-        return sum(map(len, outputs))
+        self._phases.add("write", since)
+        self.produced += sum(map(len, outputs))
 
-    def make(self, task: Task, phases: Phases) -> int:
-        """Do all three steps, if anything has changed since the last commit; return the number of outputs."""
-        pending = self.take(task, phases)
-        if pending is None:
-            return 0
-        pending.write()
-        self.finish(phases)
-        return pending.produced
+    def make(self, task: Task) -> None:
+        """Do all three steps, if anything has changed since the last commit."""
+        pending = self.take(task)
+        if pending is not None:
+            pending.write()
+            self.finish()
 
-    def take(self, task: Task, phases: Phases) -> PendingCommit | None:
+    def take(self, task: Task) -> PendingCommit | None:
         """Return what has changed since the last commit; None if nothing has.
 
         The task rests until `finish`. After an error of `PendingCommit.write` nothing is taken any more.
         """
         assert self._pending is None, "the outcome of the commit before is unknown"
-        state, last = self._state, self.last
+        state, last, phases = self._state, self.last, self._phases
         since = perf_counter()
         made = task.take_commit()
         since = phases.add("process", since)
@@ -123,14 +126,14 @@ class TaskCommits:
         changes = state.changes()
         phases.add("state", since)
         outputs, positions = made.outputs, made.positions
-        produced = sum(map(len, outputs))
         has_changed = changes or outputs or made.has_changed or positions != last.positions
         if not has_changed and not self.has_sent and not self._committer.expires():
             return None
         if outputs and self._committer.streams_outputs:
             # Send them now: at least once, only outputs that `send` takes can be read before the commit.
-            self.send(outputs, phases)
+            self.send(outputs)
             outputs = []
+        self.produced += sum(map(len, outputs))
         version, delta = last.version, None
         if changes or not state.is_settled or self._is_far_from_proven(positions):
             version, delta = state.new_version(last.version), changes
@@ -139,18 +142,18 @@ class TaskCommits:
         if self._inputs is not None:
             engine_state, kept = self._inputs.with_topic_ids(engine_state), last
         commit = Commit(positions, version, engine_state)
-        self._pending = PendingCommit(state, self._committer, commit, outputs, delta, kept, produced)
+        self._pending = PendingCommit(state, self._committer, commit, outputs, delta, kept)
         return self._pending
 
-    def finish(self, phases: Phases) -> Commit:
+    def finish(self) -> Commit:
         """Do step 3 for the commit that was written: bring the stores to its version. Return the commit."""
         pending, self._pending = self._pending, None
         assert pending is not None
-        phases.count(pending.phases)
+        self._phases.count(pending.phases)
         if pending.delta is not None:
             since = perf_counter()
             self._state.apply(pending.delta, pending.commit.version)
-            phases.add("state", since)
+            self._phases.add("state", since)
         self.last = pending.commit
         self.made += 1
         self.has_sent, self._sent_at = False, inf

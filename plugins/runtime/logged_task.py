@@ -27,7 +27,7 @@ from .opening import KnownCommit, LastCommit
 from .positions import InputPartitions
 from .process_resources import ProcessResources
 from .report import NodeCounts, Phases, TaskReport
-from .taken_over import is_taken_over
+from .retries import is_taken_over
 from .task_runner import TaskRunner
 from .topic_ids import TopicMadeAgainError, differ
 
@@ -62,7 +62,10 @@ class LoggedTask(TaskRunner):
         self.partitions = tuple(partitions)
         self._refusals: dict[str, RecordRefusedError] = {}
         self._grace = duration_ms(self._settings.changelog_grace)
-        self._counts, self._has_adopted = NodeCounts(), False
+        self._has_adopted = False
+        self._phases = Phases()
+        self._opened = ""
+        self._begin_counting()
         self._why_closed = FIRST
         self._before: Commit | None = None  # the last commit in topics that have been made again since
 
@@ -142,7 +145,7 @@ class LoggedTask(TaskRunner):
             self._application, self.id, directory, changelog, layouts, self._task_count, self._resources.repeats
         )
         last = self._last_commit.of(committer, state, wall_clock_ms, self._before)
-        self._commits = TaskCommits(state, committer, last, self._inputs)
+        self._commits = TaskCommits(state, committer, last, self._phases, self._inputs)
         self._before = None
 
     def restore(self, between: Callable[[], None] = lambda: None) -> None:
@@ -174,7 +177,7 @@ class LoggedTask(TaskRunner):
         )
         if self._has_adopted:
             task.progress.note_change()
-        self._counts = NodeCounts()
+        self._begin_counting()
 
     # ------------------------------------------------------------------ errors, and closing
 
@@ -240,26 +243,36 @@ class LoggedTask(TaskRunner):
 
     # ------------------------------------------------------------------ numbers
 
-    def _report(self, phases: Phases, records_in: int, produced: int, opened: str) -> TaskReport:
+    def _begin_counting(self) -> None:
+        self._counts, self._records_before, self._decoded_before = NodeCounts(), 0, 0.0
+
+    def _report(self) -> TaskReport:
+        """Return what the open task did since the last report; all of it must be committed."""
         task, commits, state = self.task, self._commits, self._state
         assert task is not None and commits is not None and state is not None
         commit = commits.last
+        decoded, records = task.decode_seconds(), task.records_in
+        self._phases.move("process", "decode", decoded - self._decoded_before)
         nodes = self._counts.since_last(task.metrics())
         dropped = sum(sum(counts["dropped"].values()) for counts in nodes.values())
         purgeable = (commits.proven or {}) if state.keeps_commits else commit.positions
-        return TaskReport(
+        report = TaskReport(
             str(self.id),
             commit.version,
             dict(commit.positions),
             task.stream_time,
             task.next_wall_clock_punctuation(),
             {each: purgeable[each] for each in self._inputs.internal if each in purgeable},
-            records_in=records_in,
-            records_out=produced,
+            records_in=records - self._records_before,
+            records_out=commits.produced,
             dropped=dropped,
             commits=commits.made,
             restored=state.take_restored(),
-            openings={opened: 1} if opened else {},
-            phases=dict(phases),
+            openings={self._opened: 1} if self._opened else {},
+            phases=dict(self._phases),
             nodes=nodes,
         )
+        self._phases.clear()
+        self._records_before, self._decoded_before, self._opened = records, decoded, ""
+        commits.made = commits.produced = 0
+        return report

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
+from penstock.errors import FencedError, StaleStoreError
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
 from penstock.task.describing import describe_cause, describe_place
@@ -89,3 +90,11 @@ def close_parts(task_id: TaskId, *parts: _Part | None) -> None:
                 part.close()
             except Exception as error:
                 _log.warning("task %s: closing raised %s: %s", task_id, type(error).__name__, error)
+
+
+def is_taken_over(error: BaseException) -> bool:
+    """Return whether a task ended because another process has it, in the log or in its local store.
+
+    The run continues after that: the next batch opens the task again, from the last commit.
+    """
+    return isinstance(error, (FencedError, StaleStoreError))

@@ -11,12 +11,16 @@ from math import inf
 from time import perf_counter
 
 from penstock.clock import duration_ms
+from penstock.log import TaskCommitter
 from penstock.record import TopicPartition
 from penstock.task.failures import RetryRequested
+from penstock.task.task import Task
 
+from .commit import TaskCommits
+from .local_state.state import TaskState
 from .logged_task import LoggedTask
 from .opening import KnownCommit
-from .report import Phases, TaskReport
+from .report import TaskReport
 
 COMMIT_INTERVAL = "30s"
 """The longest time between two commits inside a batch where `commit_interval` is not set."""
@@ -82,23 +86,43 @@ class TaskWorker(LoggedTask):
         is_current: bool | None,
         seconds: float,
     ) -> TaskReport:
-        phases = Phases()
-        began = perf_counter()
+        phases = self._phases
+        phases.clear()
+        since = perf_counter()
         # Before the task is opened: processors may read global stores in `init`.
         self._resources.update_globals(self._application, self._log, ends, wall_clock_ms, topic_ids)
-        opened = self._ensure_open(wall_clock_ms, known, is_current)
-        since = phases.add("restore", began)
+        self._opened = self._ensure_open(wall_clock_ms, known, is_current)
         task, state, committer, commits = self.task, self._state, self._committer, self._commits
         assert task is not None and state is not None and committer is not None and commits is not None
-        commits.made = 0
-        records_before, decoded_before = task.records_in, task.decode_seconds()
-        produced = 0
-        last_commit, until = since, since + seconds
-        interval = duration_ms(self._settings.commit_interval or COMMIT_INTERVAL) / 1000
-        if opened:
+        if self._opened:
             self._inputs.check_ends(task, commits.last)
+        since = phases.add("restore", since)
         task.plan(ends, wall_clock_ms)
-        is_over = False
+        self._process_all(task, state, committer, commits, since + seconds)
+        next_tick = task.next_wall_clock_punctuation()
+        if commits.has_sent and next_tick is not None and next_tick <= task.wall_clock:
+            # Commit first: the punctuator may outlast the transaction.
+            commits.make(task)
+        since = perf_counter()
+        task.punctuate_wall_clock()
+        phases.add("process", since)
+        commits.make(task)
+        since = perf_counter()
+        last = commits.last
+        if state.maintain_changelog(self._grace, self._resources.now_ms(), last, committer.is_current):
+            commits.proven = last.positions
+        phases.add("snapshot", since)
+        state.release()
+        self._resources.clean_up(self._application)
+        self._retries.forget_done(last.positions, task.stream_time, task.wall_clock)
+        return self._report()
+
+    def _process_all(
+        self, task: Task, state: TaskState, committer: TaskCommitter, commits: TaskCommits, until: float
+    ) -> None:
+        """Process what was planned, and commit on the way where a limit says so; after `until` fetch no more."""
+        phases, last_commit, is_over = self._phases, perf_counter(), False
+        interval = duration_ms(self._settings.commit_interval or COMMIT_INTERVAL) / 1000
         while True:
             since = perf_counter()
             for want in () if is_over else task.wants():
@@ -112,7 +136,7 @@ class TaskWorker(LoggedTask):
             is_over = since >= until
             waiting = task.output_bytes()
             if committer.streams_outputs and waiting > _SENT_BYTES:
-                produced += commits.send(task.take_outputs(), phases)
+                commits.send(task.take_outputs())
                 waiting = 0
             if (
                 task.commit_requested
@@ -120,25 +144,7 @@ class TaskWorker(LoggedTask):
                 or since > commits.latest
                 or waiting + state.size_bytes() > self._settings.commit_bytes
             ):
-                produced += commits.make(task, phases)
+                commits.make(task)
                 last_commit = perf_counter()
         if is_over:
             task.inputs.rewind()
-        next_tick = task.next_wall_clock_punctuation()
-        if commits.has_sent and next_tick is not None and next_tick <= task.wall_clock:
-            # Commit first: the punctuator may outlast the transaction.
-            produced += commits.make(task, phases)
-        since = perf_counter()
-        task.punctuate_wall_clock()
-        phases.add("process", since)
-        produced += commits.make(task, phases)
-        phases.move("process", "decode", task.decode_seconds() - decoded_before)
-        since = perf_counter()
-        last = commits.last
-        if state.maintain_changelog(self._grace, self._resources.now_ms(), last, committer.is_current):
-            commits.proven = last.positions
-        phases.add("snapshot", since)
-        state.release()
-        self._resources.clean_up(self._application)
-        self._retries.forget_done(last.positions, task.stream_time, task.wall_clock)
-        return self._report(phases, task.records_in - records_before, produced, opened)

@@ -25,8 +25,8 @@ from penstock.plugins.hosts.log_lines import HostLogReader, forward
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
 from penstock.plugins.hosts.slot_engine import SlotCargo
 from penstock.plugins.runtime.report import TaskReport
+from penstock.plugins.runtime.retries import is_taken_over
 from penstock.plugins.runtime.shipping import pack
-from penstock.plugins.runtime.taken_over import is_taken_over
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.support.repeats import Repeats
 
@@ -59,8 +59,8 @@ from .session.spark_failure import (
     cause_in,
     explain,
 )
-from .watching.batch import Batch
 from .watching.beats import Beats
+from .watching.progress import Batch
 from .watching.slots import Slots
 from .watching.stops import Stops
 

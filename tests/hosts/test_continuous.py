@@ -23,7 +23,7 @@ from penstock.plugins.hosts.plan import SlotPlan
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
 from penstock.plugins.hosts.slot_engine import Batch
 from penstock.plugins.hosts.status import Meter
-from penstock.plugins.runtime.taken_over import is_taken_over
+from penstock.plugins.runtime.retries import is_taken_over
 from tests.spark import apps
 from tests.spark.surroundings import Surroundings
 from tests.waiting import wait_until

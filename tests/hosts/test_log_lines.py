@@ -12,9 +12,8 @@ import pytest
 from penstock import ProcessingError, Processor, Record, TopicPartition
 from penstock.errors import PenstockError
 from penstock.plugins.hosts.log_lines import HostLogHandler, HostLogReader, forward, log_to_driver
-from penstock.plugins.hosts.loss import Loss
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure, TaskResult
-from penstock.plugins.hosts.status import HostStatus
+from penstock.plugins.hosts.status import HostStatus, Loss
 from penstock.plugins.runtime.report import TaskReport
 
 LINE = {

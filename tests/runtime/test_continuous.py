@@ -32,7 +32,7 @@ from penstock.plugins.runtime.loop import loop as loop_module
 from penstock.plugins.runtime.loop import pauses
 from penstock.plugins.runtime.loop.loop import TaskLoop
 from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.taken_over import is_taken_over
+from penstock.plugins.runtime.retries import is_taken_over
 from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.application import Application
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.plugins.hosts.loss import Loss
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure, TaskResult
-from penstock.plugins.hosts.status import HostStatus
+from penstock.plugins.hosts.status import HostStatus, Loss
 from penstock.plugins.runtime.report import DetailedCounts, TaskReport
 from penstock.plugins.spark.watching.slots import Slots
 

@@ -12,7 +12,7 @@ from penstock import ManualClock
 from penstock.plugins.hosts.reports import SlotMessage, TaskResult
 from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.runtime.report import TaskReport
-from penstock.plugins.spark.watching.batch import Batch
+from penstock.plugins.spark.watching.progress import Batch
 from penstock.plugins.spark.watching.slots import Slots
 from penstock.plugins.spark.watching.statistics import RunStatistics
 

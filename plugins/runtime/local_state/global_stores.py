@@ -9,17 +9,16 @@ from pathlib import Path
 from penstock.context import NodeMetrics
 from penstock.errors import OffsetOutOfRangeError, UnknownTopicError
 from penstock.log import Log, TopicInfo
-from penstock.program.nodes import GlobalStore, Subtopology, TaskId
+from penstock.program.nodes import GlobalStore, TaskId
 from penstock.program.serdes import resolve_serde
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
 from penstock.store import StateStore
 from penstock.support.repeats import Repeats
 from penstock.task.failures import FailureKey, RetryRequested
-from penstock.task.input_queue import TaskInput
-from penstock.task.task import Task
 
 from .global_copy import Copies, Copy, Position
+from .refill import filling_task
 from .stretch import Stretch
 
 _FETCH_BYTES = 1024 * 1024
@@ -225,7 +224,17 @@ class _Part:
         positions = {each: before.positions.get(str(each.partition), starts.get(each, 0)) for each in targets}
         # Until everything is read, the copy keeps its earlier time.
         as_of_ms = now_ms if before.as_of_ms is None else before.as_of_ms
-        task = self._open_task(copy, positions, before, now_ms)
+        task = filling_task(
+            self.application,
+            TaskId(-1, 0),
+            self.spec,
+            copy.store,
+            positions,
+            lambda failed: self._attempts.get(failed, 0) + 1,
+            saved=before.engine.encode(),
+            wall_clock_ms=now_ms,
+            repeats=self._repeats,
+        )
         copy.progress = task.progress
 
         def save(as_of_ms: int) -> None:
@@ -267,24 +276,6 @@ class _Part:
             for name, counted in task.metrics().items():
                 self.metrics[name].add(counted)
             task.close()
-
-    def _open_task(self, copy: Copy, positions: Mapping[TopicPartition, int], saved: Position, now_ms: int) -> Task:
-        source, processor = self.spec.source, self.spec.processor
-        edges: dict[str, tuple[str, ...]] = {source.name: (processor.name,), processor.name: ()}
-        return Task(
-            TaskId(-1, 0),
-            Subtopology(-1, (source, processor), edges, (self.spec.store,)),
-            self.application.id,
-            self.application.settings,
-            [TaskInput(each, source, position) for each, position in positions.items()],
-            {self.spec.store.name: copy.store},
-            {},
-            saved=saved.engine.encode(),
-            wall_clock_ms=now_ms,
-            attempt=lambda failed: self._attempts.get(failed, 0) + 1,
-            takes_whole_batches=True,
-            repeats=self._repeats,
-        )
 
 
 def _is_behind(position: Position, targets: Mapping[TopicPartition, int]) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from penstock.log import Log
 from penstock.processor import Processor
-from penstock.program.nodes import ProcessorNode, ReadOnlyStore, Subtopology, TaskId
+from penstock.program.nodes import GlobalStore, ProcessorNode, ReadOnlyStore, Subtopology, TaskId
 from penstock.record import Record, TopicPartition
 from penstock.settings.application import Application
 from penstock.store import Changes, StateStore, StoreBackend, StoreContext
@@ -58,7 +59,9 @@ class Refill:
         index = CommitBuffer(backend, index_name(name)) if self.spec.store.traits.has_index else None
         store = self.spec.store.build(buffer, make_context(name, index))
         starts = self.log.start_offsets(list(self.ends))
-        task = self._task(store, {each: min(starts[each], end) for each, end in self.ends.items()})
+        below = self.application.program.subtopology(self.task_id.subtopology).children[self.spec.processor.name]
+        positions = {each: min(starts[each], end) for each, end in self.ends.items()}
+        task = filling_task(self.application, self.task_id, self.spec, store, positions, self.attempt, below)
         connect(task)
         try:
             for partition, end in self.ends.items():
@@ -83,22 +86,36 @@ class Refill:
         for each in buffers:
             each.clear()
 
-    def _task(self, store: StateStore, positions: Mapping[TopicPartition, int]) -> Task:
-        source, processor = self.spec.source, self.spec.processor
-        below = self.application.program.subtopology(self.task_id.subtopology).children[processor.name]
-        ignoring = [ProcessorNode(name, _Ignore, (processor.name,)) for name in below]
-        edges = {source.name: (processor.name,), processor.name: below} | dict.fromkeys(below, ())
-        return Task(
-            self.task_id,
-            Subtopology(self.task_id.subtopology, (source, processor, *ignoring), edges, (self.spec.store,)),
-            self.application.id,
-            self.application.settings,
-            [TaskInput(each, source, position) for each, position in positions.items()],
-            {self.spec.store.name: store},
-            {},
-            attempt=self.attempt,
-            takes_whole_batches=True,
-        )
+
+def filling_task(
+    application: Application,
+    task_id: TaskId,
+    spec: GlobalStore | ReadOnlyStore,
+    store: StateStore,
+    positions: Mapping[TopicPartition, int],
+    attempt: Callable[[FailureKey], int],
+    below: Sequence[str] = (),
+    **options: Any,
+) -> Task:
+    """Return a task that fills one store from its topic, from `positions` on; its driver commits nothing.
+
+    What the processor forwards to the nodes `below` is ignored. `options`: those of `Task`.
+    """
+    source, processor = spec.source, spec.processor
+    ignoring = [ProcessorNode(name, _Ignore, (processor.name,)) for name in below]
+    edges = {source.name: (processor.name,), processor.name: tuple(below)} | dict.fromkeys(below, ())
+    return Task(
+        task_id,
+        Subtopology(task_id.subtopology, (source, processor, *ignoring), edges, (spec.store,)),
+        application.id,
+        application.settings,
+        [TaskInput(each, source, position) for each, position in positions.items()],
+        {spec.store.name: store},
+        {},
+        attempt=attempt,
+        takes_whole_batches=True,
+        **options,
+    )
 
 
 class _Ignore(Processor):

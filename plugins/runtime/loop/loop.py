@@ -13,12 +13,12 @@ from time import perf_counter
 
 from penstock.errors import LogError, OffsetOutOfRangeError, StaleStoreError
 from penstock.log import Log
+from penstock.plugins.logs.following import open_follower
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
 from penstock.task.failures import RetryRequested
 
-from ..following import open_follower
 from ..opening import KnownCommit
 from ..process_resources import ProcessResources
 from ..report import TaskReport

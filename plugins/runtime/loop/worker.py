@@ -22,7 +22,7 @@ from ..commit import PendingCommit
 from ..logged_task import LoggedTask
 from ..opening import KnownCommit
 from ..process_resources import ProcessResources
-from ..report import Phases, TaskReport
+from ..report import TaskReport
 from .upkeep import Upkeep, Upkept
 
 COMMIT_INTERVALS = {"exactly_once": 0.1, "at_least_once": 1.0}
@@ -60,10 +60,6 @@ class ContinuousWorker(LoggedTask):
         self._interval = COMMIT_INTERVALS[guarantee] if given is None else duration_ms(given) / 1000
         self._phase = phase * self._interval
         self._seconds = seconds
-        self._phases = Phases()
-        self._produced = 0
-        self._records_before, self._decoded_before = 0, 0.0
-        self._opened = ""
         self._reports: list[TaskReport] = []
         self._has_news = False
         self._is_dirty = self._has_moved = False
@@ -86,7 +82,6 @@ class ContinuousWorker(LoggedTask):
         self._upkeep = Upkeep(state, committer, self._grace, self._resources.now_ms)
         self._phases.add("restore", since)
         self._clock_ms = clock_ms
-        self._records_before, self._decoded_before = 0, 0.0
         self._has_news, self._is_dirty, self._has_moved, self._pending = True, False, False, None
         self._has_postponed = False
         return task.inputs.fetched()
@@ -167,7 +162,7 @@ class ContinuousWorker(LoggedTask):
             self._punctuate(task, may_postpone=True)
         phases.add("process", since)
         if task.output_bytes() and committer.streams_outputs:
-            self._produced += commits.send(task.take_outputs(), phases)
+            commits.send(task.take_outputs())
             self._is_dirty = True
         return done
 
@@ -247,21 +242,19 @@ class ContinuousWorker(LoggedTask):
         if self._interval:
             # Tasks commit one after the other, each at its place in the interval: at once, all would wait for all.
             self._due -= (now - self._phase + self._interval / 2) % self._interval - self._interval / 2
-        self._pending = self._commits.take(self.task, self._phases)
-        if self._pending is not None:
-            self._produced += self._pending.produced
+        self._pending = self._commits.take(self.task)
         return self._pending
 
     def end_commit(self) -> None:
         """Go on after the commit was written."""
         assert self._commits is not None and self._state is not None and self.task is not None
         self._pending = None
-        commit = self._commits.finish(self._phases)
+        commit = self._commits.finish()
         self._state.release()
         self._retries.forget_done(commit.positions, self.task.stream_time, self.task.wall_clock)
         self._has_news = True
         if not self._reports:
-            self._reports.append(self._make_report())
+            self._add_report()
 
     # ------------------------------------------------------------------ upkeep
 
@@ -296,18 +289,10 @@ class ContinuousWorker(LoggedTask):
         Only what is committed counts: what is lost in a crash is processed, and counted, again.
         """
         if self.task is not None and self._has_news and not self._is_dirty and self._pending is None:
-            self._reports.append(self._make_report())
+            self._add_report()
         taken, self._reports = self._reports, []
         return taken
 
-    def _make_report(self) -> TaskReport:
-        """Return a report of everything until now; all of it must be committed."""
-        task, commits = self.task, self._commits
-        assert task is not None and commits is not None
-        decoded, records = task.decode_seconds(), task.records_in
-        self._phases.move("process", "decode", decoded - self._decoded_before)
-        report = self._report(self._phases, records - self._records_before, self._produced, self._opened)
-        self._phases, self._produced, commits.made = Phases(), 0, 0
-        self._records_before, self._decoded_before = records, decoded
-        self._opened, self._has_news = "", False
-        return report
+    def _add_report(self) -> None:
+        self._reports.append(self._report())
+        self._has_news = False

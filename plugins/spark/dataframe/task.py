@@ -107,7 +107,7 @@ class StreamTask(TaskRunner):
         task.punctuate_wall_clock()
         # A snapshot here shows the state that Spark has committed: this batch's changes are not written yet.
         self._maintain_changelog(state, last)
-        pending = self._pending = commits.take(task, Phases())
+        pending = self._pending = commits.take(task)
         next_tick = self._next_tick(task)
         outputs: list[OutputBatch] = []
         if pending is not None:
@@ -173,7 +173,7 @@ class StreamTask(TaskRunner):
         if self._pending is not None:
             self._pending = None
             try:
-                self._checkpoint.note(commits.finish(Phases()))
+                self._checkpoint.note(commits.finish())
             except StaleStoreError:
                 return False
         return True
@@ -199,7 +199,7 @@ class StreamTask(TaskRunner):
         adopted = state.adopt(version, self._commit.engine_state.encode())
         last = Commit({each: self._commit.read.get(each.topic, 0) for each, _ in self._inputs}, version, adopted)
         self._checkpoint = SparkCommitter(None if known is None else last)
-        self._commits = TaskCommits(state, self._checkpoint, last)
+        self._commits = TaskCommits(state, self._checkpoint, last, Phases())
         self._make_task(self._inputs, clock_ms, takes_whole_batches=True)
 
     def _check_compatible(self, before: Mapping[str, Any]) -> None:

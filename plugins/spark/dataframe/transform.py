@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from penstock.clock import SystemClock
 from penstock.errors import ConfigError
 from penstock.plugins.runtime.shipping import pack
+from penstock.program.assignment import Assignment
+from penstock.program.nodes import TaskId
 from penstock.settings.application import Application
 
 from ..batches.host_caller import HostCaller, digest_of
@@ -23,7 +25,7 @@ from .records import ColumnLike, Records, check_frame, normalized
 from .worker import OUTPUT_SCHEMA, Cargo, StreamFunction, once_function
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _SPREAD = 480
 """Tasks are spread evenly over any number of shuffle partitions that divides this.
@@ -72,20 +74,9 @@ def transform(
     frames = {topic: normalized(topic, each, order_by) for topic, each in records.items()}
     session = next(iter(records.values())).frame.sparkSession
 
-    program = application.program
-    assignment = program.resolve(dict.fromkeys(program.topics(), partitions), application.id)
+    assignment = application.program.resolve(dict.fromkeys(application.program.topics(), partitions), application.id)
     groups = {task: group_key(task, _SPREAD) for task in assignment.tasks}
-    cargo = Cargo(
-        # Workers have working directories of their own, and no client of a log: what may be secret stays here. All rows
-        # of a batch are at hand, so the oldest of all topics comes first whatever the application says about waiting.
-        application.with_settings(
-            data_dir=str(Path(application.settings.data_dir).expanduser().absolute()), clients={}, max_task_idle="0ms"
-        ),
-        {groups[task]: (task, inputs) for task, inputs in assignment.tasks.items()},
-        program.fingerprint(assignment, application.settings),
-        int(session.conf.get("spark.sql.streaming.minBatchesToRetain", "100")) + _MARGIN,  # type: ignore[arg-type]
-        wall_clock,
-    )
+    cargo = _cargo(application, assignment, groups, session, wall_clock)
     by_topic = {
         topic: tuple(
             groups[task] for task, inputs in assignment.tasks.items() if topic in {each.topic for each in inputs}
@@ -118,6 +109,27 @@ def transform(
     from pyspark.sql.functions import timestamp_millis
 
     return rows.withColumn("timestamp", timestamp_millis("timestamp"))
+
+
+def _cargo(
+    application: Application,
+    assignment: Assignment,
+    groups: Mapping[TaskId, int],
+    session: SparkSession,
+    wall_clock: bool,
+) -> Cargo:
+    batches = int(session.conf.get("spark.sql.streaming.minBatchesToRetain", "100"))  # type: ignore[arg-type]
+    return Cargo(
+        # Workers have working directories of their own, and no client of a log: what may be secret stays here. All rows
+        # of a batch are at hand, so the oldest of all topics comes first whatever the application says about waiting.
+        application.with_settings(
+            data_dir=str(Path(application.settings.data_dir).expanduser().absolute()), clients={}, max_task_idle="0ms"
+        ),
+        {groups[task]: (task, inputs) for task, inputs in assignment.tasks.items()},
+        application.program.fingerprint(assignment, application.settings),
+        batches + _MARGIN,
+        wall_clock,
+    )
 
 
 def _is_streaming(records: Mapping[str, Records]) -> bool:

@@ -1,8 +1,8 @@
-"""Summary and progress of a run, as its caller sees them."""
+"""Summary and progress of a run, as its caller sees them, and its batches."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.plugins.hosts.status import HostStatus
@@ -47,3 +47,18 @@ class RunProgress(RunSummary):
     records_out_per_second: float = 0.0
     reports: tuple[TaskReport, ...] = ()
     batch_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a batch did: its number, how long it took, the reports of the tasks that it ran, and its hosts.
+
+    `losses`: what happened to hosts that were lost in it. In continuous mode what the hosts did since their last
+    heartbeats is one without a number, too.
+    """
+
+    number: int | None
+    seconds: float
+    reports: Sequence[TaskReport]
+    hosts: tuple[HostStatus, ...]
+    losses: Sequence[str] = ()

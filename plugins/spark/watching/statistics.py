@@ -22,8 +22,7 @@ from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.runtime.logged_task import FIRST
 from penstock.plugins.runtime.report import DetailedCounts, TaskReport
 
-from .batch import Batch
-from .progress import RunSummary
+from .progress import Batch, RunSummary
 from .slots import Slots
 
 _WINDOW_SECONDS, _BUCKET_SECONDS = 60.0, 5.0

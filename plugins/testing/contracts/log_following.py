@@ -16,7 +16,7 @@ from penstock.clock import ManualClock
 from penstock.errors import LogError, OffsetOutOfRangeError, UnknownTopicError
 from penstock.log import Commit, Log, TaskCommitter
 from penstock.log.follower import Follower
-from penstock.plugins.runtime.following import open_follower
+from penstock.plugins.logs.following import open_follower
 from penstock.record import OutputBatch, TopicPartition
 
 from .histories import run_histories
