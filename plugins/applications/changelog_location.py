@@ -42,10 +42,9 @@ def check_location(application: Application, assignment: Assignment, log: Log, i
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             raise IncompatibleStateError(
                 f"application {application.id!r} keeps its state's history in {before!r}, and its setting 'changelog' "
-                f"means {now!r} now, where the "
-                f"state of {', '.join(missing[:3])}{more} is not: go back to the other place (a relative one is under "
-                "`data_dir`), or copy it with "
-                f"`penstock changelog move MODULE:ATTR --from {quote(before)}`"
+                f"means {now!r} now, where the state of {', '.join(missing[:3])}{more} is not: go back to the other "
+                "place (a relative one is under `data_dir`), or copy it with `penstock changelog move MODULE:ATTR "
+                f"--from {quote(before)}`"
             )
     note_location(application, log, identity)
 

@@ -53,9 +53,8 @@ def move_changelog(
     if prepared.gone_stores:
         raise IncompatibleStateError(
             f"application {application.id!r} has parked stores in sub-topologies that the program does not have: "
-            f"{', '.join(prepared.gone_stores)}. No task "
-            "would copy them: move with the program that names them, or give up their content first (`penstock stores "
-            "drop`)"
+            f"{', '.join(prepared.gone_stores)}. No task would copy them: move with the program that names them, or "
+            "give up their content first (`penstock stores drop`)"
         )
     copied, there = [], []
     for task in stateful_tasks(application, assignment):

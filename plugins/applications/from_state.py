@@ -80,11 +80,9 @@ class FromStatePlan:
         if refused:
             raise IncompatibleStateError(
                 f"application {application_id!r} cannot go on from its state alone: {'; '.join(refused)}. Nothing was "
-                "changed. Add where "
-                "the lost positions of these tasks start (--to-earliest, --to-latest, --to-time, --to-offsets); a task "
-                "that has lost all of them, and whose "
-                "changelog keeps none that is proven, then starts with empty state. `penstock reset` without "
-                "--from-state starts all tasks afresh"
+                "changed. Add where the lost positions of these tasks start (--to-earliest, --to-latest, --to-time, "
+                "--to-offsets); a task that has lost all of them, and whose changelog keeps none that is proven, then "
+                "starts with empty state. `penstock reset` without --from-state starts all tasks afresh"
             )
 
 
@@ -174,10 +172,9 @@ def _commit(application: Application, log: Log, partitions: Sequence[TopicPartit
             if not recovery.now and set(recovery.chosen) != set(recovery.then):
                 raise IncompatibleStateError(
                     f"application {application.id!r}, task {recovery.task}: the log has its commit (state version "
-                    f"{own.version}) and not its "
-                    f"positions: {_names(each for each in partitions if each not in recovery.chosen)} were deleted and "
-                    "made again. Say where "
-                    "they start: --topic with --to-earliest, --to-latest, --to-time or --to-offsets"
+                    f"{own.version}) and not its positions: "
+                    f"{_names(each for each in partitions if each not in recovery.chosen)} were deleted and made "
+                    "again. Say where they start: --topic with --to-earliest, --to-latest, --to-time or --to-offsets"
                 )
             if commit is None or version_counter(commit.version) < version_counter(own.version):
                 commit = own

@@ -32,9 +32,8 @@ def check_open_files(prepared: Prepared, log: Log, cores: int | None) -> None:
     needed = open_files(prepared.application, log, each)
     if needed > limit:
         raise RuntimeUnavailableError(
-            f"application {prepared.application.id!r}: {tasks} tasks in {processes} task host(s), up to {each} "
-            "in each, need at least "
-            f"{needed} open files in each: {open_files_advice()}"
+            f"application {prepared.application.id!r}: {tasks} tasks in {processes} task host(s), up to {each} in "
+            f"each, need at least {needed} open files in each: {open_files_advice()}"
         )
 
 

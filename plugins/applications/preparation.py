@@ -121,8 +121,7 @@ def _check_repartition_topics(assignment: Assignment, log: Log) -> None:
         if policy != "delete":
             raise IncompatibleStateError(
                 f"internal topic {topic!r} is compacted (cleanup.policy={policy}), so it would lose records that are "
-                "not processed yet: "
-                "set its cleanup.policy to delete"
+                "not processed yet: set its cleanup.policy to delete"
             )
 
 
@@ -147,10 +146,8 @@ def _make_changelog_topics(
             if kept.logged and store_name in known and name not in topics:
                 raise IncompatibleStateError(
                     f"changelog topic {name!r} is gone, and the state of store {store_name!r} with it: was it deleted, "
-                    "or is this another "
-                    f"cluster? `penstock stores drop MODULE:ATTR {store_name}` gives up the content of that store "
-                    "alone, `penstock reset` "
-                    "starts the application afresh"
+                    f"or is this another cluster? `penstock stores drop MODULE:ATTR {store_name}` gives up the content "
+                    "of that store alone, `penstock reset` starts the application afresh"
                 )
         for store in subtopology.stores:
             name = changelog.topic_of(application.id, store.name)
@@ -163,9 +160,8 @@ def _make_changelog_topics(
             if found.partitions != tasks:
                 raise IncompatibleStateError(
                     f"changelog topic {name!r} has {found.partitions} partitions, and sub-topology {subtopology.id}, "
-                    "whose store "
-                    f"{store.name!r} it keeps, has {tasks} tasks. A topic's partitions cannot be taken away: let "
-                    f"the program read topics with {found.partitions} partitions, or reset the application "
+                    f"whose store {store.name!r} it keeps, has {tasks} tasks. A topic's partitions cannot be taken "
+                    f"away: let the program read topics with {found.partitions} partitions, or reset the application "
                     "(`penstock reset`)"
                 )
             if found.config.get("cleanup.policy", "delete") != "compact":

@@ -43,8 +43,7 @@ class TextSerde:
         except ValueError as error:
             raise SerdeError(
                 f"{self._what} {shorten(text)} is not JSON ({error}), which the serde {self.name!r} needs on the "
-                "command line; "
-                f"for plain text use --{self._what}-serde str"
+                f"command line; for plain text use --{self._what}-serde str"
             ) from error
         return self.from_json(value)
 

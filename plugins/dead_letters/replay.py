@@ -198,8 +198,7 @@ class _PartitionReplay:
         if to not in self._counts:
             raise UnknownTopicError(
                 f"topic {letter.topic!r} partition {letter.partition} offset {letter.offset} cannot be replayed: there "
-                "is no topic "
-                f"{to!r}, where it was read. Make it, or send it elsewhere (--to TOPIC)"
+                f"is no topic {to!r}, where it was read. Make it, or send it elsewhere (--to TOPIC)"
                 if self._to is None
                 else f"there is no topic {to!r} to replay to"
             )

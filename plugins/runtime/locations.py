@@ -73,8 +73,7 @@ def open_changelog(
     elif log is None:
         raise ConfigError(
             f"setting 'changelog': {settings.changelog!r} keeps the state's history in the log, and there is none "
-            "here: "
-            "use `directory:PATH-OR-URL`"
+            "here: use `directory:PATH-OR-URL`"
         )
     else:
         stores = {name: kept for name, kept in (layout or {}).items() if kept.logged}

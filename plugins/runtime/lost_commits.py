@@ -31,11 +31,9 @@ def ways_on(settings: Settings, *, partly: bool = False, made_again: bool = Fals
     if settings.changelog_is_in_log and not partly:
         return (
             "To start now would process everything again. `penstock reset` starts the application afresh, from where "
-            "it says; its state "
-            f"cannot be kept, for {KEEPS_NO_POSITIONS}"
+            f"it says; its state cannot be kept, for {KEEPS_NO_POSITIONS}"
         )
     return (
         "To start now would process everything again. `penstock reset --from-state --dry-run` shows from where the "
-        "application can go on "
-        "with its state, and `penstock reset` starts it afresh"
+        "application can go on with its state, and `penstock reset` starts it afresh"
     )

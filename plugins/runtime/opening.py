@@ -79,8 +79,7 @@ class LastCommit:
         if version_counter(commit.version) < version_counter(known.version) or behind:
             raise IncompatibleStateError(
                 f"{self._where}: the log's commit (version "
-                f"{commit.version}{'; ' + ', '.join(behind) if behind else ''}) "
-                "is older than one that was made before "
+                f"{commit.version}{'; ' + ', '.join(behind) if behind else ''}) is older than one that was made before "
                 f"(version {known.version}): the log lost data or is another one. {ways_on(self._settings)}"
             )
 

@@ -207,9 +207,8 @@ class InputPartitions:
         )
         if partition in self.internal:
             behind = (
-                "Only this application deletes records there, and only those that a commit has passed. "
-                "So the log lost a later commit than "
-                f"the one it has (state version {version}), or somebody else deleted records"
+                "Only this application deletes records there, and only those that a commit has passed. So the log lost "
+                f"a later commit than the one it has (state version {version}), or somebody else deleted records"
             )
             raise OffsetOutOfRangeError(
                 f"{self._where}: {error}. {behind if offset < start else beyond}. "

@@ -311,9 +311,8 @@ class _Run:
         self._statistics.note(f"Spark ended the query: {failure}")
         if self._failures_in_a_row > _MOST_RESTARTS:
             raise RuntimeUnavailableError(
-                f"application {self._running.application.id!r}: Spark ended the query {self._failures_in_a_row} "
-                f"times without a batch "
-                f"in between; the last time it said: {failure}"
+                f"application {self._running.application.id!r}: Spark ended the query {self._failures_in_a_row} times "
+                f"without a batch in between; the last time it said: {failure}"
             )
         if self._failures_in_a_row >= 2 and not query.checkpoint.is_new:
             self._log_restart("Spark ended the query (%s): starting it again with a new checkpoint", failure)

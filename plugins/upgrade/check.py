@@ -62,9 +62,8 @@ def check_saved(application: Application, assignment: Assignment, before: Note, 
     if reasons:
         raise IncompatibleStateError(
             f"application {application.id!r} does not fit what it saved: {'; '.join(reasons)}. Undo the change, or run "
-            "it under another "
-            "application id, which starts afresh, or `penstock reset` it; to give up the content of single stores, "
-            "`penstock stores drop`"
+            "it under another application id, which starts afresh, or `penstock reset` it; to give up the content of "
+            "single stores, `penstock stores drop`"
         )
     layouts = _layouts(application, before, note)
     note["layouts"] = {
@@ -98,9 +97,8 @@ def _check_changelog(application: Application, before: Mapping[str, Any]) -> Non
     if has_state and before.get("changelog", changelog) != changelog:
         raise IncompatibleStateError(
             f"application {application.id!r} keeps its state's history in the changelog {before['changelog']!r}, and "
-            "setting 'changelog' is "
-            f"{application.settings.changelog!r} now, where there is none of it: go back to the other one, or "
-            "`penstock reset` it"
+            f"setting 'changelog' is {application.settings.changelog!r} now, where there is none of it: go back to the "
+            "other one, or `penstock reset` it"
         )
 
 

@@ -99,8 +99,7 @@ class LocalLease(Lease):
         raise kind(
             f"application {self._application_id!r} is already run by {holder.owner} (process {holder.process} on "
             f"{holder.host}); its lease in the local log {self._storage.directory} ends in "
-            f"{(holder.expires_ms - now_ms) / 1000:.1f} s unless renewed: "
-            "stop that one first, or wait if it is gone"
+            f"{(holder.expires_ms - now_ms) / 1000:.1f} s unless renewed: stop that one first, or wait if it is gone"
         )
 
     def _check_mine(self, transaction: Transaction) -> None:

@@ -246,10 +246,8 @@ class Copies:
             if waited >= self._limit:
                 raise StoreLockedError(
                     f"global store {self._spec.store.name!r}: {self._lock.holder()} holds the lock "
-                    f"{self._path_of_lock()} and has not "
-                    f"moved for {self._limit:g} s (task_timeout). If it was stopped, let it go on (`kill -CONT`) or "
-                    "end it (`kill -9`, "
-                    "which loses nothing)"
+                    f"{self._path_of_lock()} and has not moved for {self._limit:g} s (task_timeout). If it was "
+                    "stopped, let it go on (`kill -CONT`) or end it (`kill -9`, which loses nothing)"
                 )
         try:
             yield True

@@ -201,8 +201,7 @@ class _Part:
             if "compact" in config.get("cleanup.policy", "delete") and age >= kept:
                 return (
                     f"the store has not been up to date for {age / 1000:.0f} s, and topic {self._topic!r} forgets "
-                    "after "
-                    f"{kept / 1000:.0f} s (delete.retention.ms) which keys were deleted"
+                    f"after {kept / 1000:.0f} s (delete.retention.ms) which keys were deleted"
                 )
         return None
 

@@ -71,11 +71,10 @@ class Checkpoint:
         if found is not None and found.identity != identity:
             raise IncompatibleStateError(
                 f"application {application_id!r}: Spark's checkpoint in {self._path.parent} was made with another log, "
-                "or this one was replaced: "
-                f"the log {hide('log', settings.log)!r} does not know the commits that it remembers. Is it the right "
-                "log? If the application was "
-                f"reset with `penstock reset` on another host, delete {self._path.parent}. Otherwise bring that log "
-                "back: with this one everything is processed again"
+                f"or this one was replaced: the log {hide('log', settings.log)!r} does not know the commits that it "
+                "remembers. Is it the right log? If the application was reset with `penstock reset` on another host, "
+                f"delete {self._path.parent}. Otherwise bring that log back: with this one everything is processed "
+                "again"
             )
         if found is not None and replace(found, directory="") == self._wanted:
             self.directory = found.directory

@@ -27,8 +27,7 @@ def check_application(application: Any) -> None:
     if name in _UNSUITED_CHANGELOGS:
         raise ConfigError(
             f"application {application.id!r}, setting 'changelog': a changelog of the kind {name!r} does not do for an "
-            "operator of a "
-            f"Spark pipeline, because {_UNSUITED_CHANGELOGS[name]}; name a place that all workers reach, "
+            f"operator of a Spark pipeline, because {_UNSUITED_CHANGELOGS[name]}; name a place that all workers reach, "
             "for instance changelog='directory:s3://bucket/folder'"
         )
     for problem in _problems(application):
@@ -43,28 +42,24 @@ def _problems(application: Application) -> Iterable[str]:
         readers = [node.name for node in nodes if isinstance(node, SourceNode) and topic in node.topics]
         yield (
             f"sink {', '.join(map(repr, writers))} and source {', '.join(map(repr, readers))} exchange records through "
-            "the repartition topic "
-            f"{topic!r}, which needs a log. Give rows their final key before: the key column of a source's "
-            "DataFrame decides which task gets them; or run the application on a log (penstock run)"
+            f"the repartition topic {topic!r}, which needs a log. Give rows their final key before: the key column of "
+            "a source's DataFrame decides which task gets them; or run the application on a log (penstock run)"
         )
     for each in program.global_stores:
         yield (
             f"global store {each.store.name!r} reads all of topic {each.source.topics[0]!r} from a log. Join the "
-            "DataFrame with "
-            "that table before, in Spark; or run the application on a log (penstock run)"
+            "DataFrame with that table before, in Spark; or run the application on a log (penstock run)"
         )
     for node in nodes:
         if isinstance(node, SourceNode) and node.pattern is not None:
             yield (
                 f"source {node.name!r} reads topics by the pattern {node.pattern.pattern!r}, and there is no log to "
-                "look in. Name its "
-                "topics: each has a DataFrame"
+                "look in. Name its topics: each has a DataFrame"
             )
         if isinstance(node, SinkNode) and node.partitioner is not None:
             yield (
                 f"sink {node.name!r} has a partitioner, and rows have no partitions. Leave it out, and partition what "
-                "comes out "
-                "where it is written"
+                "comes out where it is written"
             )
     fed = {each.store.name: each for part in program.subtopologies for each in part.read_only_stores}
     for name, filled in fed.items():
@@ -76,8 +71,7 @@ def _problems(application: Application) -> Iterable[str]:
         if not store.logged and store.name not in fed:
             yield (
                 f"store {store.name!r} is not logged, and a batch may be repeated on any host: its changelog is the "
-                "only way "
-                "there. Declare it with logged=True"
+                "only way there. Declare it with logged=True"
             )
 
 
@@ -98,9 +92,8 @@ def check_sources(application: Application, sources: Any) -> None:
                 if topic not in sources:
                     raise ConfigError(
                         f"application {application.id!r}: source {node.name!r} reads topic {topic!r}, for which there "
-                        "is no DataFrame; "
-                        f"there is: {', '.join(map(repr, sources)) or 'none'}. Pass one: transform(application, "
-                        f"{{{topic!r}: frame}})"
+                        f"is no DataFrame; there is: {', '.join(map(repr, sources)) or 'none'}. Pass one: "
+                        f"transform(application, {{{topic!r}: frame}})"
                     )
 
 

@@ -43,8 +43,7 @@ class StreamCommit:
         if data.pop("format") != _FORMAT:
             raise IncompatibleStateError(
                 "Spark's checkpoint was written by another release of penstock, in a form that this one does not know: "
-                "run that "
-                "release, or start with a new checkpoint"
+                "run that release, or start with a new checkpoint"
             )
         return cls(**{**data, "anchors": tuple(data["anchors"])})
 

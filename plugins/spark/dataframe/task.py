@@ -207,9 +207,8 @@ class StreamTask(TaskRunner):
         if reasons:
             raise IncompatibleStateError(
                 f"application {self._application.id!r}, task {self.id}: it does not fit what Spark's checkpoint has of "
-                f"it: {'; '.join(reasons)}. Undo "
-                "the change (the number of tasks is what transform(..., partitions=...) says), or start with a new "
-                "checkpoint"
+                f"it: {'; '.join(reasons)}. Undo the change (the number of tasks is what transform(..., "
+                "partitions=...) says), or start with a new checkpoint"
             )
 
     def _stores_in(self, fingerprint: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:

@@ -148,7 +148,6 @@ def _advise(application: Application, shuffle_partitions: int, tasks: int) -> No
     if shuffle_partitions > tasks:
         _log.warning(
             "application %r has %d tasks, and each batch will start %d Spark tasks for them: set "
-            "spark.sql.shuffle.partitions to %d "
-            "or to a divisor of it before the query's first start",
+            "spark.sql.shuffle.partitions to %d or to a divisor of it before the query's first start",
             application.id, tasks, shuffle_partitions, tasks,
         )  # fmt: skip

@@ -61,8 +61,7 @@ def make_class_archive(java: str) -> Path:
     if archive is None:
         raise ConfigError(
             "there is nowhere to start Spark from but SPARK_HOME itself: unset SPARK_HOME, use the pyspark that pip "
-            "installs, and let "
-            "the user's cache directory (XDG_CACHE_HOME, ~/.cache) be writable"
+            "installs, and let the user's cache directory (XDG_CACHE_HOME, ~/.cache) be writable"
         )
     with TemporaryDirectory("warmup") as directory:
         made = archive.with_name(f"{archive.name}.{os.getpid()}")

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 _LEAST_JAVA = 17
 _INSTALL_JAVA = (
     "install a Java runtime of version 17 or later with all its modules (Debian, Ubuntu: apt-get install "
-    "openjdk-17-jre-headless; "
-    "macOS: brew install openjdk@17; conda: openjdk) and put `java` on PATH or set JAVA_HOME"
+    "openjdk-17-jre-headless; macOS: brew install openjdk@17; conda: openjdk) and put `java` on PATH or set JAVA_HOME"
 )
 
 _kept: list[TemporaryDirectory] = []
@@ -93,9 +92,8 @@ def make_session(master: str | None = None, options: Mapping[str, str] | None = 
         session.sparkContext._accumulatorServer.handle_error = lambda request, client_address: None  # type: ignore[method-assign]
     except PySparkRuntimeError as error:
         raise RuntimeUnavailableError(
-            f"Spark did not start ({error}); see its messages above. Is Java {_LEAST_JAVA} or later with all "
-            f"its modules there? "
-            f"Otherwise {_INSTALL_JAVA}"
+            f"Spark did not start ({error}); see its messages above. Is Java {_LEAST_JAVA} or later with all its "
+            f"modules there? Otherwise {_INSTALL_JAVA}"
         ) from error
     return session
 
@@ -104,9 +102,8 @@ def check_session(session: SparkSession) -> None:
     """Raise RuntimeUnavailableError for a session that cannot run an application, with the reason."""
     if type(session).__module__.startswith("pyspark.sql.connect"):
         raise RuntimeUnavailableError(
-            "this is a Spark Connect session; penstock needs a classic SparkSession (its runner watches the "
-            "query in the driver's JVM): make "
-            "one with SparkSession.builder.master(...), or leave `session` out"
+            "this is a Spark Connect session; penstock needs a classic SparkSession (its runner watches the query in "
+            "the driver's JVM): make one with SparkSession.builder.master(...), or leave `session` out"
         )
     context = session.sparkContext
     configuration = dict(context.getConf().getAll())
