@@ -82,6 +82,8 @@ class TaskCommits:
         """Numbers of commits and of outputs since the driver has last set them to 0."""
         self.has_sent = False
         """Whether outputs of the next commit were sent ahead of it."""
+        self.pending: PendingCommit | None = None
+        """The commit that was taken and is not finished."""
         self.proven: Mapping[TopicPartition, int] | None = None
         """Positions whose commit is proven without the log: by a delta that follows it, or by a snapshot."""
         self._state = state
@@ -89,7 +91,6 @@ class TaskCommits:
         self._inputs = inputs
         self._phases = phases
         self._sent_at = inf
-        self._pending: PendingCommit | None = None
 
     @property
     def latest(self) -> float:
@@ -117,7 +118,7 @@ class TaskCommits:
 
         The task rests until `finish`. After an error of `PendingCommit.write` nothing is taken any more.
         """
-        assert self._pending is None, "the outcome of the commit before is unknown"
+        assert self.pending is None, "the outcome of the commit before is unknown"
         state, last, phases = self._state, self.last, self._phases
         since = perf_counter()
         made = task.take_commit()
@@ -142,12 +143,12 @@ class TaskCommits:
         if self._inputs is not None:
             engine_state, kept = self._inputs.with_topic_ids(engine_state), last
         commit = Commit(positions, version, engine_state)
-        self._pending = PendingCommit(state, self._committer, commit, outputs, delta, kept)
-        return self._pending
+        self.pending = PendingCommit(state, self._committer, commit, outputs, delta, kept)
+        return self.pending
 
     def finish(self) -> Commit:
         """Do step 3 for the commit that was written: bring the stores to its version. Return the commit."""
-        pending, self._pending = self._pending, None
+        pending, self.pending = self.pending, None
         assert pending is not None
         self._phases.count(pending.phases)
         if pending.delta is not None:

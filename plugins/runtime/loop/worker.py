@@ -64,7 +64,6 @@ class ContinuousWorker(LoggedTask):
         self._has_news = False
         self._is_dirty = self._has_moved = False
         self._committed_at = self._due = -inf
-        self._pending: PendingCommit | None = None
         self._clock_ms = self._odd_ms = 0
         self._upkeep: Upkeep | None = None
         self._is_slow, self._rings_slowly = False, True  # the first punctuator may take any time
@@ -82,7 +81,7 @@ class ContinuousWorker(LoggedTask):
         self._upkeep = Upkeep(state, committer, self._grace, self._resources.now_ms)
         self._phases.add("restore", since)
         self._clock_ms = clock_ms
-        self._has_news, self._is_dirty, self._has_moved, self._pending = True, False, False, None
+        self._has_news, self._is_dirty, self._has_moved = True, False, False
         self._has_postponed = False
         return task.inputs.fetched()
 
@@ -114,12 +113,12 @@ class ContinuousWorker(LoggedTask):
     @property
     def rests(self) -> bool:
         """Whether the task waits for its commit to be written, or for a snapshot that reads its stores themselves."""
-        return self._pending is not None or (self._upkeep is not None and self._upkeep.holds_stores)
+        return self.is_committing or (self._upkeep is not None and self._upkeep.holds_stores)
 
     @property
     def is_committing(self) -> bool:
         """Whether a commit of the task is being written."""
-        return self._pending is not None
+        return self._commits is not None and self._commits.pending is not None
 
     def end_soon(self) -> None:
         """End `work` after the record or punctuator of now; any thread may call it."""
@@ -242,13 +241,11 @@ class ContinuousWorker(LoggedTask):
         if self._interval:
             # Tasks commit one after the other, each at its place in the interval: at once, all would wait for all.
             self._due -= (now - self._phase + self._interval / 2) % self._interval - self._interval / 2
-        self._pending = self._commits.take(self.task)
-        return self._pending
+        return self._commits.take(self.task)
 
     def end_commit(self) -> None:
         """Go on after the commit was written."""
         assert self._commits is not None and self._state is not None and self.task is not None
-        self._pending = None
         commit = self._commits.finish()
         self._state.release()
         self._retries.forget_done(commit.positions, self.task.stream_time, self.task.wall_clock)
@@ -288,7 +285,7 @@ class ContinuousWorker(LoggedTask):
 
         Only what is committed counts: what is lost in a crash is processed, and counted, again.
         """
-        if self.task is not None and self._has_news and not self._is_dirty and self._pending is None:
+        if self.task is not None and self._has_news and not self._is_dirty and not self.is_committing:
             self._add_report()
         taken, self._reports = self._reports, []
         return taken

@@ -75,7 +75,6 @@ class StreamTask(TaskRunner):
         self._has_timeouts = has_timeouts
         self._checkpoint = SparkCommitter(None)
         self._commit: StreamCommit | None = None
-        self._pending: PendingCommit | None = None
 
     def run(self, chunks: Mapping[str, Sequence[bytes]], clock_ms: int, known: StreamCommit | None) -> Outcome:
         """Process a batch: packed rows by topic, after `known`, the commit in Spark's checkpoint (None: a new task).
@@ -107,7 +106,7 @@ class StreamTask(TaskRunner):
         task.punctuate_wall_clock()
         # A snapshot here shows the state that Spark has committed: this batch's changes are not written yet.
         self._maintain_changelog(state, last)
-        pending = self._pending = commits.take(task)
+        pending = commits.take(task)
         next_tick = self._next_tick(task)
         outputs: list[OutputBatch] = []
         if pending is not None:
@@ -170,8 +169,7 @@ class StreamTask(TaskRunner):
             return False
         if state.version is None or not state.is_at(state.version):
             return False
-        if self._pending is not None:
-            self._pending = None
+        if commits.pending is not None:
             try:
                 self._checkpoint.note(commits.finish())
             except StaleStoreError:
@@ -243,7 +241,7 @@ class StreamTask(TaskRunner):
 
     def abandon(self, reason: str = "closed") -> None:
         """Drop what is not committed, and close; the next `run` opens the task again."""
-        self._commit = self._pending = None
+        self._commit = None
         super().abandon(reason)
 
 
