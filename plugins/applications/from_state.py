@@ -56,7 +56,7 @@ class Recovery:
 
     @property
     def state(self) -> str:
-        """What the task goes on with: a version of its state, "committed", "empty" or "none" (it has no stores)."""
+        """The state that the task continues with: a version, "committed", "empty" or "none" (it has no stores)."""
         if not self.has_stores:
             return "none"
         if self.commit is not None:
@@ -66,7 +66,7 @@ class Recovery:
 
 @dataclass(frozen=True)
 class FromStatePlan:
-    """What `penstock reset --from-state` does. `kept` counts the tasks that stay as they are."""
+    """A plan of `penstock reset --from-state`. `kept` counts the tasks that stay as they are."""
 
     assignment: Assignment
     recoveries: tuple[Recovery, ...]

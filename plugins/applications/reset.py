@@ -46,7 +46,7 @@ class Move:
 
 @dataclass(frozen=True)
 class ResetPlan:
-    """What a reset does.
+    """A plan of a reset.
 
     `topics`: internal topics to delete, each with the number of records that wait there and are dropped. `left_alone`:
     internal topics that may be another application's, whose id begins with this one's. `tasks`: those with a changelog.
@@ -64,7 +64,7 @@ class ResetPlan:
 
 @dataclass(frozen=True)
 class Known:
-    """What a `Destination` chooses from: partitions of source topics with their positions, starts and ends.
+    """The choice of a `Destination`: partitions of source topics with their positions, starts and ends.
 
     A partition without a position has the one it would start from. `none_such`: the error for other partitions; the
     known ones follow it.
@@ -119,7 +119,7 @@ def to_offsets(offsets: Offsets) -> Destination:
 def plan_reset(
     application: Application, log: Log, destination: Destination, topics: Sequence[str] | None = None
 ) -> ResetPlan:
-    """Return what a reset would do; changes nothing. With `topics`, positions in other topics stay.
+    """Return the plan of a reset; changes nothing. With `topics`, positions in other topics stay.
 
     Raises ConfigError for what the application does not read, TopologyError when one of its topics is missing.
     """

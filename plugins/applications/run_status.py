@@ -94,7 +94,7 @@ class RunStatus(DetailedCounts):
 
     @classmethod
     def from_json(cls, text: str) -> RunStatus:
-        """Return what `to_json` made; that of another release may have fewer fields, or more."""
+        """Return the status that `to_json` made; another release may have written fewer fields, or more."""
         data = json.loads(text)
         for name, kind in (("tasks", TaskStatus), ("hosts", SlotHost), ("events", Event)):
             data[name] = tuple(_made(kind, each) for each in data.get(name, ()))

@@ -34,7 +34,7 @@ _log = logging.getLogger("penstock.hosts")
 
 @dataclass(frozen=True)
 class ApplicationCargo(SlotCargo):
-    """What makes the engine of micro-batches."""
+    """Makes the engine of micro-batches."""
 
     def engine(self, host: HostInfo) -> ApplicationEngine:
         """Return an engine with nothing open."""

@@ -26,7 +26,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Layout:
-    """What claims are valid in: a run, and its number of slots. `wait_seconds`: see `owner_elsewhere`."""
+    """The run in which claims are valid, and its number of slots. `wait_seconds`: see `owner_elsewhere`."""
 
     run: str
     slots: int

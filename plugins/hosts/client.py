@@ -64,7 +64,7 @@ class HostSpec:
     lease_seconds: float = LEASE_SECONDS
 
     def starting_line(self, place: Place, reason: str) -> bytes:
-        """Return what a host reads at its start."""
+        """Return the line that a host reads at its start."""
         start = {
             "path": sys.path,
             "top": place.top,
@@ -129,7 +129,7 @@ class Client:
                     self._starting = self._spawn(reason)
 
     def take_losses(self) -> list[Loss]:
-        """Return what happened to the hosts that were lost since the last call."""
+        """Return the losses of hosts since the last call."""
         losses, self._losses = self._losses, []
         return losses
 

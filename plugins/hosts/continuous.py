@@ -45,7 +45,7 @@ _log = logging.getLogger("penstock.hosts")
 
 @dataclass(frozen=True)
 class ContinuousCargo(SlotCargo):
-    """What makes the engine of the continuous mode. `run` names the run of the query in heartbeats."""
+    """Makes the engine of the continuous mode. `run` names the run of the query in heartbeats."""
 
     run: str = ""
 
@@ -150,7 +150,7 @@ class ContinuousEngine(SlotEngine):
     # ------------------------------------------------------------------ messages
 
     def _message(self) -> SlotMessage:
-        """Return what came of the tasks since the last message."""
+        """Return reports and failures of the tasks since the last message."""
         with self._lock:
             results, self._results = self._results, []
         stuck = self._stuck_seconds()

@@ -24,7 +24,7 @@ class HostInfo:
     meter: Meter
 
     def status(self, open_tasks: int) -> HostStatus:
-        """Return what the host takes of its machine now."""
+        """Return the memory, CPU time and files that the host uses now."""
         return self.meter.status(self.token, self.slot, open_tasks)
 
 
@@ -41,7 +41,7 @@ class Engine(ABC):
 
 
 class Cargo(ABC):
-    """What makes an engine, pickled on the driver: code and settings."""
+    """Makes an engine; pickled on the driver, with code and settings."""
 
     @abstractmethod
     def engine(self, host: HostInfo) -> Engine:

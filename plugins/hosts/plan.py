@@ -57,7 +57,7 @@ class SlotPlan:
 
     @classmethod
     def from_json(cls, text: str) -> SlotPlan:
-        """Return what `to_json` wrote."""
+        """Return the plan that `to_json` wrote."""
         data = json.loads(text)
         data["ends"] = {task: offsets_from_json(ends) for task, ends in data["ends"].items()}
         data["global_ends"] = offsets_from_json(data["global_ends"])
@@ -70,5 +70,5 @@ def offsets_to_json(offsets: Offsets) -> list[list[Any]]:
 
 
 def offsets_from_json(data: list[list[Any]]) -> dict[TopicPartition, int]:
-    """Return what `offsets_to_json` made."""
+    """Return the offsets that `offsets_to_json` made."""
     return {TopicPartition(topic, partition): offset for topic, partition, offset in data}

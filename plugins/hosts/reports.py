@@ -74,7 +74,7 @@ class TaskResult:
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> TaskResult:
-        """Return what `to_data` made."""
+        """Return the result that `to_data` made."""
         report, failure = data["report"], data["failure"]
         if report is not None:
             report["positions"] = offsets_from_json(report["positions"])
@@ -128,7 +128,7 @@ class SlotMessage:
 
     @classmethod
     def from_json(cls, text: str) -> SlotMessage:
-        """Return what `to_json` wrote."""
+        """Return the message that `to_json` wrote."""
         data = json.loads(text)
         data["results"] = [TaskResult.from_data(each) for each in data["results"]]
         data["failure"] = None if data["failure"] is None else TaskFailure(**data["failure"])

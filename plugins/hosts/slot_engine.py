@@ -32,7 +32,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class SlotCargo(Cargo):
-    """What is sent to the hosts: the application, its tasks' partitions, and where log lines go.
+    """The cargo of an application's hosts: the application, its tasks' partitions, and where log lines go.
 
     `layout`: None where Spark has one executor, and slots need not be claimed.
     """

@@ -75,7 +75,7 @@ def _threads() -> int:
 
 @dataclass(frozen=True)
 class Loss:
-    """What happened to a host. `process`: its number, 0 for one that never listened.
+    """A lost host, in words. `process`: its number, 0 for one that never listened.
 
     Several proxies may meet the loss of one host: each of Spark's workers has a connection of its own.
     """

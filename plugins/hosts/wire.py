@@ -1,4 +1,4 @@
-"""What proxies and task hosts say to each other over their sockets: a greeting line, then pickled frames."""
+"""The protocol of proxies and task hosts over their sockets: a greeting line, then pickled frames."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What every driver uses: a task with its log, changelog and local state, and the commit between them."""
+"""A task with its log, changelog and local state, and the commit between them; every driver uses it."""

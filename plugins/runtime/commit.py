@@ -114,7 +114,7 @@ class TaskCommits:
             self.finish()
 
     def take(self, task: Task) -> PendingCommit | None:
-        """Return what has changed since the last commit; None if nothing has.
+        """Return the changes since the last commit; None if there are none.
 
         The task rests until `finish`. After an error of `PendingCommit.write` nothing is taken any more.
         """

@@ -247,7 +247,7 @@ class LoggedTask(TaskRunner):
         self._counts, self._records_before, self._decoded_before = NodeCounts(), 0, 0.0
 
     def _report(self) -> TaskReport:
-        """Return what the open task did since the last report; all of it must be committed."""
+        """Return a report of the time since the last one; all of it must be committed."""
         task, commits, state = self.task, self._commits, self._state
         assert task is not None and commits is not None and state is not None
         commit = commits.last

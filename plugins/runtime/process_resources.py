@@ -43,7 +43,7 @@ def tune_garbage_collector() -> None:
 
 
 class ProcessResources:
-    """What the tasks of one process share. There is one per process.
+    """The directories, clock and global stores that the tasks of one process share. There is one per process.
 
     `clock` is for upkeep only: tasks get the time of their batch. `wait` sleeps for a number of seconds.
     """
@@ -52,7 +52,7 @@ class ProcessResources:
         raise_open_files_limit()
         self._clock = clock or SystemClock()
         self.repeats = Repeats(self._clock.now_ms)
-        """What writes log lines that may come with every record."""
+        """Writes log lines that may come with every record."""
         self.filling = Stretch("the copy of the global stores")
         """Filling the global stores: any thread may watch and end it."""
         self._wait = wait
@@ -119,7 +119,7 @@ class ProcessResources:
         return self._global(application).stores if application.program.global_stores else {}
 
     def global_metrics(self, application: Application) -> Mapping[str, NodeMetrics]:
-        """Return what the nodes that fill global stores have counted in this process, by node."""
+        """Return the counters of the nodes that fill global stores, as of this process."""
         return self._global(application).metrics() if application.program.global_stores else {}
 
     def close_globals(self, application: Application) -> None:

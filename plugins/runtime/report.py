@@ -15,7 +15,7 @@ _Number = TypeVar("_Number", int, float)
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """Counts of a task, or of all tasks of a run; `+` adds those of others.
+    """Counts of a task, or of all tasks of a run; `+` adds others.
 
     `restored`: records restored from the changelog. `openings`: how often a task was opened, by reason: "first",
     "moved" from another executor, "host lost", "taken over" by another process, "fenced", "failed", "retry",
@@ -44,7 +44,7 @@ class Counts:
 
 @dataclass(frozen=True, kw_only=True)
 class DetailedCounts(Counts):
-    """Counts with those of each node, `in`, `out` and `dropped` by reason, and with the seconds of each phase."""
+    """Counts, also of each node, `in`, `out` and `dropped` by reason, and with the seconds of each phase."""
 
     phases: Mapping[str, float] = field(default_factory=dict)
     nodes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -74,7 +74,7 @@ def _added(one: Mapping[str, _Number], other: Mapping[str, _Number]) -> dict[str
 
 @dataclass(frozen=True)
 class TaskReport(DetailedCounts):
-    """What a task did in one batch. Counts are of this batch; times are seconds, by phase.
+    """A batch of one task. Counts are of this batch; times are seconds, by phase.
 
     `positions` and `version` are the last commit. `purgeable`: positions in internal topics below which the task needs
     no record again, not even if the log loses its commits and `reset --from-state` goes back to a commit that the
@@ -125,7 +125,7 @@ class NodeCounts:
         self._before: dict[str, tuple[int, int, dict[str, int]]] = {}
 
     def since_last(self, metrics: Mapping[str, NodeMetrics]) -> dict[str, dict[str, Any]]:
-        """Return what every node has counted since the last call: "in", "out", and "dropped" by reason."""
+        """Return the counts of every node since the last call: "in", "out", and "dropped" by reason."""
         nodes = {}
         for name, now in metrics.items():
             records_in, records_out, dropped = self._before.get(name, (0, 0, {}))

@@ -324,7 +324,7 @@ class ApplicationQuery:
     def _batch(
         self, number: int | None, seconds: float, messages: Sequence[SlotMessage], failures: list[TaskFailure]
     ) -> Batch:
-        """Return what hosts did; add their failures to `failures`."""
+        """Return the work of hosts as a batch; add their failures to `failures`."""
         reports: list[TaskReport] = []
         for message in messages:
             for line in message.lines:

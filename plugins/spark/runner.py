@@ -49,7 +49,7 @@ _LAG_SECONDS, _LONGEST_LAG_SECONDS = 0.5, 5.0
 _MAINTENANCE_SECONDS = 60.0
 _REASSIGN_SECONDS = 5.0
 _COST_SHARE = 50
-"""What is done now and then is done after so many times the time that it takes, so that it costs 2 % at most."""
+"""Periodic work pauses for so many times the time that it takes, so that it costs 2 % at most."""
 _MOST_RESTARTS = 5
 CONTINUOUS = "continuous"
 

@@ -43,7 +43,7 @@ class Coverage:
 
     @property
     def needs_new_history(self) -> bool:
-        """Whether the changelog has entries of stores that have left it, or lacks those of stores that came into it."""
+        """Whether the changelog has entries of stores that have left it, or lacks entries of stores that joined it."""
         logged = {store for store, was in self._was.items() if was.logged}
         if logged - self.in_history or (not logged and self.begun):
             return True

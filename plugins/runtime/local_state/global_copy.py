@@ -54,7 +54,7 @@ class Position:
 
     @classmethod
     def from_version(cls, version: str | None) -> Position:
-        """Return what `to_version` wrote; without a version, nothing has been read."""
+        """Return the position that `to_version` wrote; without a version, nothing has been read."""
         return cls() if version is None else cls(**json.loads(version))
 
     @property

@@ -81,7 +81,7 @@ class GlobalStores:
         return all(are_done)
 
     def metrics(self) -> dict[str, NodeMetrics]:
-        """Return what the nodes that fill the stores have counted in this process, by node."""
+        """Return the counters of the nodes that fill the stores, as of this process."""
         return {name: counted for part in self._parts for name, counted in part.metrics.items()}
 
     def close(self) -> None:

@@ -35,7 +35,7 @@ _log = logging.getLogger("penstock.state")
 
 _Row = tuple[str, bytes, bytes]
 _FEW_CHANGES = 1_000
-"""What so many changes need while they are written is too little to count."""
+"""The memory that so many changes take while they are written is too little to count."""
 _MOST_FREED = 10_000
 """Freed entries that wait for a commit with other changes; so many are a reason for a commit of their own."""
 
@@ -214,7 +214,7 @@ class TaskState:
             store.flush()
 
     def changes(self) -> Changes:
-        """Return what changed since the last commit, by store; call `flush` first."""
+        """Return the changes since the last commit, by store; call `flush` first."""
         return {
             name: changes
             for name, buffer in self._buffers.items()
@@ -330,7 +330,7 @@ class TaskState:
         return True
 
     def content(self, commit: Commit) -> StateContent | None:
-        """Return what is to be in a snapshot of `commit`, the last one; None if a backend has no views."""
+        """Return the content of a snapshot of `commit`, the last one; None if a backend has no views."""
         views = self._backends.views(sorted(self._logged))
         return None if views is None else StateContent(commit, views)
 

@@ -1,4 +1,4 @@
-"""What a store may ask of the task it is built for."""
+"""TaskStoreContext: the answers of a task to the stores that are built for it."""
 
 from __future__ import annotations
 

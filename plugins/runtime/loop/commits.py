@@ -1,4 +1,4 @@
-"""Commits: those of a loop's tasks. The loop's thread takes each out of its task, and another thread writes it."""
+"""Commits of a loop's tasks. The loop's thread takes each out of its task, and another thread writes it."""
 
 from __future__ import annotations
 

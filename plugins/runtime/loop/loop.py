@@ -338,7 +338,7 @@ class TaskLoop:
         return failures
 
     def take_reports(self) -> list[TaskReport]:
-        """Return what tasks committed since the last call."""
+        """Return reports of the work that tasks have committed since the last call."""
         return [report for task in self._tasks.values() for report in task.take_reports()]
 
     # ------------------------------------------------------------------ steps, and the end

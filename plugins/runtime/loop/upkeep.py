@@ -21,7 +21,7 @@ _log = logging.getLogger("penstock.worker")
 
 
 class Upkept(NamedTuple):
-    """What came of a step: how long it took, and the commit of which a snapshot was written, if one was."""
+    """The result of a step: its seconds, and the commit of which it wrote a snapshot, if it did."""
 
     seconds: float = 0.0
     commit: Commit | None = None
@@ -46,7 +46,7 @@ class Upkeep:
         self._left_stores = threading.Event()
 
     def next_step(self, commit: Commit) -> Callable[[], Upkept] | None:
-        """Return what another thread is to do now, None if nothing. `commit` is the task's last one.
+        """Return the next step, for another thread; None if there is none. `commit` is the task's last one.
 
         Where the stores have no views, it reads the stores themselves: the task rests while it `holds_stores`.
         """

@@ -234,7 +234,7 @@ class ContinuousWorker(LoggedTask):
         return self.is_open and self._is_dirty and not self.rests
 
     def begin_commit(self) -> PendingCommit | None:
-        """Return what is to be written, None if nothing has changed. The task rests until `end_commit`."""
+        """Return the commit to write; None if nothing has changed. The task rests until `end_commit`."""
         assert self.task is not None and self._commits is not None
         now = self._committed_at = self._seconds()
         self._due, self._is_dirty, self._has_moved = now + self._interval, False, False
@@ -256,7 +256,7 @@ class ContinuousWorker(LoggedTask):
     # ------------------------------------------------------------------ upkeep
 
     def next_upkeep(self) -> Callable[[], Upkept] | None:
-        """Return what another thread is to do for the changelog while the task goes on; None if nothing.
+        """Return the next step of upkeep, for another thread while the task works; None if there is none.
 
         Call it when the step before has ended.
         """
@@ -281,7 +281,7 @@ class ContinuousWorker(LoggedTask):
     # ------------------------------------------------------------------ numbers
 
     def take_reports(self) -> list[TaskReport]:
-        """Return what the task did since the last call; nothing if it has committed nothing since.
+        """Return reports of the time since the last call; none if nothing was committed since.
 
         Only what is committed counts: what is lost in a crash is processed, and counted, again.
         """

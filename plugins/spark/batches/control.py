@@ -15,7 +15,7 @@ from penstock.support.private_files import write_private_text
 
 @dataclass(frozen=True)
 class Control:
-    """What the source reads besides the log.
+    """The runner's orders to the source.
 
     `stopping`: plan no more batches. `next_tick`: the wall-clock time (ms) at which the first punctuator is due.
     `clock_ms`: the time that batches get, in place of the machine's. `step`: each new number asks for one batch, and
@@ -49,7 +49,7 @@ class ControlFile:
         _replace(self._path, json.dumps(asdict(control)))
 
     def read(self) -> Control:
-        """Return what was written last. A directory that is gone means stop: the runner has ended."""
+        """Return the orders that were written last. A directory that is gone means stop: the runner has ended."""
         self._seen = self._stamp()
         try:
             return Control(**json.loads(self._path.read_text()))
@@ -103,7 +103,7 @@ class LogFile:
             pickle.dump(about_the_log, file)
 
     def take(self) -> Settings:
-        """Return what was written, and delete it: if the runner is killed, no password stays behind."""
+        """Return the settings that were written; delete the file: if the runner is killed, no password stays behind."""
         settings: Settings = pickle.loads(self._path.read_bytes())
         self._path.unlink(missing_ok=True)
         return settings

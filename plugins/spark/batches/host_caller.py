@@ -16,7 +16,7 @@ _clients: dict[tuple[str, str], Client] = {}
 
 
 class HostCaller:
-    """What a group function needs to reach the task hosts of its executor.
+    """Reaches the task hosts of an executor, for a group function.
 
     `cargo` is a pickled `Cargo`. `family` is a digest of what all hosts of a query have in common: two queries, or two
     applications on one executor, do not share hosts. `title` names them for people. `lease_seconds`: see `HostSpec`.
@@ -58,7 +58,7 @@ class HostCaller:
 
 
 def _set_up_for_spark() -> Callable[[], None]:
-    """Return what lets `SparkFiles.get` work in a host; it imports PySpark only if there are files."""
+    """Return a function that lets `SparkFiles.get` work in a host; it imports PySpark only if there are files."""
     from pyspark import SparkFiles
 
     root = SparkFiles._root_directory

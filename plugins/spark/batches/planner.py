@@ -28,7 +28,7 @@ from .openings import Openings
 from .rests import Rests
 
 Offset = dict[str, Any]
-"""What Spark logs for a batch: `seq` counts batches, `clock_ms` is their wall clock, `step` the test's step, and `ends`
+"""Spark's note of a batch: `seq` counts batches, `clock_ms` is their wall clock, `step` the test's step, and `ends`
 has for each topic and partition that the batch reads the offset up to which it may. `globals` has the same for topics
 of global stores, and `topics` their ids. `owners`: see Control. `settled_in`: the directory of the run in which every
 task was open."""
@@ -53,7 +53,7 @@ _MOST_LOOKS = 100
 
 @dataclass(frozen=True)
 class Plan:
-    """What the source reads about an application.
+    """The application as the source reads it.
 
     `tasks`: (topic, partition) pairs by task id. `internal`: the application's own topics. `resets`: how topics are
     first read (`offset_reset`) that are not read from their start. `globals`: topics of global stores. `control`: the
@@ -112,7 +112,7 @@ class Plan:
 
     @classmethod
     def read(cls, control: str) -> Plan:
-        """Return what `write` wrote. `control`: the directory of the control files."""
+        """Return the plan that `write` wrote. `control`: the directory of the control files."""
         return cls(**json.loads((Path(control) / _FILE).read_text()))
 
 

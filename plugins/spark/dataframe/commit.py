@@ -38,7 +38,7 @@ class StreamCommit:
 
     @classmethod
     def from_state(cls, state: tuple[str, str]) -> StreamCommit:
-        """Return what `to_state` made."""
+        """Return the commit that `to_state` made."""
         data = json.loads(state[1])
         if data.pop("format") != _FORMAT:
             raise IncompatibleStateError(

@@ -41,7 +41,7 @@ Chunks = dict[str, list[bytes]]
 
 @dataclass(frozen=True)
 class Cargo(HostCargo):
-    """What is sent to the hosts: the application, and its tasks by group key, with the partitions of each.
+    """The cargo of a query's hosts: the application, and its tasks by group key, with the partitions of each.
 
     `kept`: number of past batches that Spark may still roll back to. `has_timeouts`: Spark also calls tasks that have
     no rows.

@@ -72,7 +72,7 @@ class SparkExecutors:
         return found
 
     def _details(self, ids: list[str], before: list[str]) -> Mapping[str, Executor] | None:
-        """Return what Spark says of each executor; None while its status store does not know all of them yet.
+        """Return the executors by Spark's account; None while its status store does not know all of them yet.
 
         One of `before` that has ended after it was decommissioned is included: an idle one ends at once.
         """

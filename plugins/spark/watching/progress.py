@@ -12,7 +12,7 @@ from penstock.record import TopicPartition
 
 @dataclass(frozen=True)
 class RunSummary(DetailedCounts):
-    """What a run did. Times by phase are added up over all tasks.
+    """A run after its end. Times by phase are added up over all tasks.
 
     `lag`: offsets between committed positions and the ends of the topics, internal ones included. `tasks`: their
     number. `hosts`: what each task host took of its machine, as of the last batch. `workers_lost`: how often a task
@@ -34,7 +34,7 @@ class RunSummary(DetailedCounts):
 
 @dataclass(frozen=True)
 class RunProgress(RunSummary):
-    """What a run has done so far. `tasks`: number of open tasks.
+    """A run so far. `tasks`: number of open tasks.
 
     `records_per_second` and `records_out_per_second`: over the last batch that read something; in continuous mode over
     the last seconds. `reports`: the tasks' reports of the last batch, or of heartbeats since the last progress; empty
@@ -51,7 +51,7 @@ class RunProgress(RunSummary):
 
 @dataclass(frozen=True)
 class Batch:
-    """What a batch did: its number, how long it took, the reports of the tasks that it ran, and its hosts.
+    """A batch after its end: its number, how long it took, the reports of the tasks that it ran, and its hosts.
 
     `losses`: what happened to hosts that were lost in it. In continuous mode what the hosts did since their last
     heartbeats is one without a number, too.

@@ -110,7 +110,7 @@ class Slots:
         self._counted.add(lost)
 
     def take_losses(self) -> list[str]:
-        """Return what happened to the hosts that were lost since the last call, one text for each."""
+        """Return a text for each host that was lost since the last call."""
         losses, self._losses = self._losses, []
         return losses
 

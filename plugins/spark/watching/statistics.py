@@ -132,7 +132,7 @@ class RunStatistics:
             )
 
     def summary(self, seconds: float, lag: int, tasks: int) -> RunSummary:
-        """Return what the run returns in the end."""
+        """Return the summary of the run."""
         return RunSummary(
             self.application_id, self.batches, seconds, lag, tasks, self.workers_lost, self.stopped_by,
             dict(self.moves), self.hosts, **vars(self.counts),
