@@ -6,14 +6,12 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from math import inf
 
 from penstock.errors import StaleStoreError
-from penstock.log import TaskCommitter
+from penstock.log import Commit, TaskCommitter
 from penstock.plugins.applications.open_files import check_open_files_of_process
 from penstock.plugins.runtime.logged_task import FIRST
-from penstock.plugins.runtime.opening import KnownCommit
 from penstock.plugins.runtime.worker import TaskWorker
 from penstock.program.nodes import TaskId
 from penstock.task.failures import RetryRequested
@@ -32,19 +30,10 @@ _GLOBALS = ""
 _log = logging.getLogger("penstock.hosts")
 
 
-@dataclass(frozen=True)
-class ApplicationCargo(SlotCargo):
-    """Makes the engine of micro-batches."""
-
-    def engine(self, host: HostInfo) -> ApplicationEngine:
-        """Return an engine with nothing open."""
-        return ApplicationEngine(self, host)
-
-
 class ApplicationEngine(SlotEngine):
     """Runs the tasks of its slot, one after the other, and keeps them open until the host ends."""
 
-    def __init__(self, cargo: ApplicationCargo, host: HostInfo) -> None:
+    def __init__(self, cargo: SlotCargo, host: HostInfo) -> None:
         super().__init__(cargo, host)
         self._tasks: dict[str, TaskWorker] = {}
         self._wait_until: dict[str, float] = {}
@@ -98,7 +87,7 @@ class ApplicationEngine(SlotEngine):
             _log.debug("each task that needs the global stores raises this error, with its name", exc_info=True)
         return True
 
-    def _run_all(self, names: Sequence[str], plan: SlotPlan, known: Mapping[str, KnownCommit]) -> list[TaskResult]:
+    def _run_all(self, names: Sequence[str], plan: SlotPlan, known: Mapping[str, Commit]) -> list[TaskResult]:
         failed = self._prepare(names, plan.clock_ms, known)
         current = self._are_current(names)
         results = []
@@ -120,7 +109,7 @@ class ApplicationEngine(SlotEngine):
             if name not in plan.ends and (is_due or task.commit_expires()):
                 yield name
 
-    def _prepare(self, names: Iterable[str], clock_ms: int, known: Mapping[str, KnownCommit]) -> dict[str, Exception]:
+    def _prepare(self, names: Iterable[str], clock_ms: int, known: Mapping[str, Commit]) -> dict[str, Exception]:
         """Open tasks as far as that can be done side by side; return the errors of those that failed.
 
         Raises RuntimeUnavailableError before any is opened when the limit of open files is too low for all.
@@ -170,7 +159,7 @@ class ApplicationEngine(SlotEngine):
         return dict(zip(committers, self._log.are_current(list(committers.values())), strict=True))
 
     def _run(
-        self, name: str, plan: SlotPlan, known: KnownCommit | None, is_current: bool | None, seconds: float
+        self, name: str, plan: SlotPlan, known: Commit | None, is_current: bool | None, seconds: float
     ) -> TaskResult:
         if self._waits(name):
             return TaskResult(name)

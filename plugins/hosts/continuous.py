@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -17,10 +17,10 @@ from typing import Any
 
 from penstock.clock import SystemClock
 from penstock.errors import RuntimeUnavailableError
+from penstock.log import Commit
 from penstock.plugins.applications.open_files import check_open_files_of_process
 from penstock.plugins.runtime.logged_task import FIRST
 from penstock.plugins.runtime.loop.loop import TaskLoop
-from penstock.plugins.runtime.opening import KnownCommit
 from penstock.processor import Processor, ValueTransformer
 
 from .engine import HostInfo
@@ -43,17 +43,6 @@ _CLOSE_SECONDS, _STEP_SECONDS = 30.0, 120.0
 _log = logging.getLogger("penstock.hosts")
 
 
-@dataclass(frozen=True)
-class ContinuousCargo(SlotCargo):
-    """Makes the engine of the continuous mode. `run` names the run of the query in heartbeats."""
-
-    run: str = ""
-
-    def engine(self, host: HostInfo) -> ContinuousEngine:
-        """Return an engine with nothing open."""
-        return ContinuousEngine(self, host)
-
-
 class ContinuousEngine(SlotEngine):
     """Runs the tasks of its slot in a thread of its own, and sends heartbeats from another one.
 
@@ -63,7 +52,7 @@ class ContinuousEngine(SlotEngine):
 
     sends_at_once = True
 
-    def __init__(self, cargo: ContinuousCargo, host: HostInfo) -> None:
+    def __init__(self, cargo: SlotCargo, host: HostInfo) -> None:
         super().__init__(cargo, host)
         self._run_token = cargo.run
         self._slot = host.slot
@@ -251,7 +240,7 @@ class ContinuousEngine(SlotEngine):
                 loop.close(commit=False)
                 self._open_tasks = 0
 
-    def _step(self, plan: SlotPlan, known: Mapping[str, KnownCommit]) -> None:
+    def _step(self, plan: SlotPlan, known: Mapping[str, Commit]) -> None:
         """Process up to the planned ends at the plan's time, and commit."""
         self._step_clock = plan.clock_ms
         loop = self._tasks()

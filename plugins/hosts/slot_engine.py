@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from penstock.log import Log
+from penstock.log import Commit, Log
 from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.runtime.opening import KnownCommit
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
@@ -26,22 +25,29 @@ class Batch:
     """A proxy's request: run the plan. `known` has, by task id, commits that the log must have."""
 
     plan: SlotPlan
-    known: Mapping[str, KnownCommit]
+    known: Mapping[str, Commit]
     executor: str
 
 
 @dataclass(frozen=True)
 class SlotCargo(Cargo):
-    """The cargo of an application's hosts: the application, its tasks' partitions, and where log lines go.
+    """The cargo of an application's hosts: engine, application, partitions of its tasks, and where log lines go.
 
-    `layout`: None where Spark has one executor, and slots need not be claimed.
+    `layout`: None where Spark has one executor, and slots need not be claimed. `run` names the run of the query in
+    heartbeats of the continuous mode.
     """
 
+    kind: type[SlotEngine]
     application: Application
     tasks: Mapping[str, tuple[TopicPartition, ...]]
     log_directory: str
     log_level: int
     layout: Layout | None = None
+    run: str = ""
+
+    def engine(self, host: HostInfo) -> SlotEngine:
+        """Return an engine with nothing open."""
+        return self.kind(self, host)
 
 
 class SlotEngine(Engine):

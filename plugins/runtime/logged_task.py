@@ -23,7 +23,7 @@ from .commit import TaskCommits
 from .local_state.state import TaskState
 from .local_state.stretch import Stretch
 from .locations import open_changelog
-from .opening import KnownCommit, LastCommit
+from .opening import LastCommit
 from .positions import InputPartitions
 from .process_resources import ProcessResources
 from .report import NodeCounts, Phases, TaskReport
@@ -95,7 +95,7 @@ class LoggedTask(TaskRunner):
 
     # ------------------------------------------------------------------ opening
 
-    def _ensure_open(self, wall_clock_ms: int, known: KnownCommit | None, is_current: bool | None) -> str:
+    def _ensure_open(self, wall_clock_ms: int, known: Commit | None, is_current: bool | None) -> str:
         """Open the task unless it is open and current; return why it was opened, "" if it was not."""
         if self.task is not None:
             assert self._committer is not None and self._state is not None and self._commits is not None
@@ -115,7 +115,7 @@ class LoggedTask(TaskRunner):
         self._start(wall_clock_ms)
         return why
 
-    def prepare(self, wall_clock_ms: int, known: KnownCommit | None = None) -> None:
+    def prepare(self, wall_clock_ms: int, known: Commit | None = None) -> None:
         """Do the part of opening that waits for the log, if the task is not open: fence, last commit, first commit.
 
         One thread may prepare a task while others prepare other tasks; no two call the same task at a time. The next
@@ -129,7 +129,7 @@ class LoggedTask(TaskRunner):
             self.abandon("failed")
             raise
 
-    def _prepare(self, wall_clock_ms: int, known: KnownCommit | None) -> None:
+    def _prepare(self, wall_clock_ms: int, known: Commit | None) -> None:
         # Take the fence first: a predecessor cannot change what is read after it.
         committer = self._committer = self._log.open_committer(self._application.id, str(self.id), self.partitions)
         self._inputs.read_topic_ids()

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
 
 from penstock.changelog import version_counter
 from penstock.errors import IncompatibleStateError
 from penstock.log import Commit, Log, TaskCommitter
 from penstock.program.nodes import TaskId
-from penstock.record import TopicPartition
 from penstock.settings.application import Application
 from penstock.task.task import partitions_read
 
@@ -20,14 +17,6 @@ from .lost_commits import NO_COMMIT, ways_on
 from .positions import InputPartitions
 
 _log = logging.getLogger("penstock.worker")
-
-
-@dataclass(frozen=True)
-class KnownCommit:
-    """A commit that was certainly made: the log must have it or a later one."""
-
-    version: str
-    positions: Mapping[TopicPartition, int]
 
 
 class LastCommit:
@@ -60,8 +49,11 @@ class LastCommit:
             committer.commit(commit, [])
         return commit
 
-    def check(self, commit: Commit | None, known: KnownCommit | None) -> None:
-        """Raise IncompatibleStateError when the log has no commit, or one that is older than `known`."""
+    def check(self, commit: Commit | None, known: Commit | None) -> None:
+        """Raise IncompatibleStateError when the log has no commit, or one that is older than `known`.
+
+        `known` was certainly made: the log must have it or a later one.
+        """
         if known is None:
             return
         if commit is None:

@@ -11,7 +11,7 @@ from math import inf
 from time import perf_counter
 
 from penstock.clock import duration_ms
-from penstock.log import TaskCommitter
+from penstock.log import Commit, TaskCommitter
 from penstock.record import TopicPartition
 from penstock.task.failures import RetryRequested
 from penstock.task.task import Task
@@ -19,7 +19,6 @@ from penstock.task.task import Task
 from .commit import TaskCommits
 from .local_state.state import TaskState
 from .logged_task import LoggedTask
-from .opening import KnownCommit
 from .report import TaskReport
 
 COMMIT_INTERVAL = "30s"
@@ -35,7 +34,7 @@ class TaskWorker(LoggedTask):
         self,
         ends: Mapping[TopicPartition, int],
         wall_clock_ms: int,
-        known: KnownCommit | None = None,
+        known: Commit | None = None,
         topic_ids: Mapping[str, str] | None = None,
     ) -> TaskReport:
         """Process every input partition up to its planned end, call punctuators that are due, and commit.
@@ -55,7 +54,7 @@ class TaskWorker(LoggedTask):
         self,
         ends: Mapping[TopicPartition, int],
         wall_clock_ms: int,
-        known: KnownCommit | None = None,
+        known: Commit | None = None,
         topic_ids: Mapping[str, str] | None = None,
         *,
         is_current: bool | None = None,
@@ -81,7 +80,7 @@ class TaskWorker(LoggedTask):
         self,
         ends: Mapping[TopicPartition, int],
         wall_clock_ms: int,
-        known: KnownCommit | None,
+        known: Commit | None,
         topic_ids: Mapping[str, str] | None,
         is_current: bool | None,
         seconds: float,

@@ -15,10 +15,10 @@ from penstock.errors import PenstockError
 from penstock.log import Log
 from penstock.plugins.applications.preparation import Prepared
 from penstock.plugins.hosts import claims
-from penstock.plugins.hosts.application import ApplicationCargo
+from penstock.plugins.hosts.application import ApplicationEngine
 from penstock.plugins.hosts.claims import Claims, Layout
 from penstock.plugins.hosts.client import end_hosts
-from penstock.plugins.hosts.continuous import ContinuousCargo
+from penstock.plugins.hosts.continuous import ContinuousEngine
 from penstock.plugins.hosts.executor_identity import find_identity, system_processes
 from penstock.plugins.hosts.life import LEASE_SECONDS
 from penstock.plugins.hosts.log_lines import HostLogReader, forward
@@ -189,10 +189,15 @@ class ApplicationQuery:
 
     def _host_caller(self) -> HostCaller:
         application = self._prepared.application
-        what = application, self._prepared.tasks(), str(self._directory), self._log_level(), self._shared_layout
-        cargo: SlotCargo = ApplicationCargo(*what)
-        if self.is_continuous:
-            cargo = ContinuousCargo(*what, self._layout.run)
+        cargo = SlotCargo(
+            ContinuousEngine if self.is_continuous else ApplicationEngine,
+            application,
+            self._prepared.tasks(),
+            str(self._directory),
+            self._log_level(),
+            self._shared_layout,
+            self._layout.run,
+        )
         spark_application = self._session.sparkContext.applicationId
         settings = application.settings
         family = digest_of(spark_application, application.id, settings.log, settings.data_dir)

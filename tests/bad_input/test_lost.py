@@ -16,8 +16,8 @@ from penstock import (
     OffsetOutOfRangeError,
     TopicPartition,
 )
+from penstock.log import Commit
 from penstock.plugins.changelogs.directory import DirectoryChangelog
-from penstock.plugins.runtime.opening import KnownCommit
 
 from .world import ORDERS, Contents, MakeWorld, World, says
 
@@ -253,7 +253,7 @@ def test_a_log_that_is_another_one(world: World, make_world: MakeWorld, undistur
     shutil.move(world.log, world.directory / "log-aside")
     shutil.copytree(other.log, world.log)
     with world.workers() as (_, workers), pytest.raises(IncompatibleStateError) as caught:
-        workers[0].run_batch({}, 0, KnownCommit(first.version, first.positions))
+        workers[0].run_batch({}, 0, Commit(first.positions, first.version))
     says(
         caught.value, "application 'shop', task 0_0: Spark's checkpoint knows a commit (state version " f"{first.version}), but the log has none: ",
         "or this is another log. ", "`penstock reset --from-state --dry-run`",
@@ -261,7 +261,7 @@ def test_a_log_that_is_another_one(world: World, make_world: MakeWorld, undistur
     shutil.rmtree(world.log)
     shutil.move(world.directory / "log-aside", world.log)
     with world.workers() as (_, workers):
-        workers[0].run_batch({}, 0, KnownCommit(first.version, first.positions))
+        workers[0].run_batch({}, 0, Commit(first.positions, first.version))
     assert world.contents() == before == undisturbed
 
 
@@ -274,7 +274,7 @@ def test_a_log_that_lost_its_last_commits(world: World, tmp_path: Path) -> None:
     shutil.move(world.log, tmp_path / "latest")
     shutil.copytree(tmp_path / "earlier", world.log)
     with world.workers() as (_, workers), pytest.raises(IncompatibleStateError) as caught:
-        workers[0].run_batch({}, 0, KnownCommit(first.version, first.positions))
+        workers[0].run_batch({}, 0, Commit(first.positions, first.version))
     says(
         caught.value, "application 'shop', task 0_0: the log's commit (version 000000000005-", "orders-0 5 < 10",
         f"is older than one that was made before (version {first.version}): the log lost data or is another one",
@@ -282,7 +282,7 @@ def test_a_log_that_lost_its_last_commits(world: World, tmp_path: Path) -> None:
     shutil.rmtree(world.log)
     shutil.move(tmp_path / "latest", world.log)
     with world.workers() as (_, workers):
-        workers[0].run_batch({}, 0, KnownCommit(first.version, first.positions))
+        workers[0].run_batch({}, 0, Commit(first.positions, first.version))
     assert world.contents() == contents
 
 

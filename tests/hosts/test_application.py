@@ -24,11 +24,11 @@ from penstock.log import TaskCommitter
 from penstock.plugins.applications import open_files as open_files_module
 from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.hosts import application as application_module
-from penstock.plugins.hosts.application import ApplicationCargo, ApplicationEngine
+from penstock.plugins.hosts.application import ApplicationEngine
 from penstock.plugins.hosts.engine import HostInfo
 from penstock.plugins.hosts.plan import SlotPlan
 from penstock.plugins.hosts.reports import SlotMessage, TaskResult
-from penstock.plugins.hosts.slot_engine import Batch
+from penstock.plugins.hosts.slot_engine import Batch, SlotCargo
 from penstock.plugins.hosts.status import Meter
 from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.worker import TaskWorker
@@ -56,8 +56,9 @@ class World:
         self.tasks = self.prepared.tasks()
 
     def engine(self, reason: str = "first") -> ApplicationEngine:
-        cargo = ApplicationCargo(self.prepared.application, self.tasks, "/nowhere", 30)
+        cargo = SlotCargo(ApplicationEngine, self.prepared.application, self.tasks, "/nowhere", 30)
         made = cargo.engine(HostInfo("token", 0, "", reason, Meter()))
+        assert isinstance(made, ApplicationEngine)
         self.stack.callback(made.close)
         return made
 

@@ -16,12 +16,12 @@ from penstock import LogError, OutputBatch, RuntimeUnavailableError, Topology
 from penstock.plugins.applications.heartbeat_topic import heartbeat_topic, make_heartbeat_topic
 from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.hosts import continuous
-from penstock.plugins.hosts.continuous import ContinuousCargo, ContinuousEngine
+from penstock.plugins.hosts.continuous import ContinuousEngine
 from penstock.plugins.hosts.engine import HostInfo
 from penstock.plugins.hosts.heartbeats import HeartbeatReader
 from penstock.plugins.hosts.plan import SlotPlan
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
-from penstock.plugins.hosts.slot_engine import Batch
+from penstock.plugins.hosts.slot_engine import Batch, SlotCargo
 from penstock.plugins.hosts.status import Meter
 from penstock.plugins.runtime.retries import is_taken_over
 from tests.spark import apps
@@ -38,8 +38,10 @@ class World:
         self.tasks = self.prepared.tasks()
         make_heartbeat_topic(surroundings.log, "app")
         self.reader = HeartbeatReader(surroundings.log, "app", "run")
-        cargo = ContinuousCargo(self.prepared.application, self.tasks, "/nowhere", 30, run="run")
-        self.engine: ContinuousEngine = cargo.engine(HostInfo("token", 0, "", "first", Meter()))
+        cargo = SlotCargo(ContinuousEngine, self.prepared.application, self.tasks, "/nowhere", 30, run="run")
+        engine = cargo.engine(HostInfo("token", 0, "", "first", Meter()))
+        assert isinstance(engine, ContinuousEngine)
+        self.engine = engine
 
     def renew(self, **changes: Any) -> SlotMessage:
         """Hand the engine a batch."""

@@ -23,12 +23,12 @@ from penstock import (
     key_value_store,
 )
 from penstock.changelog import version_counter
+from penstock.errors import LogError
 from penstock.handlers import DeadLetter
 from penstock.log import Commit, Log
 from penstock.plugins.changelogs.memory import MemoryChangelog
 from penstock.plugins.logs import memory_partition
 from penstock.plugins.runtime.locations import open_log, resolve
-from penstock.plugins.runtime.opening import KnownCommit
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.worker import TaskWorker
@@ -315,7 +315,7 @@ def test_a_batch_that_is_tried_again_does_nothing_twice(directory: Path) -> None
 def test_a_log_without_the_commit_that_spark_knows_is_refused(directory: Path) -> None:
     app = application(fresh(directory))
     worker = new_worker(app, new_log())
-    known = KnownCommit("000000000001-abcd", dict.fromkeys(INPUTS, 3))
+    known = Commit(dict.fromkeys(INPUTS, 3), "000000000001-abcd")
     with pytest.raises(
         IncompatibleStateError,
         match=r"application 'app', task 0_0: Spark's checkpoint knows a commit .* but the log has none",
@@ -337,7 +337,7 @@ def test_a_commit_that_is_newer_than_spark_knows_is_fine(directory: Path) -> Non
     new = worker.run_batch(dict(log.end_offsets(INPUTS)), 0)
     assert version_counter(new.version) == version_counter(old.version) + 1
     for known in (old, new):
-        worker.run_batch({}, 0, KnownCommit(known.version, known.positions))
+        worker.run_batch({}, 0, Commit(known.positions, known.version))
     worker.close()
 
 
@@ -506,4 +506,32 @@ def test_a_task_starts_where_it_was_told_to(directory: Path) -> None:
     answers = [str(value).split() for key, value, _ in produced(log) if key is not None]
     assert [value for value, _ in answers if value != "flushed"] == ["a3", "b0", "b1", "b2", "b3"]
     assert [count for value, count in answers if value == "a3"] == ["1"]
+    worker.close()
+
+
+def test_nothing_continues_from_memory_after_a_commit_whose_outcome_is_unknown(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = new_log()
+    worker = new_worker(application(fresh(directory)), log)
+    worker.run_batch({}, 0)
+    task, commits, committer = worker.task, worker._commits, worker._committer
+    assert task is not None and commits is not None and committer is not None
+    original = committer.commit
+
+    def unanswered(*arguments: Any) -> None:
+        original(*arguments)
+        raise LogError("no answer")
+
+    monkeypatch.setattr(committer, "commit", unanswered)
+    produce(log, "a", [("x", "1", 1)])
+    with pytest.raises(LogError, match="no answer"):
+        worker.run_batch(dict(log.end_offsets(INPUTS)), 0)
+    assert not worker.is_open
+    with pytest.raises(AssertionError, match="unknown"):
+        commits.take(task)
+    # The next opening reads from the log that the commit was made, and does nothing again.
+    before = produced(log)
+    assert worker.run_batch(dict(log.end_offsets(INPUTS)), 0).records_in == 0
+    assert produced(log) == before != []
     worker.close()

@@ -13,7 +13,6 @@ from penstock.errors import IncompatibleStateError
 from penstock.log import Commit, TaskCommitter
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime import worker as worker_module
-from penstock.plugins.runtime.opening import KnownCommit
 from penstock.record import OutputBatch, TopicPartition
 
 from .faults import INPUTS, application, new_log, new_worker, produce, produced
@@ -130,7 +129,7 @@ def test_a_log_that_lost_a_commit_is_refused(tmp_path: Path, log: SendingLog) ->
     task = new_worker(application(tmp_path), log)
     early = task.run_batch({INPUTS[0]: 5}, 0)
     late = task.run_batch(log.end_offsets(INPUTS), 0)
-    known = KnownCommit(late.version, late.positions)
+    known = Commit(late.positions, late.version)
     task.close()
     log.open_committer("app", "0_0", INPUTS).commit(Commit(early.positions, early.version), [])
     with pytest.raises(IncompatibleStateError, match="older than one that was made before"):

@@ -12,14 +12,13 @@ from functools import partial
 from time import perf_counter
 
 from penstock.errors import LogError, OffsetOutOfRangeError, StaleStoreError
-from penstock.log import Log
+from penstock.log import Commit, Log
 from penstock.plugins.logs.following import open_follower
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
 from penstock.task.failures import RetryRequested
 
-from ..opening import KnownCommit
 from ..process_resources import ProcessResources
 from ..report import TaskReport
 from .alarm import Alarm
@@ -80,7 +79,7 @@ class TaskLoop:
         self._resources = resources
         self._clock = clock
         self._follower = open_follower(log)
-        self._known: dict[str, KnownCommit] = {}
+        self._known: dict[str, Commit] = {}
         self._tasks: dict[str, ContinuousWorker] = {}
         self._names: dict[TopicPartition, str] = {}
         self._open_at: dict[str, float] = {}
@@ -106,7 +105,7 @@ class TaskLoop:
 
     # ------------------------------------------------------------------ which tasks
 
-    def run(self, names: Iterable[str], known: Mapping[str, KnownCommit]) -> None:
+    def run(self, names: Iterable[str], known: Mapping[str, Commit]) -> None:
         """Run these tasks from now on, too; open those that are not open, and not about to be.
 
         `known`: commits that the log must have.

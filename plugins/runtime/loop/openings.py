@@ -9,8 +9,9 @@ from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass
 from time import perf_counter
 
+from penstock.log import Commit
+
 from ..local_state.stretch import Stretch
-from ..opening import KnownCommit
 from .worker import ContinuousWorker
 
 _MOST = 2
@@ -83,7 +84,7 @@ class Openings:
     def __contains__(self, name: object) -> bool:
         return name in self._all
 
-    def begin(self, name: str, task: ContinuousWorker, clock_ms: int, known: Mapping[str, KnownCommit]) -> None:
+    def begin(self, name: str, task: ContinuousWorker, clock_ms: int, known: Mapping[str, Commit]) -> None:
         """Begin to prepare a task."""
         future = self._fences.submit(task.prepare, clock_ms, known.get(name))
         self._all[name] = _Opening(task, future)

@@ -12,7 +12,7 @@ from time import perf_counter
 
 from penstock.clock import duration_ms
 from penstock.errors import OffsetOutOfRangeError
-from penstock.log import Log
+from penstock.log import Commit, Log
 from penstock.program.nodes import TaskId
 from penstock.record import RecordBatch, TopicPartition
 from penstock.settings.application import Application
@@ -20,7 +20,6 @@ from penstock.task.task import Task
 
 from ..commit import PendingCommit
 from ..logged_task import LoggedTask
-from ..opening import KnownCommit
 from ..process_resources import ProcessResources
 from ..report import TaskReport
 from .upkeep import Upkeep, Upkept
@@ -71,7 +70,7 @@ class ContinuousWorker(LoggedTask):
 
     # ------------------------------------------------------------------ opening
 
-    def open(self, clock_ms: int, known: KnownCommit | None = None) -> Mapping[TopicPartition, int]:
+    def open(self, clock_ms: int, known: Commit | None = None) -> Mapping[TopicPartition, int]:
         """Open the task; return the offsets from which its inputs are to be read. Raises as `TaskWorker.run_batch`."""
         since = perf_counter()
         self._opened = self._ensure_open(clock_ms, known, None)

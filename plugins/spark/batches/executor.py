@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.log import Commit
 from penstock.plugins.hosts.claims import Claims, Layout, owner_elsewhere
 from penstock.plugins.hosts.client import end_hosts
 from penstock.plugins.hosts.executor_identity import LOCAL_EXECUTOR, executor_identity
@@ -18,7 +19,6 @@ from penstock.plugins.hosts.plan import STUCK, SlotPlan, offsets_from_json, offs
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
 from penstock.plugins.hosts.slot_engine import Batch, SlotCargo
 from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.runtime.opening import KnownCommit
 
 from .host_caller import HostCaller
 
@@ -82,9 +82,7 @@ class BatchFunction:
         """
         identity = executor_identity()
         logs = log_to_driver(Path(self.log_directory), self.log_level)
-        known = {
-            task: KnownCommit(version, offsets_from_json(positions)) for task, (version, positions) in commits.items()
-        }
+        known = {task: Commit(offsets_from_json(positions), version) for task, (version, positions) in commits.items()}
         client = self.hosts.client(plan.slot, identity)
         try:
             owner = self._owner_elsewhere(plan, identity.text)
