@@ -19,7 +19,7 @@ from penstock.task.failures import RetryRequested
 from .engine import HostInfo
 from .plan import SlotPlan
 from .reports import SlotMessage, TaskResult
-from .slot_engine import Batch, SlotCargo, SlotEngine
+from .slot_engine import SlotCargo, SlotEngine, SlotRequest
 
 _OPENING_THREADS = 16
 _LEAST_SECONDS = 0.1
@@ -39,7 +39,7 @@ class ApplicationEngine(SlotEngine):
         self._wait_until: dict[str, float] = {}
         """By task, and for the global stores, the time before which a failed record is not tried again."""
 
-    def handle(self, request: Batch) -> SlotMessage:
+    def handle(self, request: SlotRequest) -> SlotMessage:
         """Run one batch."""
         plan = request.plan
         self._claim(plan, request.executor)

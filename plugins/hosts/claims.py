@@ -25,7 +25,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Layout:
+class SlotLayout:
     """The run in which claims are valid, and its number of slots. `wait_seconds`: see `owner_elsewhere`."""
 
     run: str
@@ -41,7 +41,7 @@ class Claims:
     batches cost the log nothing.
     """
 
-    def __init__(self, log: Log, application_id: str, layout: Layout) -> None:
+    def __init__(self, log: Log, application_id: str, layout: SlotLayout) -> None:
         self._log = log
         self._application_id = application_id
         self._layout = layout

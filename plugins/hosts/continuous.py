@@ -27,7 +27,7 @@ from .engine import HostInfo
 from .heartbeats import HeartbeatSender
 from .plan import STUCK_SECONDS, Offsets, SlotPlan
 from .reports import SlotMessage, TaskFailure, TaskResult
-from .slot_engine import Batch, SlotCargo, SlotEngine
+from .slot_engine import SlotCargo, SlotEngine, SlotRequest
 
 _LOOK_SECONDS = 1.0
 """How often a thread that waits for a command looks whether the tasks are stuck."""
@@ -74,7 +74,7 @@ class ContinuousEngine(SlotEngine):
 
     # ------------------------------------------------------------------ called by the host
 
-    def handle(self, request: Batch) -> SlotMessage:
+    def handle(self, request: SlotRequest) -> SlotMessage:
         """Renew, step or stop."""
         plan = request.plan
         self._claim(plan, request.executor)

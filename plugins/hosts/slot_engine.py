@@ -13,7 +13,7 @@ from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
 
-from .claims import Claims, Layout
+from .claims import Claims, SlotLayout
 from .engine import Cargo, Engine, HostInfo
 from .log_lines import log_to_driver
 from .plan import SlotPlan
@@ -21,7 +21,7 @@ from .reports import TaskFailure, TaskResult
 
 
 @dataclass(frozen=True)
-class Batch:
+class SlotRequest:
     """A proxy's request: run the plan. `known` has, by task id, commits that the log must have."""
 
     plan: SlotPlan
@@ -42,7 +42,7 @@ class SlotCargo(Cargo):
     tasks: Mapping[str, tuple[TopicPartition, ...]]
     log_directory: str
     log_level: int
-    layout: Layout | None = None
+    layout: SlotLayout | None = None
     run: str = ""
 
     def engine(self, host: HostInfo) -> SlotEngine:

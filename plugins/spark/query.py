@@ -16,7 +16,7 @@ from penstock.log import Log
 from penstock.plugins.applications.preparation import Prepared
 from penstock.plugins.hosts import claims
 from penstock.plugins.hosts.application import ApplicationEngine
-from penstock.plugins.hosts.claims import Claims, Layout
+from penstock.plugins.hosts.claims import Claims, SlotLayout
 from penstock.plugins.hosts.client import end_hosts
 from penstock.plugins.hosts.continuous import ContinuousEngine
 from penstock.plugins.hosts.executor_identity import find_identity, system_processes
@@ -60,7 +60,7 @@ from .session.spark_failure import (
     explain,
 )
 from .watching.beats import Beats
-from .watching.progress import Batch
+from .watching.progress import EndedBatch
 from .watching.slots import Slots
 from .watching.stops import Stops
 
@@ -122,7 +122,7 @@ class ApplicationQuery:
         self._last_progress = ""
         self._fenced: Counter[str] = Counter()
         self.slots = Slots(slots(prepared.tasks(), self.parallelism))
-        self._layout = Layout(secrets.token_hex(8), self.parallelism, claims.WAIT_SECONDS)
+        self._layout = SlotLayout(secrets.token_hex(8), self.parallelism, claims.WAIT_SECONDS)
         self.placement = SlotPlacement(
             session, Claims(log, application.id, self._layout), self.parallelism, late, repeats
         )
@@ -262,7 +262,7 @@ class ApplicationQuery:
 
     # ------------------------------------------------------------------ watching
 
-    def poll(self) -> list[Batch]:
+    def poll(self) -> list[EndedBatch]:
         """Return the batches that ended since the last call, and pass the workers' log lines on.
 
         Raises a task's error, and SparkFailure when the query ended by another error.
@@ -300,13 +300,13 @@ class ApplicationQuery:
                 _log, logging.WARNING, key, "application %r: %s", self._prepared.application.id, complaint
             )
 
-    def _collect(self) -> tuple[list[Batch], PenstockError | None]:
+    def _collect(self) -> tuple[list[EndedBatch], PenstockError | None]:
         assert self._query is not None
         newest = self._query._jsq.lastProgress()
         if newest is None or newest.timestamp() == self._last_progress:
             return [], None
         self._last_progress = newest.timestamp()
-        batches: list[Batch] = []
+        batches: list[EndedBatch] = []
         failures: list[TaskFailure] = []
         for progress in self._progress_since_last_batch():
             number = progress["batchId"]
@@ -328,7 +328,7 @@ class ApplicationQuery:
 
     def _batch(
         self, number: int | None, seconds: float, messages: Sequence[SlotMessage], failures: list[TaskFailure]
-    ) -> Batch:
+    ) -> EndedBatch:
         """Return the work of hosts as a batch; add their failures to `failures`."""
         reports: list[TaskReport] = []
         for message in messages:
@@ -340,9 +340,9 @@ class ApplicationQuery:
         losses = self.slots.take_losses()
         for loss in losses:
             self._repeats.log(_log, logging.WARNING, "host lost", "%s; another one was started", loss)
-        return Batch(number, seconds, reports, tuple(self.slots.hosts.values()), losses)
+        return EndedBatch(number, seconds, reports, tuple(self.slots.hosts.values()), losses)
 
-    def _collect_beats(self, beats: Beats) -> tuple[list[Batch], PenstockError | None]:
+    def _collect_beats(self, beats: Beats) -> tuple[list[EndedBatch], PenstockError | None]:
         """Take the hosts' heartbeats; ask for a batch where one is missing, or a task was taken over."""
         messages, seconds = beats.poll(), beats.since_last
         failures: list[TaskFailure] = []
@@ -371,7 +371,7 @@ class ApplicationQuery:
             found.insert(0, json.loads(events[index].json()))
         return found
 
-    def _judge(self, failures: list[TaskFailure], batches: list[Batch]) -> PenstockError | None:
+    def _judge(self, failures: list[TaskFailure], batches: list[EndedBatch]) -> PenstockError | None:
         """Return the error that ends the run, if there is one.
 
         The first fences of a task are no errors: an attempt that Spark had given up was still at work. The next batch

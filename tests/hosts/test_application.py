@@ -28,7 +28,7 @@ from penstock.plugins.hosts.application import ApplicationEngine
 from penstock.plugins.hosts.engine import HostInfo
 from penstock.plugins.hosts.plan import SlotPlan
 from penstock.plugins.hosts.reports import SlotMessage, TaskResult
-from penstock.plugins.hosts.slot_engine import Batch, SlotCargo
+from penstock.plugins.hosts.slot_engine import SlotCargo, SlotRequest
 from penstock.plugins.hosts.status import Meter
 from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.worker import TaskWorker
@@ -70,7 +70,7 @@ class World:
         ends = {task: log.end_offsets(self.tasks[task]) for task in tasks}
         global_ends = log.end_offsets([TopicPartition(globals_of, 0)]) if globals_of else {}
         ids = {globals_of: log.topic(globals_of).id} if globals_of else {}
-        message = engine.handle(Batch(SlotPlan(0, "", self.clock_ms, ends, global_ends, ids, **changes), {}, "e"))
+        message = engine.handle(SlotRequest(SlotPlan(0, "", self.clock_ms, ends, global_ends, ids, **changes), {}, "e"))
         assert isinstance(message, SlotMessage)
         again = SlotMessage.from_json(message.to_json())
         assert (again.slot, again.executor, again.failure) == (0, "e", None)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.log import Log
-from penstock.plugins.hosts.claims import Claims, Layout, owner_elsewhere
+from penstock.plugins.hosts.claims import Claims, SlotLayout, owner_elsewhere
 from penstock.plugins.logs.memory import MemoryLog
 
 A, B, C = "1@node-1/11/5/b", "2@node-2/11/7/b", "3@node-3/11/9/b"
@@ -24,7 +24,7 @@ def log(tmp_path: Path) -> Log:
 
 @pytest.fixture
 def claims(log: Log) -> Claims:
-    return Claims(log, "app", Layout("run-1", 4))
+    return Claims(log, "app", SlotLayout("run-1", 4))
 
 
 def never(seconds: float) -> None:
@@ -35,9 +35,9 @@ def test_a_claim_counts_in_its_run_and_with_its_number_of_slots(log: Log, claims
     assert claims.owner(2) == ""
     claims.write(2, A)
     assert (claims.owner(2), claims.owner(1)) == (A, "")
-    assert Claims(log, "app", Layout("run-2", 4)).owner(2) == "", "a claim of another run"
-    assert Claims(log, "app", Layout("run-1", 6)).owner(2) == "", "a claim of another layout"
-    assert Claims(log, "other", Layout("run-1", 4)).owner(2) == ""
+    assert Claims(log, "app", SlotLayout("run-2", 4)).owner(2) == "", "a claim of another run"
+    assert Claims(log, "app", SlotLayout("run-1", 6)).owner(2) == "", "a claim of another layout"
+    assert Claims(log, "other", SlotLayout("run-1", 4)).owner(2) == ""
     claims.write(2, B)
     assert claims.owner(2) == B
     claims.delete(2)
@@ -123,7 +123,7 @@ def test_an_old_claim_does_not_count_against_the_plan(claims: Claims) -> None:
 
 @given(st.sampled_from(["", A, B]), st.sampled_from([A, B]), st.integers(0, 2), st.sampled_from(["", A, B, C]))
 def test_a_slot_that_another_executor_has_is_left_to_it(planned: str, own: str, attempt: int, claimed: str) -> None:
-    claims = Claims(MemoryLog("law", {}), "app", Layout("run", 1))
+    claims = Claims(MemoryLog("law", {}), "app", SlotLayout("run", 1))
     claims.write(0, claimed)
     left_to = owner_elsewhere(0, planned, own, attempt, lambda: claims, wait_seconds=1, wait=lambda seconds: None)
     if planned == own:

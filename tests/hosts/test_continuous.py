@@ -21,7 +21,7 @@ from penstock.plugins.hosts.engine import HostInfo
 from penstock.plugins.hosts.heartbeats import HeartbeatReader
 from penstock.plugins.hosts.plan import SlotPlan
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
-from penstock.plugins.hosts.slot_engine import Batch, SlotCargo
+from penstock.plugins.hosts.slot_engine import SlotCargo, SlotRequest
 from penstock.plugins.hosts.status import Meter
 from penstock.plugins.runtime.retries import is_taken_over
 from tests.spark import apps
@@ -46,12 +46,12 @@ class World:
     def renew(self, **changes: Any) -> SlotMessage:
         """Hand the engine a batch."""
         plan = SlotPlan(0, "", 0, {task: {} for task in self.tasks}, **changes)
-        return SlotMessage.from_json(self.engine.handle(Batch(plan, {}, "e")).to_json())
+        return SlotMessage.from_json(self.engine.handle(SlotRequest(plan, {}, "e")).to_json())
 
     def step(self, number: int, clock_ms: int) -> SlotMessage:
         """Hand it a step to the present ends of all topics."""
         ends = {task: self.surroundings.log.end_offsets(partitions) for task, partitions in self.tasks.items()}
-        message = self.engine.handle(Batch(SlotPlan(0, "", clock_ms, ends, step=number), {}, "e"))
+        message = self.engine.handle(SlotRequest(SlotPlan(0, "", clock_ms, ends, step=number), {}, "e"))
         assert isinstance(message, SlotMessage)
         return message
 

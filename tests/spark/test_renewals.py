@@ -10,7 +10,7 @@ import pytest
 
 from penstock import ManualClock, OutputBatch
 from penstock.plugins.applications.heartbeat_topic import heartbeat_topic, make_heartbeat_topic
-from penstock.plugins.hosts.claims import Layout
+from penstock.plugins.hosts.claims import SlotLayout
 from penstock.plugins.hosts.plan import SILENT, STUCK, STUCK_SECONDS, SlotPlan
 from penstock.plugins.hosts.reports import SlotMessage
 from penstock.plugins.hosts.status import HostStatus
@@ -165,7 +165,7 @@ class Watch:
         self.beats = Beats(
             self.log,
             "app",
-            Layout("run", 2),
+            SlotLayout("run", 2),
             Repeats(lambda: 0),
             lambda: self.now,
             is_host=lambda message: self.is_host(message),

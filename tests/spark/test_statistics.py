@@ -12,7 +12,7 @@ from penstock import ManualClock
 from penstock.plugins.hosts.reports import SlotMessage, TaskResult
 from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.runtime.report import TaskReport
-from penstock.plugins.spark.watching.progress import Batch
+from penstock.plugins.spark.watching.progress import EndedBatch
 from penstock.plugins.spark.watching.slots import Slots
 from penstock.plugins.spark.watching.statistics import RunStatistics
 
@@ -35,7 +35,7 @@ class Run:
             mine = [TaskResult(each.task_id, each) for each in reports if each.task_id in tasks]
             host = HostStatus(f"{token}{slot}", slot, 70 + slot, 1, 2**20, 1.5, 30, 4)
             taken += self.slots.take(SlotMessage(slot, "3@node-1/99/1/b", results=mine, host=host))[0]
-        self.statistics.take(Batch(None, 1.0, taken, (), losses), self.slots)
+        self.statistics.take(EndedBatch(None, 1.0, taken, (), losses), self.slots)
 
 
 def report(task: str, records: int = 0, opened: str = "", **counts: Any) -> TaskReport:

@@ -43,7 +43,7 @@ _LAST_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Failed:
+class FailedTask:
     """A task that ended with an error. It stays closed until `TaskLoop.run` names it again."""
 
     task_id: str
@@ -87,7 +87,7 @@ class TaskLoop:
         self._pauses = Pauses(self._follower, self._queued, application.settings.input_buffer_max_bytes)
         self._has_more = self._stalled = False
         self._ends: Mapping[TopicPartition, int | None] = {}  # as the tasks last worked with them
-        self._failures: list[Failed] = []
+        self._failures: list[FailedTask] = []
         self.current = ""
         """The task whose processors or stores the loop's thread calls now."""
         self._seconds = seconds
@@ -325,13 +325,13 @@ class TaskLoop:
             self._open_at[name] = now + error.delay_ms / 1000
         elif isinstance(error, Exception):
             # Not opened again here: it may belong to the host of a successor, if this one's driver is frozen.
-            self._failures.append(Failed(name, error))
+            self._failures.append(FailedTask(name, error))
         else:
             raise error
 
     # ------------------------------------------------------------------ what came of it
 
-    def take_failures(self) -> list[Failed]:
+    def take_failures(self) -> list[FailedTask]:
         """Return the failures since the last call."""
         failures, self._failures = self._failures, []
         return failures

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.log import Commit
-from penstock.plugins.hosts.claims import Claims, Layout, owner_elsewhere
+from penstock.plugins.hosts.claims import Claims, SlotLayout, owner_elsewhere
 from penstock.plugins.hosts.client import end_hosts
 from penstock.plugins.hosts.executor_identity import LOCAL_EXECUTOR, executor_identity
 from penstock.plugins.hosts.log_lines import log_to_driver
 from penstock.plugins.hosts.plan import STUCK, SlotPlan, offsets_from_json, offsets_to_json
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
-from penstock.plugins.hosts.slot_engine import Batch, SlotCargo
+from penstock.plugins.hosts.slot_engine import SlotCargo, SlotRequest
 from penstock.plugins.runtime.locations import open_log
 
 from .host_caller import HostCaller
@@ -39,7 +39,7 @@ class BatchFunction:
     """
 
     def __init__(
-        self, hosts: HostCaller, application_id: str, layout: Layout | None, log_directory: str, log_level: int
+        self, hosts: HostCaller, application_id: str, layout: SlotLayout | None, log_directory: str, log_level: int
     ) -> None:
         self.hosts = hosts
         self.application_id = application_id
@@ -93,7 +93,7 @@ class BatchFunction:
                 client.close()
                 end_hosts([client.spec.key], "its tasks have made no turn for too long", int(process))
             message: SlotMessage = client.call(
-                Batch(plan, known, identity.text),
+                SlotRequest(plan, known, identity.text),
                 reason="host lost" if plan.owner == identity.text else "first",
                 silent_seconds=_SUSPECT_SECONDS if plan.suspect else None,
             )

@@ -9,7 +9,7 @@ from math import inf
 
 from penstock.log import Log
 from penstock.plugins.applications.heartbeat_topic import make_heartbeat_topic
-from penstock.plugins.hosts.claims import Layout
+from penstock.plugins.hosts.claims import SlotLayout
 from penstock.plugins.hosts.heartbeats import HeartbeatReader
 from penstock.plugins.hosts.plan import SILENT, STUCK, STUCK_SECONDS
 from penstock.plugins.hosts.reports import SlotMessage
@@ -35,7 +35,7 @@ class Beats:
         self,
         log: Log,
         application_id: str,
-        layout: Layout,
+        layout: SlotLayout,
         repeats: Repeats,
         clock: Callable[[], float] = time.monotonic,
         *,

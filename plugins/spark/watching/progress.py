@@ -50,7 +50,7 @@ class RunProgress(RunSummary):
 
 
 @dataclass(frozen=True)
-class Batch:
+class EndedBatch:
     """A batch after its end: its number, how long it took, the reports of the tasks that it ran, and its hosts.
 
     `losses`: what happened to hosts that were lost in it. In continuous mode what the hosts did since their last

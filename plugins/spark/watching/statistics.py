@@ -22,7 +22,7 @@ from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.runtime.logged_task import FIRST
 from penstock.plugins.runtime.report import DetailedCounts, TaskReport
 
-from .progress import Batch, RunSummary
+from .progress import EndedBatch, RunSummary
 from .slots import Slots
 
 _WINDOW_SECONDS, _BUCKET_SECONDS = 60.0, 5.0
@@ -67,7 +67,7 @@ class RunStatistics:
 
     # ------------------------------------------------------------------ told by the runner
 
-    def take(self, batch: Batch, slots: Slots) -> None:
+    def take(self, batch: EndedBatch, slots: Slots) -> None:
         """Count what tasks did in a batch, or between two heartbeats."""
         now_ms = self._clock.now_ms()
         with self._lock:
