@@ -16,7 +16,7 @@ from penstock import Application, Log
 from penstock.plugins.applications.new_topics import continue_in_new_topics
 from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.worker import TaskWorker
+from penstock.plugins.runtime.task_worker import TaskWorker
 
 ROOT = Path(__file__).parents[1]
 

@@ -11,7 +11,7 @@ from penstock.changelog import TaskChangelog, version_counter
 from penstock.clock import SystemClock
 from penstock.errors import ChangelogError, ConfigError, IncompatibleStateError
 from penstock.log import Commit, Log
-from penstock.plugins.runtime.local_state.state import first_version
+from penstock.plugins.runtime.local_state.task_state import first_version
 from penstock.plugins.runtime.locations import open_changelog
 from penstock.plugins.runtime.lost_commits import KEEPS_NO_POSITIONS
 from penstock.plugins.runtime.topic_ids import without_ids

@@ -25,7 +25,7 @@ from penstock.record import OutputBatch, TopicPartition
 from penstock.store import Changes
 from penstock.task.task import Task
 
-from .local_state.state import TaskState
+from .local_state.task_state import TaskState
 from .positions import InputPartitions
 from .report import Phases
 

@@ -20,8 +20,8 @@ from penstock.settings.application import Application
 from penstock.task.failures import RetryRequested
 
 from .commit import TaskCommits
-from .local_state.state import TaskState
 from .local_state.stretch import Stretch
+from .local_state.task_state import TaskState
 from .locations import open_changelog
 from .opening import LastCommit
 from .positions import InputPartitions

@@ -12,7 +12,7 @@ from penstock.settings.application import Application
 from penstock.task.task import partitions_read
 
 from .commit import make_first
-from .local_state.state import TaskState
+from .local_state.task_state import TaskState
 from .lost_commits import NO_COMMIT, ways_on
 from .positions import InputPartitions
 

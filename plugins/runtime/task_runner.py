@@ -16,7 +16,7 @@ from penstock.task.input_queue import TaskInput
 from penstock.task.task import Task
 
 from .commit import TaskCommits
-from .local_state.state import TaskState
+from .local_state.task_state import TaskState
 from .process_resources import ProcessResources
 from .retries import Retries, close_parts
 

@@ -15,10 +15,10 @@ from penstock.errors import PenstockError
 from penstock.log import Log
 from penstock.plugins.applications.preparation import Prepared
 from penstock.plugins.hosts import claims
-from penstock.plugins.hosts.application import ApplicationEngine
+from penstock.plugins.hosts.application_engine import ApplicationEngine
 from penstock.plugins.hosts.claims import Claims, SlotLayout
 from penstock.plugins.hosts.client import end_hosts
-from penstock.plugins.hosts.continuous import ContinuousEngine
+from penstock.plugins.hosts.continuous_engine import ContinuousEngine
 from penstock.plugins.hosts.executor_identity import find_identity, system_processes
 from penstock.plugins.hosts.life import LEASE_SECONDS
 from penstock.plugins.hosts.log_lines import HostLogReader, forward

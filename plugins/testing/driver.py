@@ -14,8 +14,8 @@ from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.shipping import pack
+from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.runtime.temporary import TemporaryDirectory
-from penstock.plugins.runtime.worker import TaskWorker
 from penstock.program.builder import Topology
 from penstock.program.nodes import SourceNode, TaskId
 from penstock.program.serdes import SerdeLike

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.plugins.runtime.local_state.state import TaskState
+from penstock.plugins.runtime.local_state.task_state import TaskState
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.program.nodes import SourceNode, TaskId
 from penstock.record import TopicPartition

@@ -25,7 +25,7 @@ from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.changelogs.topic import changelog_topic
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.worker import TaskWorker
+from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.testing.contracts.log_tests import read
 from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, TopicPartition

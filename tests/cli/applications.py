@@ -8,7 +8,7 @@ from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.cli.target import load
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.worker import TaskWorker
+from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.spark.running import RunningApplication
 from penstock.settings.application import Application
 

@@ -11,7 +11,7 @@ from penstock import Application, Record
 from penstock.log import Log
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.worker import TaskWorker
+from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.spark.session.sessions import make_session
 from penstock.plugins.spark.stepping import SteppingDriver
 from penstock.plugins.testing.kafka_broker import KafkaBroker, KafkaCluster

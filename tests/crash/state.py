@@ -10,7 +10,7 @@ from typing import Any
 from penstock import Application
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.worker import TaskWorker
+from penstock.plugins.runtime.task_worker import TaskWorker
 
 from .programs import PROGRAMS, Program, application
 

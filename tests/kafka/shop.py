@@ -14,7 +14,7 @@ from penstock.errors import FencedError
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.report import TaskReport
-from penstock.plugins.runtime.worker import TaskWorker
+from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.record import OutputBatch
 
 from ..processes import opened_workers

@@ -17,7 +17,7 @@ from penstock.plugins.applications.run_status import RunStatus
 from penstock.plugins.applications.status_topic import StatusTopic, status_topic
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.worker import TaskWorker
+from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.spark.running import RunningApplication
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import OutputBatch, TopicPartition

@@ -10,7 +10,7 @@ from penstock import Application
 from penstock.clock import SystemClock
 from penstock.plugins.dsl import StreamsBuilder
 from penstock.plugins.logs.kafka.log import KafkaLog
-from penstock.plugins.runtime.loop.loop import TaskLoop
+from penstock.plugins.runtime.loop.task_loop import TaskLoop
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.testing.contracts.log_tests import read, settled_ends
 from penstock.plugins.testing.kafka_broker import KafkaBroker

@@ -16,7 +16,7 @@ from penstock.plugins.changelogs.topic import changelog_topic
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.worker import TaskWorker
+from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.testing.contracts.log_tests import settled_ends
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.program.nodes import TaskId

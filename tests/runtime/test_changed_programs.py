@@ -29,7 +29,7 @@ from penstock.plugins.applications.changelog_move import Moved, move_changelog
 from penstock.plugins.applications.preparation import check_program, prepare
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.local_state.backends import Backends
-from penstock.plugins.runtime.local_state.state import TaskState
+from penstock.plugins.runtime.local_state.task_state import TaskState
 from penstock.plugins.testing.contracts.log_tests import read
 from penstock.plugins.upgrade.saved_stores import (
     accept_stores,

@@ -31,7 +31,7 @@ from penstock.plugins.logs import memory_partition
 from penstock.plugins.runtime.locations import open_log, resolve
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.report import TaskReport
-from penstock.plugins.runtime.worker import TaskWorker
+from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
 from penstock.settings.application import Application

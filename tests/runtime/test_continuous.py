@@ -28,9 +28,9 @@ from penstock import (
 from penstock.log import Commit, Log
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.loop import loop as loop_module
 from penstock.plugins.runtime.loop import pauses
-from penstock.plugins.runtime.loop.loop import TaskLoop
+from penstock.plugins.runtime.loop import task_loop as loop_module
+from penstock.plugins.runtime.loop.task_loop import TaskLoop
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.retries import is_taken_over
 from penstock.record import OutputBatch, TopicPartition

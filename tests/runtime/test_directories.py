@@ -16,7 +16,7 @@ from penstock.clock import ManualClock
 from penstock.plugins.runtime.local_state.directories import DirectoryUse, remove_unused
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.worker import TaskWorker
+from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
 

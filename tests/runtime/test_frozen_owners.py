@@ -15,7 +15,7 @@ from penstock.log import Log, TaskCommitter
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.locations import open_changelog
 from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.worker import TaskWorker
+from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
 

@@ -26,7 +26,7 @@ from penstock.handlers import DeadLetter, Retry, skip
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.local_state.global_stores import GlobalStores
 from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.worker import TaskWorker
+from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.record import OutputBatch, TopicPartition
 

@@ -24,7 +24,7 @@ from penstock import (
 )
 from penstock.errors import IncompatibleStateError, TopologyError
 from penstock.plugins.changelogs.topic_records import decode, encode
-from penstock.plugins.runtime.local_state import state
+from penstock.plugins.runtime.local_state import task_state
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.plugins.testing.contracts.log_tests import read
 from penstock.plugins.upgrade.saved_stores import accept_stores, drop_stores
@@ -185,7 +185,7 @@ class Remember(Processor):
 
 
 def test_what_expires_is_a_reason_for_a_commit_once_it_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "_MOST_FREED", 5)
+    monkeypatch.setattr(task_state, "_MOST_FREED", 5)
     topology = Topology().add_source("in", "in", key_serde="str")
     seen = key_value_store("seen", ttl="10ms", ttl_clock=WALL_CLOCK_TIME)
     topology.add_processor("p", Remember, "in", stores=[seen])

@@ -11,9 +11,9 @@ import pytest
 from penstock import Application, PenstockError, Topology
 from penstock.log import Commit, Log
 from penstock.plugins.logs.kafka.log import KafkaLog
-from penstock.plugins.runtime.loop.loop import TaskLoop
+from penstock.plugins.runtime.loop.task_loop import TaskLoop
 from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.worker import TaskWorker
+from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.testing.contracts.log_tests import read
 from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, TopicPartition

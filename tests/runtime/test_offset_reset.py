@@ -18,7 +18,7 @@ from penstock.plugins.applications.preparation import resolve
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.worker import TaskWorker
+from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.spark.batches.lags import Lags
 from penstock.record import TopicPartition
 

@@ -17,7 +17,7 @@ from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.report import TaskReport
-from penstock.plugins.runtime.worker import TaskWorker
+from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.testing.contracts.log_tests import read
 from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, TopicPartition

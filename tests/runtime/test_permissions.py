@@ -13,8 +13,8 @@ from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.hosts.log_lines import HostLogReader
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
+from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.runtime.temporary import TemporaryDirectory
-from penstock.plugins.runtime.worker import TaskWorker
 from penstock.plugins.spark.batches.checkpoint import Checkpoint
 from penstock.plugins.spark.batches.control import (
     Control,

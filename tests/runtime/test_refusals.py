@@ -14,7 +14,7 @@ from penstock.errors import RecordRefusedError
 from penstock.handlers import DeadLetter, Handler, Retry, skip
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.worker import TaskWorker
+from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, RecordMetadata, TopicPartition
 from penstock.task.dead_letter import split_headers

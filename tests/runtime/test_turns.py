@@ -20,10 +20,10 @@ from penstock.plugins.logs import memory_partition
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime import reading
 from penstock.plugins.runtime.local_state import refill
-from penstock.plugins.runtime.loop import loop as loop_module
+from penstock.plugins.runtime.loop import task_loop as loop_module
 from penstock.plugins.runtime.loop.alarm import Alarm
-from penstock.plugins.runtime.loop.loop import TaskLoop
 from penstock.plugins.runtime.loop.openings import Turnstile
+from penstock.plugins.runtime.loop.task_loop import TaskLoop
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.application import Application

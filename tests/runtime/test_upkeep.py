@@ -18,9 +18,9 @@ from penstock.log import Commit, Log
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.runtime.loop import loop as loop_module
+from penstock.plugins.runtime.loop import task_loop as loop_module
 from penstock.plugins.runtime.loop import upkeep as upkeep_module
-from penstock.plugins.runtime.loop.loop import TaskLoop
+from penstock.plugins.runtime.loop.task_loop import TaskLoop
 from penstock.plugins.testing.contracts.child import answer, forked
 from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.application import Application

@@ -18,8 +18,8 @@ from penstock.errors import ConfigError, TopologyError
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.shipping import pack
 from penstock.plugins.spark import Records, transform
-from penstock.plugins.spark.dataframe.commit import StreamCommit
-from penstock.plugins.spark.dataframe.task import StreamTask
+from penstock.plugins.spark.dataframe.stream_commit import StreamCommit
+from penstock.plugins.spark.dataframe.stream_task import StreamTask
 from penstock.plugins.spark.placement.group_keys import group_key
 from penstock.plugins.spark.session.sessions import tune
 from penstock.record import TopicPartition

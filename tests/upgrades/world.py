@@ -17,7 +17,7 @@ from penstock.plugins.applications.preparation import check_program, prepare
 from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.logs.local.catalogue import Topic
 from penstock.plugins.runtime.process_resources import ProcessResources
-from penstock.plugins.runtime.worker import TaskWorker
+from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.testing.contracts.log_tests import read
 from penstock.plugins.upgrade.saved_stores import accept_stores, drop_stores
 from penstock.record import OutputBatch, TopicPartition

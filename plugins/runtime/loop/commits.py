@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, wait
 
+from .continuous_worker import ContinuousWorker
 from .upkeeps import Upkeeps
-from .worker import ContinuousWorker
 
 
 class Commits:

@@ -12,7 +12,7 @@ from time import perf_counter
 from penstock.log import Commit
 
 from ..local_state.stretch import Stretch
-from .worker import ContinuousWorker
+from .continuous_worker import ContinuousWorker
 
 _MOST = 2
 """How many tasks are restored at once: each takes processor time from the tasks that work."""

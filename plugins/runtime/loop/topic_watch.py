@@ -9,7 +9,7 @@ from time import perf_counter
 from penstock.log import Log
 
 from .. import topic_ids
-from .worker import ContinuousWorker
+from .continuous_worker import ContinuousWorker
 
 
 class TopicWatch:

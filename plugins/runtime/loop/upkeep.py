@@ -12,7 +12,7 @@ from typing import NamedTuple
 from penstock.log import Commit, TaskCommitter
 
 from ..local_state.content import StateContent
-from ..local_state.state import TaskState
+from ..local_state.task_state import TaskState
 
 _LOOK_SECONDS = 5.0
 _ASKED = 3

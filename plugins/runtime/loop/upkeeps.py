@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
+from .continuous_worker import ContinuousWorker
 from .upkeep import Upkept
-from .worker import ContinuousWorker
 
 _MOST = 2
 """How many changelogs are worked on at once."""

@@ -19,10 +19,15 @@ from ..batches.host_caller import HostCaller, digest_of
 from ..placement.group_keys import group_key
 from ..session.sessions import slots_of_executor
 from .checks import check_application, check_count, check_sources
-from .commit import STATE_SCHEMA
 from .packing import CHUNK_SCHEMA, Packer
 from .records import ColumnLike, Records, check_frame, normalized
-from .worker import OUTPUT_SCHEMA, Cargo, StreamFunction, once_function
+from .stream_commit import STATE_SCHEMA
+from .stream_engine import (
+    OUTPUT_SCHEMA,
+    Cargo,
+    StreamFunction,
+    once_function,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

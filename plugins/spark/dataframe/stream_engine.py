@@ -24,8 +24,8 @@ from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.application import Application
 
 from ..batches.host_caller import HostCaller
-from .commit import StreamCommit
-from .task import Outcome, StreamTask
+from .stream_commit import StreamCommit
+from .stream_task import Outcome, StreamTask
 
 if TYPE_CHECKING:
     import pandas

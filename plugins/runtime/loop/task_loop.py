@@ -23,13 +23,13 @@ from ..process_resources import ProcessResources
 from ..report import TaskReport
 from .alarm import Alarm
 from .commits import Commits
-from .globals import GlobalUpdates
+from .continuous_worker import ContinuousWorker
+from .global_updates import GlobalUpdates
 from .openings import Openings
 from .pauses import Pauses
 from .pools import Pools
 from .topic_watch import TopicWatch
 from .upkeeps import Upkeeps
-from .worker import ContinuousWorker
 
 _MOST_POLLED = 4_000
 _CHUNK = 2_000

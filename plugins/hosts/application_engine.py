@@ -12,7 +12,7 @@ from penstock.errors import StaleStoreError
 from penstock.log import Commit, TaskCommitter
 from penstock.plugins.applications.open_files import check_open_files_of_process
 from penstock.plugins.runtime.logged_task import FIRST
-from penstock.plugins.runtime.worker import TaskWorker
+from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.program.nodes import TaskId
 from penstock.task.failures import RetryRequested
 

@@ -17,7 +17,7 @@ from penstock.task.failures import RetryRequested
 from penstock.task.task import Task
 
 from .commit import TaskCommits
-from .local_state.state import TaskState
+from .local_state.task_state import TaskState
 from .logged_task import LoggedTask
 from .report import TaskReport
 

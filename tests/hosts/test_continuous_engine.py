@@ -15,8 +15,8 @@ import pytest
 from penstock import LogError, OutputBatch, RuntimeUnavailableError, Topology
 from penstock.plugins.applications.heartbeat_topic import heartbeat_topic, make_heartbeat_topic
 from penstock.plugins.applications.preparation import prepare
-from penstock.plugins.hosts import continuous
-from penstock.plugins.hosts.continuous import ContinuousEngine
+from penstock.plugins.hosts import continuous_engine
+from penstock.plugins.hosts.continuous_engine import ContinuousEngine
 from penstock.plugins.hosts.engine import HostInfo
 from penstock.plugins.hosts.heartbeats import HeartbeatReader
 from penstock.plugins.hosts.plan import SlotPlan
@@ -127,9 +127,9 @@ def test_a_stop_commits_and_closes(tmp_path: Path) -> None:
 def test_a_stop_waits_for_the_longest_record_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, returns: bool
 ) -> None:
-    monkeypatch.setattr(continuous, "_SAY_SECONDS", 0.1)
-    monkeypatch.setattr(continuous, "_LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(continuous, "STUCK_SECONDS", 300.0 if returns else 0.5)
+    monkeypatch.setattr(continuous_engine, "_SAY_SECONDS", 0.1)
+    monkeypatch.setattr(continuous_engine, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(continuous_engine, "STUCK_SECONDS", 300.0 if returns else 0.5)
     flag = tmp_path / "flag"
     release = Path(f"{flag}.release")
     with world(tmp_path, apps.count(partial(apps.LingersOnce, str(flag)))) as each:
@@ -241,7 +241,7 @@ def test_local_state_that_is_removed_with_its_global_stores_is_made_again(tmp_pa
 
 
 def test_heartbeats_tell_how_long_tasks_are_stuck_and_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(continuous, "_MOMENT_SECONDS", 0.1)
+    monkeypatch.setattr(continuous_engine, "_MOMENT_SECONDS", 0.1)
     flag = tmp_path / "flag"
     with world(tmp_path, apps.count(partial(apps.LingersOnce, str(flag)))) as each:
         each.renew()

@@ -13,7 +13,7 @@ from penstock.clock import duration_ms
 from penstock.errors import ConfigError, IncompatibleStateError, StaleStoreError
 from penstock.log import Commit
 from penstock.plugins.runtime.commit import PendingCommit, TaskCommits
-from penstock.plugins.runtime.local_state.state import TaskState
+from penstock.plugins.runtime.local_state.task_state import TaskState
 from penstock.plugins.runtime.locations import open_changelog
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.report import Phases
@@ -26,8 +26,13 @@ from penstock.settings.application import Application
 from penstock.task.failures import RetryRequested
 from penstock.task.task import Task
 
-from .commit import SparkCommitter, StreamCommit, next_anchors, oldest_needed
 from .packing import Rows
+from .stream_commit import (
+    SparkCommitter,
+    StreamCommit,
+    next_anchors,
+    oldest_needed,
+)
 
 _log = logging.getLogger("penstock.worker")
 

@@ -20,7 +20,7 @@ from penstock.errors import RuntimeUnavailableError
 from penstock.log import Commit
 from penstock.plugins.applications.open_files import check_open_files_of_process
 from penstock.plugins.runtime.logged_task import FIRST
-from penstock.plugins.runtime.loop.loop import TaskLoop
+from penstock.plugins.runtime.loop.task_loop import TaskLoop
 from penstock.processor import Processor, ValueTransformer
 
 from .engine import HostInfo

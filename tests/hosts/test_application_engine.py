@@ -23,15 +23,15 @@ from penstock.clock import ManualClock
 from penstock.log import TaskCommitter
 from penstock.plugins.applications import open_files as open_files_module
 from penstock.plugins.applications.preparation import prepare
-from penstock.plugins.hosts import application as application_module
-from penstock.plugins.hosts.application import ApplicationEngine
+from penstock.plugins.hosts import application_engine as application_module
+from penstock.plugins.hosts.application_engine import ApplicationEngine
 from penstock.plugins.hosts.engine import HostInfo
 from penstock.plugins.hosts.plan import SlotPlan
 from penstock.plugins.hosts.reports import SlotMessage, TaskResult
 from penstock.plugins.hosts.slot_engine import SlotCargo, SlotRequest
 from penstock.plugins.hosts.status import Meter
 from penstock.plugins.runtime.report import TaskReport
-from penstock.plugins.runtime.worker import TaskWorker
+from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.testing.contracts.child import answer, forked
 from penstock.record import TopicPartition
 from tests.small_disk import small_disk
