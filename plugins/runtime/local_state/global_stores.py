@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.context import NodeMetrics
@@ -121,21 +122,21 @@ class _Part:
         is_over: IsOver | None,
     ) -> bool:
         targets = {each: end for each, end in ends.items() if each.topic == self._topic}
-        topic_id = topic_ids.get(self._topic, "")
+        goal = _Goal(log, targets, topic_ids.get(self._topic, ""), self._form, now_ms, is_over)
         is_done = True
         self.copies.refresh(wait=is_over is None)
         self.copies.current.progress.wall_clock = now_ms
         position = self.copies.current.position()
         # A plan may be older than the copy, if a batch is repeated: ask the log when they contradict each other.
-        if not targets or self.copies.is_being_replaced() or _contradiction(position, targets, topic_id, self._form):
+        if not targets or self.copies.is_being_replaced() or goal.contradiction(position):
             info = self._info(log)
-            topic_id = info.id
-            targets = dict(log.end_offsets([TopicPartition(self._topic, each) for each in range(info.partitions)]))
-        if not _is_fresh(position, targets, topic_id, self._form, now_ms) or self.copies.is_being_replaced():
+            partitions = [TopicPartition(self._topic, each) for each in range(info.partitions)]
+            goal = replace(goal, topic_id=info.id, targets=dict(log.end_offsets(partitions)))
+        if not goal.is_reached(position) or self.copies.is_being_replaced():
             with self.copies.writing(wait=is_over is None) as has_lock:
-                is_done = _is_fresh(self.copies.current.position(), targets, topic_id, self._form, now_ms)
+                is_done = goal.is_reached(self.copies.current.position())
                 if has_lock and (not is_done or self.copies.is_being_replaced()):
-                    is_done = self._bring_up(log, targets, topic_id, now_ms, is_over)
+                    is_done = self._bring_up(goal)
         # Drop cached objects, if another process wrote.
         self.copies.current.position()
         return is_done
@@ -149,16 +150,14 @@ class _Part:
                 f"penstock topics create {self._topic}"
             ) from error
 
-    def _bring_up(
-        self, log: Log, targets: Mapping[TopicPartition, int], topic_id: str, now_ms: int, is_over: IsOver | None
-    ) -> bool:
+    def _bring_up(self, goal: _Goal) -> bool:
         """Read on, or build a new copy where the topic does not continue the current one. Return as `update`."""
         current = self.copies.current
         if not self.copies.is_being_replaced():
-            reason = self._check(log, current.position(), targets, topic_id, now_ms)
+            reason = self._check(goal, current.position())
             if reason is None:
                 try:
-                    return self._fill(current, log, targets, topic_id, now_ms, is_over)
+                    return self._fill(current, goal)
                 except OffsetOutOfRangeError as error:
                     reason = str(error)
             _log.warning(
@@ -169,8 +168,8 @@ class _Part:
         for attempt in range(1, _MOST_TRIES + 1):
             copy = self.copies.open_next()
             try:
-                if self._check(log, copy.position(), targets, topic_id, now_ms) is None:
-                    is_done = self._fill(copy, log, targets, topic_id, now_ms, is_over)
+                if self._check(goal, copy.position()) is None:
+                    is_done = self._fill(copy, goal)
                     if is_done:
                         self.copies.replace(copy)
                     else:
@@ -187,16 +186,14 @@ class _Part:
             self.copies.drop_next(copy)
         raise AssertionError("the last try returns or raises")
 
-    def _check(
-        self, log: Log, position: Position, targets: Mapping[TopicPartition, int], topic_id: str, now_ms: int
-    ) -> str | None:
+    def _check(self, goal: _Goal, position: Position) -> str | None:
         """Return why a copy cannot be read on; None when it can."""
-        reason = _contradiction(position, targets, topic_id, self._form)
-        if reason is not None or not position.positions or not _is_behind(position, targets):
+        reason = goal.contradiction(position)
+        if reason is not None or not position.positions or not goal.is_ahead_of(position):
             return reason
-        age = 0 if position.as_of_ms is None else now_ms - position.as_of_ms
+        age = 0 if position.as_of_ms is None else goal.now_ms - position.as_of_ms
         if age > _CONFIRM_MS:
-            config = log.topic(self._topic).config
+            config = goal.log.topic(self._topic).config
             kept = int(config.get("delete.retention.ms", 86_400_000))
             if "compact" in config.get("cleanup.policy", "delete") and age >= kept:
                 return (
@@ -205,19 +202,12 @@ class _Part:
                 )
         return None
 
-    def _fill(
-        self,
-        copy: Copy,
-        log: Log,
-        targets: Mapping[TopicPartition, int],
-        topic_id: str,
-        now_ms: int,
-        is_over: IsOver | None,
-    ) -> bool:
-        """Read on to `targets`, and save rows and positions after every portion; return whether all was read.
+    def _fill(self, copy: Copy, goal: _Goal) -> bool:
+        """Read on to the goal, and save rows and positions after every portion; return whether all was read.
 
         After a kill, and after a call that `is_over` ended, the next one goes on from the last portion.
         """
+        log, targets, now_ms = goal.log, goal.targets, goal.now_ms
         before = copy.position()
         starts = log.start_offsets([each for each in targets if str(each.partition) not in before.positions])
         positions = {each: before.positions.get(str(each.partition), starts.get(each, 0)) for each in targets}
@@ -242,7 +232,7 @@ class _Part:
                 log.append(output)
             engine = task.engine_state().decode()
             numbers = {str(each.partition): position for each, position in positions.items()}
-            copy.write(Position(numbers, engine, topic_id or before.topic_id, as_of_ms, self._form))
+            copy.write(Position(numbers, engine, goal.topic_id or before.topic_id, as_of_ms, self._form))
             self._attempts.clear()
             self.copies.show_progress()
 
@@ -259,7 +249,7 @@ class _Part:
                     copy.store.flush()
                     fetches += 1
                     self._filling.moved(sum(map(len, batches)))
-                    if is_over is not None and is_over() and any(positions[each] < targets[each] for each in targets):
+                    if goal.is_over() and any(positions[each] < targets[each] for each in targets):
                         save(as_of_ms)
                         return False
                     if copy.buffer.size_bytes >= _PORTION_BYTES or fetches % _PORTION_FETCHES == 0:
@@ -277,32 +267,47 @@ class _Part:
             task.close()
 
 
-def _is_behind(position: Position, targets: Mapping[TopicPartition, int]) -> bool:
-    return any(position.positions.get(str(each.partition), 0) < end for each, end in targets.items())
+@dataclass(frozen=True)
+class _Goal:
+    """A plan for one store: to have all of `targets`, as of `now_ms`. `form`: the serdes of the program's entries.
 
-
-def _is_fresh(position: Position, targets: Mapping[TopicPartition, int], topic_id: str, form: str, now_ms: int) -> bool:
-    """Return whether a copy has all of the targets, and its note of that is recent."""
-    is_noted = position.as_of_ms is not None and now_ms - position.as_of_ms < _CONFIRM_MS
-    return is_noted and not _is_behind(position, targets) and not _contradiction(position, targets, topic_id, form)
-
-
-def _contradiction(position: Position, targets: Mapping[TopicPartition, int], topic_id: str, form: str) -> str | None:
-    """Return why a topic that ends at `targets` cannot be the one that was read; None when it can.
-
-    Also when the entries have another form.
+    `ends_when` returns whether the caller has no more time; None: it waits.
     """
-    if position.form not in ("", form):
-        return f"its entries were written with the serdes {position.form}, and those of the program are {form}"
-    if position.topic_id and topic_id and position.topic_id != topic_id:
-        return "its topic was deleted and made again"
-    ends = {str(each.partition): end for each, end in targets.items()}
-    for number, at in position.positions.items():
-        if number not in ends:
-            return f"its topic has no partition {number} any more: it was deleted and made again"
-        if ends[number] < at:
-            return (
-                f"partition {number} of its topic ends at offset {ends[number]}, and the store has read up to {at}: it "
-                "was deleted and made again"
-            )
-    return None
+
+    log: Log
+    targets: Mapping[TopicPartition, int]
+    topic_id: str
+    form: str
+    now_ms: int
+    ends_when: IsOver | None
+
+    def is_over(self) -> bool:
+        return self.ends_when is not None and self.ends_when()
+
+    def is_ahead_of(self, position: Position) -> bool:
+        return any(position.positions.get(str(each.partition), 0) < end for each, end in self.targets.items())
+
+    def is_reached(self, position: Position) -> bool:
+        """Return whether a copy has all of the targets, and its note of that is recent."""
+        is_noted = position.as_of_ms is not None and self.now_ms - position.as_of_ms < _CONFIRM_MS
+        return is_noted and not self.is_ahead_of(position) and not self.contradiction(position)
+
+    def contradiction(self, position: Position) -> str | None:
+        """Return why a topic that ends at the targets cannot be the one that was read; None when it can.
+
+        Also when the entries have another form.
+        """
+        if position.form not in ("", self.form):
+            return f"its entries were written with the serdes {position.form}, and those of the program are {self.form}"
+        if position.topic_id and self.topic_id and position.topic_id != self.topic_id:
+            return "its topic was deleted and made again"
+        ends = {str(each.partition): end for each, end in self.targets.items()}
+        for number, at in position.positions.items():
+            if number not in ends:
+                return f"its topic has no partition {number} any more: it was deleted and made again"
+            if ends[number] < at:
+                return (
+                    f"partition {number} of its topic ends at offset {ends[number]}, and the store has read up to "
+                    f"{at}: it was deleted and made again"
+                )
+        return None
