@@ -6,11 +6,12 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 BIN := .venv/bin
 STAMP := .venv/.installed
 JOBS ?= 4
+SOAK_MINUTES ?= 10
 QUICK := tests/core tests/dsl tests/stores
 GUARANTEE ?= exactly_once
 BENCHES ?= core-count core-windowed-count spark-local-count spark-local-windowed-count spark-local-session-count spark-local-filter-map
 
-.PHONY: all help venv java view lint format types quick test docs demo demo-kafka bench bench-kafka clean
+.PHONY: all help venv java view lint format types quick test soak docs demo demo-kafka bench bench-kafka clean
 .DEFAULT_GOAL := all
 
 all: lint types test docs  ## what CI runs: lint, types, test, docs
@@ -60,6 +61,13 @@ quick: $(STAMP)  ## tests of core, the DSL and the stores, in a minute or two, w
 test: $(STAMP) java  ## all tests, in JOBS processes: twice two cores, for many of them wait
 	@$(BIN)/penstock warmup --if-missing || echo "Spark will take longer to start"
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(PYTEST)
+
+soak: $(STAMP) java  ## crash rounds of every kind, SOAK_MINUTES (10) for each log, mode, guarantee and program; SEED chooses others
+	@for options in "--log local" "--log local --program dsl" "--log local --mode continuous" \
+		"--log kafka --changelog topic" "--log kafka --guarantee at_least_once" "--log kafka --fault 'lose offsets'" \
+		"--log kafka --mode continuous --changelog topic" "--log kafka --mode continuous --program dsl --brokers 2"; do \
+		echo "python -m tests.crash $$options"; \
+		eval "$(BIN)/python -m tests.crash --minutes $(SOAK_MINUTES) --seed $${SEED:-$$(date +%j)} $$options" || exit 1; done
 
 docs: $(STAMP)  ## docs/_build/html, warnings are errors
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html

@@ -6,6 +6,7 @@ import logging
 import signal
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,26 +24,34 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 _SHARED = ("spark", "broker")
 """Marks of tests that start JVMs, and names of the fixtures with the one that many of them share."""
+_OF_SPARK = Path(__file__).parent / "spark"
+_LONG = ("test_cluster.py", "test_bench.py", "test_crash.py", "test_demo.py", "test_run.py", "test_docs.py")
+"""Files with tests that take longest: they begin early, so that no process is left with one of them at the end."""
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Keep the tests that share a JVM in one process; a module with a broker of its own names its group itself."""
+    """Keep the tests that share a JVM in one process; a module with a broker of its own names its group itself.
+
+    There are two processes with Spark, one for tests/spark: all of these tests in one would take longest.
+    """
     names = getattr(item, "fixturenames", ())
     for name in _SHARED:
         if name in names:
             item.add_marker(name)
     group = next((name for name in _SHARED if name in names), None)
+    if group == "spark" and _OF_SPARK not in item.path.parents:
+        group = "spark elsewhere"
     if group is not None and item.get_closest_marker("xdist_group") is None:
         item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the long ones, so that no process is left with one of them at the end: what shares the session
-    first."""
+    """Begin with the long ones: what shares the session first, then what starts JVMs."""
     items.sort(
         key=lambda item: (
             "spark" not in getattr(item, "fixturenames", ()),
             not any(item.get_closest_marker(name) for name in _SHARED),
+            item.path.name not in _LONG,
         )
     )
 

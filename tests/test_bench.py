@@ -191,7 +191,7 @@ def test_kafka_measures_from_topic_to_topic(broker: KafkaBroker) -> None:
 def test_kafka_measures_outputs_that_come_at_once(broker: KafkaBroker) -> None:
     log = KafkaLog(broker.bootstrap)
     writes = (
-        "from penstock.log import OutputBatch; from penstock.plugins.logs.kafka.log import KafkaLog;"
+        "from penstock.record import OutputBatch; from penstock.plugins.logs.kafka.log import KafkaLog;"
         f"KafkaLog('{broker.bootstrap}').append(OutputBatch('{{out}}', [b'k'] * 500, [b'v'] * 500, [1] * 500))"
     )
     found = kafka.measure(broker, log, kafka.Job("none", "none", 500, 500), [sys.executable, "-c", writes])

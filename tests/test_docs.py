@@ -58,7 +58,7 @@ def marked(page: Path) -> object:
     starts_spark = re.search(r"^\$ (penstock run|python run_)", page.read_text(), re.MULTILINE)
     marks = [pytest.mark.spark] if starts_spark else []
     if runs_here(page):
-        marks.append(pytest.mark.xdist_group("spark"))
+        marks.append(pytest.mark.xdist_group("spark elsewhere"))
     return pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
 
 

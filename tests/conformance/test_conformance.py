@@ -18,7 +18,7 @@ from .runner import BUILDERS, Case, TestDriver, check, check_description, differ
 
 VECTORS = Path(__file__).parent / "vectors"
 CASES, DESCRIPTIONS = load(VECTORS)
-OPS_ON_SPARK = 10
+OPS_ON_SPARK = 6
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])

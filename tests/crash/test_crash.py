@@ -1,4 +1,4 @@
-"""A few rounds of faults; `python -m tests.crash` runs as many as it is told."""
+"""A few rounds of faults; `make soak` runs all kinds, and `python -m tests.crash` as many as it is told."""
 
 from __future__ import annotations
 
@@ -9,20 +9,17 @@ import pytest
 from .harness import Options, run
 
 
-# Seeds whose faults come early, after some hundred outputs; the zombie halts behind a store's write, its successor is
-# at rest.
+# Each program, log, mode and changelog once; seeds whose faults come early. The zombie halts behind a store's write,
+# its successor is at rest. Two brokers, because one answers for all inputs of a task at once.
 @pytest.mark.spark
 @pytest.mark.broker
 @pytest.mark.parametrize(
     "options",
     [
-        Options("local", seed=3410, faults=("zombies", "second hosts")),
-        Options("kafka", seed=280, changelog="topic", faults=("kill broker", "kill hosts")),
-        Options("kafka", seed=4, guarantee="at_least_once", faults=("take over",)),
-        Options("kafka", seed=27, faults=("lose offsets",)),
-        Options("local", seed=32, faults=("kill tree",), program="dsl"),
-        # Two brokers, because one answers for all inputs of a task at once.
-        Options("kafka", 1, 62, changelog="topic", faults=("kill hosts",), program="dsl", mode="continuous", brokers=2),
+        Options("local", seed=74, faults=("zombies",)),
+        Options(
+            "kafka", seed=2, changelog="topic", faults=("kill hosts",), program="dsl", mode="continuous", brokers=2
+        ),
     ],
     ids=lambda options: (
         f"{options.program}, {options.mode}, {options.log}, {options.changelog}, {options.guarantee}: "

@@ -21,7 +21,7 @@ NUMBERED = sorted(path.stem for path in EXAMPLES.glob("[0-9]*.py"))
 ON_KAFKA = {"kafka": "exactly_once", "kafka at least once": "at_least_once"}
 
 
-SPARK = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+SPARK = [pytest.mark.spark, pytest.mark.xdist_group("spark elsewhere")]
 """Of tests that ask for the session by the name of a parameter: tests/conftest.py does not see that they share it."""
 
 
