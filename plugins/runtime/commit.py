@@ -8,9 +8,10 @@ the state, all of it or nothing.
    `TaskCommitter`: a transaction of the log, or Spark's checkpoint. From here on everything counts.
 3. Store: write the delta to the store backends of this host. They are never ahead of the commit point.
 
-An error in step 1 or 2 leaves the outcome unknown: the commit may have been made. So the task is closed, and the next
-opening reads the last commit from the commit point; nothing continues from memory. An error in step 3 changes no
-result: the next opening applies the delta.
+After an error in step 1 nothing is committed; a delta that was written is an orphan. After an error in step 2 the
+outcome is unknown: the commit may have been made. In both cases, and after an error in step 3, the task is closed, and
+the next opening reads the last commit from the commit point and brings the stores to its version. Nothing continues
+from memory.
 """
 
 from __future__ import annotations

@@ -43,7 +43,10 @@ class TaskRunner:
     def _make_task(
         self, inputs: Iterable[tuple[TopicPartition, SourceNode]], wall_clock_ms: int, **options: Any
     ) -> Task:
-        """Make the task at the last commit, and connect it to the stores: processors belong to this thread."""
+        """Make the task at the last commit, and connect it to the stores: processors belong to this thread.
+
+        `options`: those of `Task`.
+        """
         assert self._state is not None and self._commits is not None
         last = self._commits.last
         self.task = Task(
