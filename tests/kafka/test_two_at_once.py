@@ -13,7 +13,7 @@ from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from ..spark.surroundings import Surroundings
 from ..spark.test_processes import driver, summary_of
-from ..spark.test_run import counts, records
+from ..spark.test_runner import counts, records
 from ..waiting import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]

@@ -13,7 +13,7 @@ from penstock.plugins.logs.memory import MemoryLog
 from penstock.record import TopicPartition
 
 from .faults import produced
-from .test_continuous import looping, put, turn_until
+from .test_task_loop import looping, put, turn_until
 
 HOUR, INTERVAL = 3_600_000, 10_000
 

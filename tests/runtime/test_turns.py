@@ -30,7 +30,7 @@ from penstock.settings.application import Application
 
 from ..waiting import wait_until
 from .faults import produced
-from .test_continuous import looping, turn_until
+from .test_task_loop import looping, turn_until
 
 Tasks = dict[str, tuple[TopicPartition, ...]]
 

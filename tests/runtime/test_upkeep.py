@@ -29,7 +29,7 @@ from penstock.stores.memory import MemoryBackend
 
 from ..spark import apps
 from .faults import produced
-from .test_continuous import looping, turn_until
+from .test_task_loop import looping, turn_until
 
 TASKS: dict[str, tuple[TopicPartition, ...]] = {"0_0": (TopicPartition("in", 0),)}
 KEYS = 1_500

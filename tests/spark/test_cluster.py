@@ -27,7 +27,7 @@ from ..waiting import wait_until
 from .standalone import Standalone
 from .surroundings import Surroundings
 from .test_processes import driver, summary_of
-from .test_run import counts, records
+from .test_runner import counts, records
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("cluster")]
 

@@ -16,7 +16,7 @@ from penstock.plugins.spark.session.sessions import tune
 from penstock.plugins.testing import TopologyTestDriver
 
 from .dataframe_driver import SCHEMA
-from .test_dataframe import write
+from .test_transform import write
 
 BATCHES: dict[str, Any] = {
     "prices": [[("a", "5", 0), ("b", "7", 0)], [("a", "6", 100), ("b", None, 130)]],

@@ -19,7 +19,7 @@ from ..processes import python
 from ..waiting import wait_until
 from . import apps
 from .surroundings import Surroundings
-from .test_run import counts, records
+from .test_runner import counts, records
 
 pytestmark = pytest.mark.spark
 

@@ -319,7 +319,7 @@ def test_what_an_earlier_release_wrote_is_gone_on_with(tmp_path: Path, log: Coun
 
 
 def start(role: str, directory: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.runtime.test_global_rebuilds", role, str(directory)]
+    command = [sys.executable, "-m", "tests.runtime.test_global_copy", role, str(directory)]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 

@@ -38,7 +38,7 @@ from penstock.settings.application import Application
 
 from ..spark import apps
 from .faults import FAULTS, INPUTS, STEPS, Crash, application, new_log, new_worker, produce, produced, stores
-from .test_commits import BATCHES, Batches, directory, fresh, undisturbed  # noqa: F401
+from .test_commit import BATCHES, Batches, directory, fresh, undisturbed  # noqa: F401
 
 TASK = "0_0"
 
