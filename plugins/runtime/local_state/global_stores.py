@@ -17,6 +17,7 @@ from penstock.settings.application import Application
 from penstock.store import StateStore
 from penstock.support.repeats import Repeats
 from penstock.task.failures import FailureKey, RetryRequested
+from penstock.task.task import Task
 
 from .global_copy import Copies, Copy, Position
 from .refill import filling_task
@@ -209,6 +210,7 @@ class _Part:
         """
         log, targets, now_ms = goal.log, goal.targets, goal.now_ms
         before = copy.position()
+        goal = replace(goal, topic_id=goal.topic_id or before.topic_id)
         starts = log.start_offsets([each for each in targets if str(each.partition) not in before.positions])
         positions = {each: before.positions.get(str(each.partition), starts.get(each, 0)) for each in targets}
         # Until everything is read, the copy keeps its earlier time.
@@ -226,16 +228,6 @@ class _Part:
         )
         copy.progress = task.progress
 
-        def save(as_of_ms: int) -> None:
-            # A global store has no sinks; only dead letters leave it, and each host that keeps a copy sends its own.
-            for output in task.take_outputs():
-                log.append(output)
-            engine = task.engine_state().decode()
-            numbers = {str(each.partition): position for each, position in positions.items()}
-            copy.write(Position(numbers, engine, goal.topic_id or before.topic_id, as_of_ms, self._form))
-            self._attempts.clear()
-            self.copies.show_progress()
-
         fetches, size = 0, min(_FETCH_BYTES, self.application.settings.fetch_bytes)
         try:
             for partition, end in targets.items():
@@ -250,11 +242,11 @@ class _Part:
                     fetches += 1
                     self._filling.moved(sum(map(len, batches)))
                     if goal.is_over() and any(positions[each] < targets[each] for each in targets):
-                        save(as_of_ms)
+                        self._save(copy, task, goal, positions, as_of_ms)
                         return False
                     if copy.buffer.size_bytes >= _PORTION_BYTES or fetches % _PORTION_FETCHES == 0:
-                        save(as_of_ms)
-            save(max(now_ms, as_of_ms))
+                        self._save(copy, task, goal, positions, as_of_ms)
+            self._save(copy, task, goal, positions, max(now_ms, as_of_ms))
             return True
         except BaseException as error:
             if isinstance(error, RetryRequested):
@@ -265,6 +257,18 @@ class _Part:
             for name, counted in task.metrics().items():
                 self.metrics[name].add(counted)
             task.close()
+
+    def _save(
+        self, copy: Copy, task: Task, goal: _Goal, positions: Mapping[TopicPartition, int], as_of_ms: int
+    ) -> None:
+        # A global store has no sinks; only dead letters leave it, and each host that keeps a copy sends its own.
+        for output in task.take_outputs():
+            goal.log.append(output)
+        engine = task.engine_state().decode()
+        numbers = {str(each.partition): position for each, position in positions.items()}
+        copy.write(Position(numbers, engine, goal.topic_id, as_of_ms, self._form))
+        self._attempts.clear()
+        self.copies.show_progress()
 
 
 @dataclass(frozen=True)

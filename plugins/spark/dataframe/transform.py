@@ -31,6 +31,7 @@ from .stream_engine import (
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.group import GroupedData
 
 _SPREAD = 480
 """Tasks are spread evenly over any number of shuffle partitions that divides this.
@@ -94,26 +95,25 @@ def transform(
         [frame.mapInArrow(Packer(topic, by_topic[topic], everyone), CHUNK_SCHEMA) for topic, frame in frames.items()],
     ).groupBy("group")
     if is_streaming:
-        _advise(application, int(session.conf.get("spark.sql.shuffle.partitions", "200")), len(groups))  # type: ignore[arg-type]
-        rows = chunks.applyInPandasWithState(
-            StreamFunction(
-                HostCaller(
-                    pack(cargo),
-                    digest_of(session.sparkContext.applicationId, application.id),
-                    f"application {application.id!r}",
-                ),
-                slots_of_executor(session),
-            ),
-            OUTPUT_SCHEMA,
-            STATE_SCHEMA,
-            "append",
-            "ProcessingTimeTimeout" if wall_clock else "NoTimeout",
-        )
+        rows = _streamed(chunks, application, cargo, session)
     else:
         rows = chunks.applyInPandas(once_function(pack(cargo), SystemClock().now_ms()), OUTPUT_SCHEMA)
     from pyspark.sql.functions import timestamp_millis
 
     return rows.withColumn("timestamp", timestamp_millis("timestamp"))
+
+
+def _streamed(chunks: GroupedData, application: Application, cargo: Cargo, session: SparkSession) -> DataFrame:
+    _advise(application, int(session.conf.get("spark.sql.shuffle.partitions", "200")), len(cargo.tasks))  # type: ignore[arg-type]
+    family = digest_of(session.sparkContext.applicationId, application.id)
+    hosts = HostCaller(pack(cargo), family, f"application {application.id!r}")
+    return chunks.applyInPandasWithState(
+        StreamFunction(hosts, slots_of_executor(session)),
+        OUTPUT_SCHEMA,
+        STATE_SCHEMA,
+        "append",
+        "ProcessingTimeTimeout" if cargo.has_timeouts else "NoTimeout",
+    )
 
 
 def _cargo(
