@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path
 
 import psutil
 import pytest
@@ -28,6 +27,7 @@ from penstock.plugins.hosts.log_lines import forward
 from penstock.record import TopicPartition
 from penstock.settings.settings import Settings
 
+from ..spark.standalone import java_options, spark_home
 from .console import Console
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d"
@@ -215,13 +215,11 @@ print(summary.records_in, summary.stopped_by)
 
 @pytest.mark.spark
 def test_sigterm_stops_a_run_under_spark_submit(shout: Console) -> None:
-    import pyspark
-
     shout("produce", "lines", "--quiet", stdin="one\ntwo\n")
     script = shout.write("submitted.py", SUBMITTED)
-    home = Path(pyspark.__file__).parent
+    options, home = java_options(), spark_home()
     process = subprocess.Popen(
-        [home / "bin" / "spark-submit", "--master", "local[2]", script],
+        [home / "bin" / "spark-submit", "--master", "local[2]", "--driver-java-options", options, script],
         cwd=shout.directory,
         env={**os.environ, "SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable},
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

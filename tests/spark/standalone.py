@@ -11,7 +11,23 @@ from pathlib import Path
 
 import psutil
 
+from penstock.plugins.runtime.class_archive import archive_options
+from penstock.plugins.spark.session.launching import JAVA_OPTIONS, class_archive, launch_home
+from penstock.plugins.spark.session.sessions import check_java
+
 from ..waiting import wait_until
+
+
+def spark_home() -> Path:
+    """Return the SPARK_HOME of a local session, from where the archive of classes is valid."""
+    import pyspark
+
+    return launch_home() or Path(pyspark.__file__).parent
+
+
+def java_options() -> str:
+    """Return the options with which a JVM starts as fast as that of a local session."""
+    return " ".join([JAVA_OPTIONS, *archive_options(class_archive(check_java()))])
 
 
 class Standalone:

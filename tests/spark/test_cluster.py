@@ -14,17 +14,10 @@ from typing import Any
 import pytest
 
 from penstock.plugins.hosts.executor_identity import executor_id
-from penstock.plugins.runtime.class_archive import archive_options
-from penstock.plugins.spark.session.launching import (
-    JAVA_OPTIONS,
-    class_archive,
-    launch_home,
-)
-from penstock.plugins.spark.session.sessions import check_java
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from ..waiting import wait_until
-from .standalone import Standalone
+from .standalone import Standalone, java_options, spark_home
 from .surroundings import Surroundings
 from .test_processes import driver, summary_of
 from .test_runner import counts, records
@@ -36,15 +29,12 @@ HOSTS = ("127.0.0.1", "127.0.0.2")
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    import pyspark
-
     with pytest.MonkeyPatch.context() as patch:
-        # Each of the many JVMs starts as that of a local session does: with the archive of classes, from where it is
-        # valid.
+        # Each of the many JVMs starts as that of a local session does.
         patch.delenv("SPARK_HOME", raising=False)
-        java_options = " ".join([JAVA_OPTIONS, *archive_options(class_archive(check_java()))])
-        patch.setenv("SPARK_HOME", str(launch_home() or Path(pyspark.__file__).parent))
-        with Standalone(tmp_path_factory.mktemp("cluster"), java_options) as started:
+        options = java_options()
+        patch.setenv("SPARK_HOME", str(spark_home()))
+        with Standalone(tmp_path_factory.mktemp("cluster"), options) as started:
             # macOS has one address of loopback.
             started.add_workers(*(host if can_bind(host) else HOSTS[0] for host in HOSTS))
             yield started
@@ -53,10 +43,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 @pytest.fixture
 def master(cluster: Standalone) -> list[str]:
     """The options that a driver needs for the cluster."""
-    java_options = " ".join([JAVA_OPTIONS, *archive_options(class_archive(check_java()))])
+    options = java_options()
     return [
         f"master={cluster.master}", "spark.executor.memory=512m", "spark.driver.host=127.0.0.1",
-        f"spark.executor.extraJavaOptions={java_options}", f"spark.driver.extraJavaOptions={java_options}",
+        f"spark.executor.extraJavaOptions={options}", f"spark.driver.extraJavaOptions={options}",
     ]  # fmt: skip
 
 
