@@ -55,7 +55,7 @@ def runs_here(page: Path) -> bool:
 
 def marked(page: Path) -> object:
     """A page whose commands start Spark runs with the other tests that do."""
-    starts_spark = re.search(r"^\$ (penstock run|python run_)", page.read_text(), re.MULTILINE)
+    starts_spark = re.search(r"^\$ (export [^;]*; )?(penstock run|python run_)", page.read_text(), re.MULTILINE)
     marks = [pytest.mark.spark] if starts_spark else []
     if runs_here(page):
         marks.append(pytest.mark.xdist_group("spark elsewhere"))
