@@ -141,7 +141,9 @@ def freeze_workers(harness: Harness, strike: Strike) -> str | None:
 
 def second_driver(harness: Harness, strike: Strike) -> str | None:
     """Start a second driver beside the first, which must be refused."""
-    done = harness.driver.command("run", TARGET, *harness.driver.how(), host=f"rival-{strike.seed}")
+    # Without metrics: their port is the first one's, and would be the reason of the refusal.
+    how = [*harness.driver.how(), "--metrics-port", "0"]
+    done = harness.driver.command("run", TARGET, *how, host=f"rival-{strike.seed}")
     if done.returncode == 0 or "already run by" not in done.stderr:
         harness.fail(f"a second driver was not refused (exit code {done.returncode}): {done.stderr.strip()[-1500:]}")
     return "refused"
