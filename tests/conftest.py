@@ -32,7 +32,9 @@ _LONG = ("test_cluster.py", "test_bench.py", "test_crash.py", "test_demo.py", "t
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Keep the tests that share a JVM in one process; a module with a broker of its own names its group itself.
 
-    There are two processes with Spark, one for tests/spark: all of these tests in one would take longest.
+    There are two processes with Spark, one for tests/spark: all of these tests in one would take longest. Tests of a
+    broker wait more than they work, so each file may be in a process of its own, which has one broker for all of its
+    files.
     """
     names = getattr(item, "fixturenames", ())
     for name in _SHARED:
@@ -41,6 +43,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     group = next((name for name in _SHARED if name in names), None)
     if group == "spark" and _OF_SPARK not in item.path.parents:
         group = "spark elsewhere"
+    elif group == "broker":
+        group = f"broker, {item.path.stem}"
     if group is not None and item.get_closest_marker("xdist_group") is None:
         item.add_marker(pytest.mark.xdist_group(group))
 
