@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,45 @@ def test_a_commit_that_is_due_waits_for_one_record_and_a_moment(
                 each.time.pass_by(0.01)
         assert len(produced(each.log)) == total and not each.loop.take_failures()
         assert lateness.worst <= Takes.longest + 0.2
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
+@given(st.sampled_from([0, 1, 5, 20, 60, 400]), st.sampled_from(["20ms", "100ms", "1s"]))
+def test_commits_of_a_task_that_is_behind_take_a_twentieth_of_its_time(
+    tmp_path: Path, takes_ms: int, interval: str
+) -> None:
+    """Each commit takes `takes_ms`. As soon as no record waits, the interval counts again."""
+    with world(tmp_path, takes(), 1, commit_interval=interval) as each:
+        Takes.time = each.time
+        each.open_all()
+        task = each.loop._tasks["0_0"]
+        wanted = int(interval.removesuffix("ms")) / 1000 if interval.endswith("ms") else 1.0
+        apart = min(max(wanted, takes_ms / 50), max(1.0, wanted))
+        each.put(0, *["5"] * 800)
+        begun: list[tuple[float, bool]] = []
+        begin: Callable[[], Any] = task.begin_commit
+
+        def noting_begin() -> Any:
+            begun.append((each.time.now, task.has_records()))
+            return begin()
+
+        task.begin_commit = noting_begin  # type: ignore[method-assign]
+        for _ in range(5_000):
+            if len(produced(each.log)) == 800:
+                break
+            before = each.time.now
+            each.loop.turn(0)
+            if task.is_committing:
+                each.time.pass_by(takes_ms / 1000)
+            elif each.time.now == before:
+                each.time.pass_by(0.01)
+            each.run_threads()
+        assert len(produced(each.log)) == 800 and not each.loop.take_failures()
+        for (earlier, _), (at, is_behind) in pairwise(begun[1:]):
+            # A place in the interval moves a commit by up to half of it.
+            assert at - earlier <= max(apart, wanted) + wanted / 2 + 0.2
+            assert not is_behind or at - earlier >= apart - wanted / 2
+        assert each.time.now - begun[-1][0] <= takes_ms / 1000 + 0.06, "the end does not wait for its second"
 
 
 def test_no_task_starves_beside_slow_ones(tmp_path: Path) -> None:

@@ -28,6 +28,9 @@ COMMIT_INTERVALS = {"exactly_once": 0.1, "at_least_once": 1.0}
 """Seconds between two commits where `commit_interval` is not set, by guarantee."""
 _SLOW_SECONDS = 1.0
 """A task whose last call of `work` took longer may take as long again."""
+_BEHIND_SHARE, _BEHIND_SECONDS = 20.0, 1.0
+"""While records wait, the time between two commits is at least so many times what the last one took, and at most so
+many seconds: the backlog decides the latency, and more commits would make the backlog longer."""
 _MOVED_SECONDS = 5.0
 """Seconds after which positions are committed that have only passed offsets without a record."""
 
@@ -62,7 +65,7 @@ class ContinuousWorker(LoggedTask):
         self._reports: list[TaskReport] = []
         self._has_news = False
         self._is_dirty = self._has_moved = False
-        self._committed_at = self._due = -inf
+        self._committed_at = self._due = self._due_behind = -inf
         self._clock_ms = self._odd_ms = 0
         self._upkeep: Upkeep | None = None
         self._is_slow, self._rings_slowly = False, True  # the first punctuator may take any time
@@ -225,7 +228,8 @@ class ContinuousWorker(LoggedTask):
             or task.output_bytes() + state.size_bytes() > self._settings.commit_bytes
         ):
             return 0.0
-        return min(self._due, commits.latest)
+        due = self._due if task.inputs.are_empty() else max(self._due, self._due_behind)
+        return min(due, commits.latest)
 
     @property
     def has_uncommitted(self) -> bool:
@@ -245,6 +249,8 @@ class ContinuousWorker(LoggedTask):
     def end_commit(self) -> None:
         """Go on after the commit was written."""
         assert self._commits is not None and self._state is not None and self.task is not None
+        took = self._seconds() - self._committed_at
+        self._due_behind = self._committed_at + min(_BEHIND_SHARE * took, _BEHIND_SECONDS)
         commit = self._commits.finish()
         self._state.release()
         self._retries.forget_done(commit.positions, self.task.stream_time, self.task.wall_clock)
