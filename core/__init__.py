@@ -1,283 +1,71 @@
-"""penstock: interfaces, Topology, Task and hooks. Imports the standard library and pluggy, and nothing else of ours."""
+"""penstock: the names that users write every day. Those for authors of plugins can be imported from here, too."""
 
-from .changelog import Changelog, Restore, TaskChangelog
-from .clock import (
-    STREAM_TIME,
-    WALL_CLOCK_TIME,
-    Cancellable,
-    Clock,
-    Duration,
-    ManualClock,
-    PunctuationType,
-    Punctuator,
-    SystemClock,
-    duration_ms,
-)
-from .context import NodeMetrics, ProcessorContext, ValueTransformerContext
-from .errors import (
-    ChangelogError,
-    ConfigError,
-    FencedError,
-    IncompatibleStateError,
-    LogError,
-    OffsetOutOfRangeError,
-    PenstockError,
-    PluginError,
-    ProcessingError,
-    ProductionError,
-    RecordRefusedError,
-    RuntimeUnavailableError,
-    SerdeError,
-    StaleStoreError,
-    StoreError,
-    StoreLockedError,
-    TopologyError,
-    UnknownTopicError,
-)
-from .extractors import (
-    TimestampExtractor,
-    fail_on_invalid_timestamp,
-    skip_on_invalid_timestamp,
-    use_partition_time_on_invalid_timestamp,
-    wall_clock_timestamp,
-)
-from .handlers import (
-    DeadLetter,
-    Decision,
-    Fail,
-    Failure,
-    Handler,
-    Retry,
-    RetryAfter,
-    SendToDeadLetter,
-    Skip,
-    Stage,
-    fail,
-    skip,
-)
+from .clock import STREAM_TIME, WALL_CLOCK_TIME, Cancellable, PunctuationType
+from .context import ProcessorContext, ValueTransformerContext
+from .errors import ConfigError, PenstockError, ProcessingError, StoreError, TopologyError
+from .for_plugins import *  # noqa: F403 (it has the list)
+from .handlers import DeadLetter, Failure, Handler, Retry, Stage, fail, skip
 from .hooks import hookimpl
-from .log import Commit, Lease, Log, LogFactory, TaskCommitter, TopicInfo
-from .processor import ConnectedStoreProvider, Processor, ProcessorSupplier, ValueTransformer
-from .program.assignment import Assignment
+from .processor import Processor, ValueTransformer
 from .program.builder import Topology
-from .program.compatibility import check_compatible
-from .program.nodes import (
-    GlobalStore,
-    InternalTopic,
-    Node,
-    Partitioner,
-    ProcessorNode,
-    SinkNode,
-    SourceNode,
-    Subtopology,
-    TaskId,
-    TopicChooser,
-)
 from .program.program import Program
-from .program.wrapping import (
-    ProcessorWrapper,
-    WrappingProcessor,
-    WrappingTransformer,
-)
-from .record import Header, Headers, OutputBatch, Record, RecordBatch, RecordMetadata, TopicPartition
-from .serde import BoolSerde, BytesSerde, FloatSerde, IntSerde, Serde, StrSerde
+from .record import Record, RecordMetadata
+from .serde import Serde
 from .settings.application import Application
 from .settings.secret import Secret
 from .settings.settings import Settings
-from .store import (
-    BytesStore,
-    Entries,
-    StateStore,
-    StoreBackend,
-    StoreBackendFactory,
-    StoreBuilder,
-    StoreContext,
-    ValueAndTimestamp,
-)
-from .store.kinds.headers import ValueTimestampHeaders
-from .store.kinds.key_value import (
-    ExpiringKeyValueStore,
-    HeadersKeyValueStore,
-    KeyValueStore,
-    KeyValueStoreSpec,
-    ReadOnlyKeyValueStore,
-    TimestampedKeyValueStore,
-    key_value_store,
-)
-from .store.kinds.list_store import (
-    ListStore,
-    ListStoreSpec,
-    ReadOnlyListStore,
-    list_store,
-)
-from .store.kinds.lru_map import LruMapSpec, lru_map
-from .store.kinds.session import (
-    ReadOnlySessionStore,
-    SessionStore,
-    SessionStoreSpec,
-    session_store,
-)
-from .store.kinds.versioned import (
-    NOT_PUT,
-    VALID_TO_UNDEFINED,
-    ReadOnlyVersionedKeyValueStore,
-    VersionedKeyValueStore,
-    VersionedRecord,
-    VersionedStoreSpec,
-    versioned_store,
-)
-from .store.kinds.window import (
-    HeadersWindowStore,
-    ReadOnlyWindowStore,
-    TimestampedWindowStore,
-    WindowStore,
-    WindowStoreSpec,
-    window_store,
-)
+from .store import ValueAndTimestamp
+from .store.kinds.key_value import ExpiringKeyValueStore, KeyValueStore, TimestampedKeyValueStore, key_value_store
+from .store.kinds.list_store import ListStore, list_store
+from .store.kinds.lru_map import lru_map
+from .store.kinds.session import SessionStore, session_store
+from .store.kinds.versioned import VersionedKeyValueStore, versioned_store
+from .store.kinds.window import WindowStore, window_store
 from .store.kinds.windowed import Windowed
-from .store.record_cache import Change
-from .store.specs import StoreSpec
-from .store.traits import StoreTraits
-from .store.view import StoreView
 
 __all__ = [
-    "NOT_PUT",
-    "STREAM_TIME",
-    "VALID_TO_UNDEFINED",
-    "WALL_CLOCK_TIME",
     "Application",
-    "Assignment",
-    "BoolSerde",
-    "BytesSerde",
-    "BytesStore",
     "Cancellable",
-    "Change",
-    "Changelog",
-    "ChangelogError",
-    "Clock",
-    "Commit",
     "ConfigError",
-    "ConnectedStoreProvider",
     "DeadLetter",
-    "Decision",
-    "Duration",
-    "Entries",
     "ExpiringKeyValueStore",
-    "Fail",
     "Failure",
-    "FencedError",
-    "FloatSerde",
-    "GlobalStore",
     "Handler",
-    "Header",
-    "Headers",
-    "HeadersKeyValueStore",
-    "HeadersWindowStore",
-    "IncompatibleStateError",
-    "IntSerde",
-    "InternalTopic",
     "KeyValueStore",
-    "KeyValueStoreSpec",
-    "Lease",
     "ListStore",
-    "ListStoreSpec",
-    "Log",
-    "LogError",
-    "LogFactory",
-    "LruMapSpec",
-    "ManualClock",
-    "Node",
-    "NodeMetrics",
-    "OffsetOutOfRangeError",
-    "OutputBatch",
-    "Partitioner",
     "PenstockError",
-    "PluginError",
     "ProcessingError",
     "Processor",
     "ProcessorContext",
-    "ProcessorNode",
-    "ProcessorSupplier",
-    "ProcessorWrapper",
-    "ProductionError",
     "Program",
     "PunctuationType",
-    "Punctuator",
-    "ReadOnlyKeyValueStore",
-    "ReadOnlyListStore",
-    "ReadOnlySessionStore",
-    "ReadOnlyVersionedKeyValueStore",
-    "ReadOnlyWindowStore",
     "Record",
-    "RecordBatch",
     "RecordMetadata",
-    "RecordRefusedError",
-    "Restore",
     "Retry",
-    "RetryAfter",
-    "RuntimeUnavailableError",
+    "STREAM_TIME",
     "Secret",
-    "SendToDeadLetter",
     "Serde",
-    "SerdeError",
     "SessionStore",
-    "SessionStoreSpec",
     "Settings",
-    "SinkNode",
-    "Skip",
-    "SourceNode",
     "Stage",
-    "StaleStoreError",
-    "StateStore",
-    "StoreBackend",
-    "StoreBackendFactory",
-    "StoreBuilder",
-    "StoreContext",
     "StoreError",
-    "StoreLockedError",
-    "StoreSpec",
-    "StoreTraits",
-    "StoreView",
-    "StrSerde",
-    "Subtopology",
-    "SystemClock",
-    "TaskChangelog",
-    "TaskCommitter",
-    "TaskId",
-    "TimestampExtractor",
     "TimestampedKeyValueStore",
-    "TimestampedWindowStore",
-    "TopicChooser",
-    "TopicInfo",
-    "TopicPartition",
     "Topology",
     "TopologyError",
-    "UnknownTopicError",
     "ValueAndTimestamp",
-    "ValueTimestampHeaders",
     "ValueTransformer",
     "ValueTransformerContext",
     "VersionedKeyValueStore",
-    "VersionedRecord",
-    "VersionedStoreSpec",
+    "WALL_CLOCK_TIME",
     "WindowStore",
-    "WindowStoreSpec",
     "Windowed",
-    "WrappingProcessor",
-    "WrappingTransformer",
-    "check_compatible",
-    "duration_ms",
     "fail",
-    "fail_on_invalid_timestamp",
     "hookimpl",
     "key_value_store",
     "list_store",
     "lru_map",
     "session_store",
     "skip",
-    "skip_on_invalid_timestamp",
-    "use_partition_time_on_invalid_timestamp",
     "versioned_store",
-    "wall_clock_timestamp",
     "window_store",
 ]

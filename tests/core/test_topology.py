@@ -406,5 +406,6 @@ def test_what_is_a_stores_name() -> None:
 def test_everything_that_is_exported_is_there() -> None:
     import penstock
 
-    assert len(set(penstock.__all__)) == len(penstock.__all__)
-    assert all(hasattr(penstock, name) for name in penstock.__all__)
+    names = penstock.__all__ + penstock.for_plugins.__all__
+    assert len(set(names)) == len(names)
+    assert all(hasattr(penstock, name) for name in names)
