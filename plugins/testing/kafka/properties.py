@@ -20,6 +20,8 @@ _FOR_TESTS = {
     "min.insync.replicas": "1",
     "transaction.state.log.min.isr": "1",
     "share.coordinator.state.topic.min.isr": "1",
+    # How often transactions that took too long are looked for.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "500",
     "group.consumer.min.session.timeout.ms": "500",
