@@ -32,7 +32,7 @@ from penstock.record import OutputBatch, TopicPartition
 
 location, broker, topic = sys.argv[1:]
 partition = TopicPartition(topic, 0)
-log = KafkaLog(location, {"task.timeout.ms": "30000"})
+log = KafkaLog(location, {"task.timeout.ms": "30000", "producer.transaction.timeout.ms": "5000"})
 opened = [log.open_committer(topic, f"0_{number}", [partition]) for number in range(3)]
 for committer in opened:
     committer.send([OutputBatch(topic, [b"k"], [b"v"], [1])])
