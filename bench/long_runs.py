@@ -15,8 +15,10 @@ TASKS = 4
 SETTLING = 30.0
 """Seconds after the first records that are not measured."""
 LOOK = 5.0
-RATE = 10
+RATE = 10.0
 """Records a second of the trickle."""
+_LEAST_SECONDS = 0.05
+"""Between two writes."""
 LINE_SECONDS = 30.0
 GROWTH = 0.05
 """The growth, as a share of the mean, that still counts as flat."""
@@ -25,6 +27,8 @@ SLACK = {
     "python_mb": 10.0,
     "descriptors": 5.0,
     "threads": 5.0,
+    # A look may come before a commit or after it.
+    "behind_ms": 1_000.0,
     # Spark deletes old files of its state once a minute, and a second makes a dozen.
     "checkpoint_files": 1_000.0,
     # A changelog deletes files when it makes a snapshot, after a thousand deltas of each task.
@@ -74,14 +78,14 @@ def measure_idle(running: SteadyApplication, minutes: float, settling: float) ->
     }
 
 
-def trickle(minutes: float = 3.0, log: str = "local") -> Table:
-    """Ten records a second: a line every 30 s with memory, descriptors, threads and files; fails if one of them grows
-    over the last two thirds."""
-    with opened(TASKS, log) as running:
-        return measure_trickle(running, minutes, LINE_SECONDS)
+def trickle(minutes: float = 3.0, log: str = "local", rate: float = RATE, trigger: str = "0s") -> Table:
+    """Ten records a second, or `rate`: a line every 30 s with memory, descriptors, threads, files, and by how much time
+    the tasks are behind; fails if one of them grows over the last two thirds."""
+    with opened(TASKS, log, trigger=trigger) as running:
+        return measure_trickle(running, minutes, LINE_SECONDS, rate)
 
 
-def measure_trickle(running: SteadyApplication, minutes: float, line_seconds: float) -> Trickle:
+def measure_trickle(running: SteadyApplication, minutes: float, line_seconds: float, rate: float = RATE) -> Trickle:
     """Write to all partitions in turns, and look at the application every few seconds."""
     rows: list[dict[str, float]] = []
     looks: list[dict[str, float]] = []
@@ -89,20 +93,20 @@ def measure_trickle(running: SteadyApplication, minutes: float, line_seconds: fl
     sent = 0
     since_line = 0
     while (passed := time.monotonic() - began) < minutes * 60:
-        due = int(passed * RATE)
+        due = int(passed * rate)
         if due > sent:
             numbers = range(sent, due)
             running.append_to([each % running.tasks for each in numbers], [str(each) for each in numbers])
             sent = due
         if passed >= len(looks) * LOOK:
-            looks.append(_look(running))
+            looks.append(_look(running) | {"behind_ms": running.behind() / rate * 1000})
         if passed >= (len(rows) + 1) * line_seconds:
             latest = looks[since_line:]
             since_line = len(looks)
             row = {name: round(statistics.median(each[name] for each in latest), 1) for name in latest[0]}
             rows.append({"seconds": round(passed), **row})
             print(", ".join(f"{name} {value:g}" for name, value in rows[-1].items()), flush=True)
-        running.pass_time(1 / RATE)
+        running.pass_time(max(1 / rate, _LEAST_SECONDS))
     read = sum(each.records for each in running.batches)
     last_two_thirds = looks[len(looks) // 3 :]
     grown = {name: growth([each[name] for each in last_two_thirds]) for name in looks[0]}
@@ -111,6 +115,7 @@ def measure_trickle(running: SteadyApplication, minutes: float, line_seconds: fl
         "name": "trickle",
         "log": running.log_name,
         "minutes": minutes,
+        "rate": rate,
         "records": read,
         "batches": len(running.batches),
         **running.reopenings(),

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock import OutputBatch, Settings
+from penstock import OutputBatch, Settings, TopicPartition
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.testing.kafka_broker import KafkaBroker
@@ -209,6 +209,12 @@ class SteadyApplication:
             said.update(batch.reasons)
         del said["first"]
         return {"reopenings": sum(len(each) - 1 for each in openings.values()), "reasons": dict(said)}
+
+    def behind(self) -> int:
+        """Return how many offsets of the source are not committed yet."""
+        partitions = [TopicPartition(self.source, each) for each in range(self.tasks)]
+        committed = self.log.committed(str(self._spec["id"]), partitions)
+        return sum(end - (committed[each] or 0) for each, end in self.log.end_offsets(partitions).items())
 
     def usage(self) -> list[Usage]:
         """Return what each of its processes uses now."""
