@@ -147,7 +147,7 @@ class Latencies(Table):
 
 @dataclass
 class _Found:
-    """What one side did in all rounds."""
+    """The results of one side in all rounds."""
 
     milliseconds: list[float] = field(default_factory=list)
     missing: int = 0

@@ -28,7 +28,7 @@ _START_SECONDS = 180.0
 
 @dataclass(frozen=True)
 class Load:
-    """What is sent and read: `source` and `target` are new topics.
+    """The load, and its topics: `source` and `target` are new topics.
 
     The time starts when a record of each partition has its outputs: `warm_up` seconds that are not measured, then
     `seconds` that are. `words`: records are sentences of so many words, and each word is an output; 0: a record has one

@@ -28,7 +28,7 @@ MASTER = "local[2]"
 _START_SECONDS = 180.0
 _STOP_SECONDS = 20.0
 _FENCED = ("was taken over by another process", "the next batch takes it up again")
-"""What log lines say when a task of this application was fenced by another process of it."""
+"""Log lines about a task of this application that was fenced by another process of it."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class SteadyApplication:
         return sum(end - (committed[each] or 0) for each, end in self.log.end_offsets(partitions).items())
 
     def usage(self) -> list[Usage]:
-        """Return what each of its processes uses now."""
+        """Return the present usage of each of its processes."""
         return self.processes.look()
 
 
@@ -232,7 +232,7 @@ def opened(tasks: int, log: str, *, master: str = MASTER, trigger: str = "0s") -
 
 @contextmanager
 def log_named(name: str) -> Iterator[str]:
-    """Yield what `SteadyApplication` takes as its log: "local", or a new broker for "kafka"."""
+    """Yield the log for a `SteadyApplication`: "local", or a new broker for "kafka"."""
     if name == "local":
         yield name
     elif name == "kafka":

@@ -14,7 +14,7 @@ MARK = "BENCH_MARK"
 
 @dataclass(frozen=True)
 class Usage:
-    """What one process uses now. `own_mb` is the memory that it does not share; `cpu_s` is since its start."""
+    """The usage of one process. `own_mb` is the memory that it does not share; `cpu_s` is since its start."""
 
     pid: int
     kind: str
@@ -58,7 +58,7 @@ class MarkedProcesses:
         return sorted(found, key=lambda each: each.create_time())
 
     def look(self) -> list[Usage]:
-        """Return what each one uses now. `peak_mb` is the most that all had at one look, `worker_mb` that one Python
+        """Return the present usage of each. `peak_mb` is the most that all had at one look, `worker_mb` that one Python
         process had which runs tasks."""
         found = []
         for process in self.processes():

@@ -22,7 +22,7 @@ class Stage(Enum):
 
 @dataclass(frozen=True)
 class Failure:
-    """What went wrong, and with which record.
+    """The error, and the record that failed.
 
     `raw_key`, `raw_value` and `headers` are the source record's; inside a punctuator there is none, and
     they, `topic`, `partition` and `offset` are None. `attempt` counts from 1.

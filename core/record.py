@@ -1,4 +1,4 @@
-"""What travels through a topology: records, and batches of raw records by column."""
+"""Records, and batches of raw records by column."""
 
 from __future__ import annotations
 

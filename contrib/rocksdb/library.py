@@ -14,7 +14,7 @@ _LOG_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Limits:
-    """What one open directory may use: bytes of memory for cached blocks and for writes, and open table files."""
+    """The limits of one open directory: bytes of memory for cached blocks and for writes, and open table files."""
 
     block_cache_bytes: int
     write_buffer_bytes: int

@@ -57,12 +57,12 @@ class Component:
 
     @property
     def title(self) -> str:
-        """What messages call it."""
+        """The component's name in messages."""
         return f"{self.kind} {self.name!r} of package {self.package} {self.package_version}"
 
 
 class Registry:
-    """What the installed plugins bring, read once per process."""
+    """The components of the installed plugins, read once per process."""
 
     def __init__(self, found: list[tuple[str, str, str, Any]], broken: Mapping[str, str]) -> None:
         """Take (entry point, package, version, module) of each plugin, and why others could not be loaded."""
@@ -167,7 +167,7 @@ class Registry:
 
 @cache
 def registry() -> Registry:
-    """Return what is installed. A plugin that cannot be imported is kept in `broken`, and harms no other."""
+    """Return the registry. A plugin that cannot be imported is listed in `broken`, and harms no other."""
     found, broken = [], {}
     for point in sorted(entry_points(group=GROUP), key=lambda each: (*_distribution(each), each.name, each.value)):
         package, version = _distribution(point)

@@ -1,4 +1,4 @@
-"""What every plugin has to keep to: its hooks are marked, return mappings, and its names begin with its package's."""
+"""Rules for every plugin: its hooks are marked and return mappings, and its names begin with its package's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..errors import PluginError
 
 
 def wrong_hooks(plugin: object, mark: str, hooks: Sequence[str]) -> Iterator[str]:
-    """Yield what is wrong with the functions of a plugin that are hooks, or look like one.
+    """Yield the faults of a plugin's functions that are hooks, or look like one.
 
     `mark` is the attribute that `@hookimpl` sets.
     """
@@ -64,7 +64,7 @@ def checked_components(hook: str, function: Any, package: str) -> tuple[dict[str
 
 
 def prefixes_of(package: str) -> list[str]:
-    """Return what the names of a package may begin with: its name, with or without "penstock", or first parts of it.
+    """Return the prefixes that names of a package may have: its name, with or without "penstock", or first parts of it.
 
     >>> prefixes_of("penstock-acme"), prefixes_of("Acme_Tools")
     (['acme', 'penstock-acme'], ['acme-tools', 'acme'])

@@ -16,7 +16,7 @@ ENGINE_STATE_BYTES = 2_000
 
 @dataclass(frozen=True)
 class Commit:
-    """What one commit of a task makes true, in one step.
+    """The positions and the version that one commit of a task makes valid, in one step.
 
     `positions`: the next offset to read of every input partition of the task. `version`: the state's
     version (see core/changelog/). `engine_state`: the task's own state, at most about `ENGINE_STATE_BYTES`.

@@ -160,7 +160,7 @@ class LogCommits(ABC):
 
     @abstractmethod
     def set_positions(self, application_id: str, positions: Mapping[TopicPartition, int]) -> None:
-        """Do what `delete_commits` does, and let the application begin at `positions`, in one step.
+        """Delete commits as `delete_commits` does, and let the application begin at `positions`, in one step.
 
         From then on `committed` returns them (None for every other partition), a new committer finds no commit, and the
         first commit of a task starts from them. Durable when it returns. A crash leaves either the commits from before
@@ -169,7 +169,7 @@ class LogCommits(ABC):
 
     @abstractmethod
     def get_meta(self, application_id: str, key: str) -> bytes | None:
-        """Return what `put_meta` kept, None if nothing."""
+        """Return the bytes that `put_meta` kept; None if there are none."""
 
     @abstractmethod
     def put_meta(self, application_id: str, key: str, value: bytes) -> None:

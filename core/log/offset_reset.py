@@ -51,7 +51,7 @@ def oldest_ms(text: str, now_ms: int) -> int:
 
 
 def of_kafka(value: Any) -> Any:
-    """Return what a value of Kafka's `auto.offset.reset` is here; other values stay. Raises ConfigError.
+    """Return the form that a value of Kafka's `auto.offset.reset` has here; other values stay. Raises ConfigError.
 
     >>> of_kafka("by_duration:PT24H"), of_kafka("by_duration:P1DT0.5S"), of_kafka("latest")
     ('86400000ms', '86400500ms', 'latest')

@@ -42,7 +42,7 @@ class _CheckedSerde(Serde[T]):
         return self._bytes_of(self._serde.serializer())
 
     def bind(self, topic: str, *, is_key: bool) -> Serde[T]:
-        """Return what the serde's own `bind` returns, checked."""
+        """Return the serde that its own `bind` returns, checked."""
         return checked(self._serde.bind(topic, is_key=is_key))
 
     def written_form(self) -> str:

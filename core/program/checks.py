@@ -29,7 +29,7 @@ from .serdes import find_serde
 
 
 def kind_of(node: Node) -> str:
-    """Return what a node is called in messages."""
+    """Return the name of a node in messages."""
     return {SourceNode: "source", ProcessorNode: "processor", SinkNode: "sink"}[type(node)]
 
 

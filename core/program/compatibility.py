@@ -1,4 +1,4 @@
-"""What saved positions and state depend on, and whether those of an earlier program fit this one."""
+"""The parts of a program that saved positions and state depend on, and whether an earlier program fits this one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BY_NODE = 2
 
 
 def fingerprint(program: Graph, assignment: Assignment | None, settings: NodeDefaults) -> dict[str, Any]:
-    """Return what saved positions and state of `program` depend on, as data for JSON.
+    """Return the parts of `program` that its saved positions and state depend on, as data for JSON.
 
     Topics go by their names in the program, patterns by their text in `patterns`. Serdes and backends are those in
     force under `settings`. `tasks` and `partitions` are null without an assignment.
@@ -67,7 +67,7 @@ def _subtopology(
 
 
 def _store(store: StoreBuilder, settings: NodeDefaults) -> dict[str, Any]:
-    """Return what is in force for a store; a kind of store that has no serdes or no TTL has null there."""
+    """Return the serdes and the TTL of a store; null where its kind has none."""
     serdes = {
         name: _form(getattr(store, name), settings.state_serde, f"store {store.name!r}")
         for name in ("key_serde", "value_serde")

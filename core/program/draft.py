@@ -31,7 +31,7 @@ from .serdes import SerdeLike
 
 @dataclass
 class Draft:
-    """What a Topology collects. `readers` gives for each topic that is read by name its source."""
+    """The parts that a Topology collects. `readers` gives for each topic that is read by name its source."""
 
     nodes: dict[str, Node] = field(default_factory=dict)
     stores: dict[str, StoreBuilder] = field(default_factory=dict)

@@ -51,7 +51,7 @@ class KeptStore:
         return self.is_indexed or self.expires
 
     def tables(self, store: str) -> list[str]:
-        """Return what its backend keeps for the store of this name: the store, and its index if it has one."""
+        """Return the names that the backend keeps for a store: the store, and its index if it has one."""
         return [store, index_name(store)] if self.has_index else [store]
 
     @classmethod
@@ -102,7 +102,7 @@ def layout_to_data(layout: Layout) -> dict[str, Any]:
 
 
 def layout_from_data(data: Mapping[str, Any]) -> Layout:
-    """Return what `layout_to_data` made."""
+    """Return the layout of data that `layout_to_data` made."""
     return {
         name: KeptStore(**{("generation" if key == "life" else key): value for key, value in each.items()})
         for name, each in data.items()

@@ -1,4 +1,4 @@
-"""What a topology is made of, as inert data: nodes, sub-topologies and internal topics."""
+"""The parts of a topology, as inert data: nodes, sub-topologies and internal topics."""
 
 from __future__ import annotations
 

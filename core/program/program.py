@@ -37,7 +37,7 @@ class Program(Graph):
     # ---------------------------------------------------------------- for readers
 
     def fingerprint(self, assignment: Assignment | None = None, settings: NodeDefaults | None = None) -> dict[str, Any]:
-        """Return what saved positions and state depend on, as data for JSON; see `check_compatible`.
+        """Return the parts that saved positions and state depend on, as data for JSON; see `check_compatible`.
 
         With an `assignment` it also holds the numbers of partitions and tasks. Serdes are those in force under
         `settings` (None: the defaults). Raises ConfigError or PluginError for what is not a serde.
@@ -57,7 +57,7 @@ class Program(Graph):
         return self.render("text")
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        """Return what a notebook shows: a drawing, or where it cannot draw, `describe()`."""
+        """Return a drawing for notebooks, or `describe()` where a notebook cannot draw."""
         return {"text/plain": self.describe(), "image/svg+xml": self.to_svg()}
 
     def to_svg(self) -> str:

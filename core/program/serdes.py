@@ -65,7 +65,7 @@ def resolve_serde(given: str | Serde[Any] | None, default: str | Serde[Any] | No
 
 
 def make_serde(name: str, what: str) -> Any:
-    """Return what the serde of that name makes; what follows a colon in `name` is its argument ("windowed:str:60s").
+    """Return a serde of that name; the text after a colon in `name` is its argument ("windowed:str:60s").
 
     Raises PluginError for one that is not installed, and ConfigError with `what` for an argument that cannot be.
     """

@@ -1,4 +1,4 @@
-"""What a Topology says of a verb that it does not have: what the verb is called here, or where it is."""
+"""Advice for a verb that a Topology does not have: its name here, or its place."""
 
 from __future__ import annotations
 

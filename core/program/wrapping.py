@@ -33,7 +33,7 @@ class WrappingProcessor(Processor):
         self.inner.init(context)
 
     def bind(self, context: ProcessorContext) -> Callable[[Record], Any]:
-        """Return what gets each record: `process`, or if no subclass overrides it, what the inner processor binds."""
+        """Return the function for each record: `process` of a subclass, or the one that the inner processor binds."""
         self._run = watched(self.inner.bind(context))
         return self._run if type(self).process is WrappingProcessor.process else self.process
 
@@ -71,7 +71,7 @@ class WrappingTransformer(ValueTransformer):
 
 
 def innermost(processor: object) -> object:
-    """Return what is inside all wrappers."""
+    """Return the processor inside all wrappers."""
     while isinstance(processor, (WrappingProcessor, WrappingTransformer)):
         processor = processor.inner
     return processor

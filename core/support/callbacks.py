@@ -1,4 +1,4 @@
-"""What a function that the engine calls may not be, a generator or `async`, and may not return: a record."""
+"""Checks of users' functions: no generators, no `async`, no returned records."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Repeats:
                         del self._lines[kind]  # the next of this kind is a first one again
 
     def write_rest(self) -> None:
-        """Write what was counted and not written, at the end."""
+        """Write the counts that were not written yet, at the end."""
         with self._lock:
             now = self._now_ms()
             for line in self._lines.values():

@@ -26,7 +26,7 @@ _log = logging.getLogger("penstock.task")
 _record = tuple.__new__
 
 Run = Callable[[Record], Any]
-"""What processes a record at a node."""
+"""The function that processes a record at a node."""
 
 
 class Nodes:

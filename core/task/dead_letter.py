@@ -1,4 +1,4 @@
-"""What a dead letter says about its failure, in headers named as in KIP-1034."""
+"""The headers of a dead letter, which describe its failure; named as in KIP-1034."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHORT_BYTES = 512
 
 @dataclass(frozen=True)
 class FailureNote:
-    """What the headers of a dead letter say; None for what they do not.
+    """The content of a dead letter's headers; None for a header that is missing.
 
     `topic`, `partition` and `offset` are the source record's: None for a failure in a punctuator.
     """

@@ -1,4 +1,4 @@
-"""What messages say of a failure: where it happened, its cause, and what to mend."""
+"""Messages about a failure: where it happened, its cause, and what to change."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def describe_cause(error: BaseException) -> str:
 
 
 def no_context(error: BaseException) -> str | None:
-    """Return what to say of an error because a processor has no context; None for any other error."""
+    """Return the message for a processor without a context; None for any other error."""
     owner = getattr(error, "obj", None)
     if not isinstance(error, AttributeError) or error.name != "context":
         return None

@@ -25,8 +25,8 @@ _SHOWN_BYTES = 1_000
 """Bytes of a key or value that a log line for debugging shows."""
 
 RECORD_ERRORS = (Exception, SystemExit)
-"""What fails a record. An uncaught `sys.exit` would end the worker without a message, and Spark would start another,
-for ever."""
+"""Errors that fail a record. An uncaught `sys.exit` would end the worker without a message, and Spark would start
+another, for ever."""
 
 EXPECTED_RECORD = "expected a Record, for instance record.with_value(...)"
 
@@ -42,7 +42,7 @@ class RetryRequested(PenstockError):
         self.failure = failure
         self.delay_ms = delay_ms
         self.key = key_of(failure)
-        """What the task asks `attempt` with."""
+        """The key by which the task asks `attempt`."""
 
 
 class Decided(PenstockError):
@@ -120,7 +120,7 @@ class Failures:
         self._decide(failure, self._settings.production_handler, "production", f" while producing to topic {topic!r}")
 
     def _failure(self, stage: Stage, node: str, error: Exception, place: tuple[RecordBatch, int] | None) -> Failure:
-        """Return what failed, with its source record; `place` is None in a punctuator, and when a cache is flushed."""
+        """Return the failure with its source record; `place` is None in a punctuator, and when a cache is flushed."""
         if place is None:
             topic, partition, offset = self._progress.flushed or (None, None, None)
             return Failure(stage, error, node, self._task_id, topic, partition, offset)
@@ -182,7 +182,7 @@ class Failures:
 
 
 def key_of(failure: Failure) -> FailureKey:
-    """Return what tells a failure from others, over all attempts."""
+    """Return the key of a failure, the same in all attempts."""
     return failure.stage, failure.node, failure.topic, failure.partition, failure.offset
 
 

@@ -18,7 +18,7 @@ _OF_PROCESSORS = {
     **dict.fromkeys(("timer", "cancel_timer", "timers"), "has no timers"),
     "set_flush_listener": "has no flush listener",
 }
-"""What the context of a Processor has, and that of a ValueTransformer has not."""
+"""Methods that the context of a Processor has, and that of a ValueTransformer lacks."""
 
 _METADATA = "context.record_metadata.{name} (None in a punctuator and in init)"
 _OF_CONTEXTS = {
@@ -46,7 +46,7 @@ FORWARD = (
 
 
 def hint(error: BaseException) -> str:
-    """Return what to write in place of what raised `error`; "" if nothing is known."""
+    """Return the code to write in place of the code that raised `error`; "" if none is known."""
     if isinstance(error, AttributeError):
         return _of_attribute(error)
     text = str(error)

@@ -54,7 +54,7 @@ class Inputs:
             queue.end = ends.get(queue.partition, 0)
 
     def wants(self) -> list[Want]:
-        """Return what to fetch: the next records of every empty input that has more."""
+        """Return the next offset to fetch of every empty input that has more records."""
         return [
             Want(queue.partition, queue.fetched, queue.end)
             for queue in self._queues
@@ -149,7 +149,7 @@ class Inputs:
     # ------------------------------------------------------------------ saving
 
     def to_data(self) -> dict[str, Any]:
-        """Return what the next opening of the task has to know: partition times, and since when it waits."""
+        """Return the state that the next opening needs: partition times, and since when the task waits."""
         state: dict[str, Any] = {}
         times = {f"{queue.partition.topic}:{queue.partition.partition}": queue.partition_time for queue in self._queues}
         if any(time >= 0 for time in times.values()):
@@ -159,7 +159,7 @@ class Inputs:
         return state
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Take what `to_data` returned at the last commit."""
+        """Continue from the data that `to_data` returned at the last commit."""
         self._idle_since = saved.get("idle")
         times = saved.get("partitions", {})
         for queue in self._queues:

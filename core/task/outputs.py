@@ -52,7 +52,7 @@ class Outputs:
     # ------------------------------------------------------------------ what has been produced
 
     def take(self) -> list[OutputBatch]:
-        """Return what was produced since the last call, a batch for each topic, and forget it."""
+        """Return the outputs since the last call, a batch for each topic, and forget them."""
         taken = []
         for topic, output in self._topics.items():
             if output.keys:

@@ -13,7 +13,7 @@ _KINDS = {kind.value[0]: kind for kind in PunctuationType}
 
 
 class Request(NamedTuple):
-    """What a processor asks for: `due` and `interval` in ms, and how a re-opened task finds the callback again.
+    """A processor's schedule: `due` and `interval` in ms, and how a re-opened task finds the callback again.
 
     `key` is the name that the schedule was given, the name of the processor's method with a dot before it, or "" for
     another callback. `method` is the method's name, if the callback is one.

@@ -233,7 +233,7 @@ class Schedules:
     # ------------------------------------------------------------------ saving
 
     def to_data(self, least: int = 0) -> Texts:
-        """Return what to save, by node and key: those of `init` first, None for a cancelled one.
+        """Return the schedules to save, by node and key: those of `init` first, None for a cancelled one.
 
         Due times are at least `least`.
         """

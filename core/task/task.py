@@ -39,7 +39,7 @@ _LEAST_ROOM = 200
 
 @dataclass(frozen=True)
 class TaskCommit:
-    """What a task has to commit beside its `engine_state`. `has_changed`: commit, though nothing else is new."""
+    """The state that a task commits beside its `engine_state`. `has_changed`: commit, though nothing else is new."""
 
     positions: Mapping[TopicPartition, int]
     outputs: list[OutputBatch]
@@ -134,7 +134,7 @@ class Task:
             self.progress.wall_clock = wall_clock_ms
 
     def wants(self) -> list[Want]:
-        """Return what to fetch next: the records of every empty input that has more."""
+        """Return the next offset to fetch of every empty input that has more records."""
         return self.inputs.wants()
 
     def feed(self, batch: RecordBatch) -> None:
@@ -197,7 +197,7 @@ class Task:
         return self._outputs.size_bytes()
 
     def take_outputs(self) -> list[OutputBatch]:
-        """Return what was produced since the last call, a batch for each topic: to be sent ahead of the commit."""
+        """Return the outputs since the last call, a batch for each topic, to be sent ahead of the commit."""
         return self._outputs.take()
 
     def take_commit(self) -> TaskCommit:
@@ -210,7 +210,7 @@ class Task:
         return TaskCommit(self.inputs.positions(), self._outputs.take(), has_changed)
 
     def engine_state(self) -> bytes:
-        """Return what the next opening of this task has to know, as compact JSON."""
+        """Return the state that the next opening of this task needs, as compact JSON."""
         state = self._times_and_values() | self._schedules.saved.state(self._schedules.to_data())
         return json.dumps(state, separators=(",", ":")).encode()
 

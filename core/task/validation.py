@@ -16,7 +16,7 @@ def is_timestamp(value: object) -> bool:
 
 
 def wrong_headers(headers: Any) -> str | None:
-    """Return what is wrong with a record's headers; None if they are right."""
+    """Return the fault of a record's headers; None if they are right."""
     if type(headers) is tuple:
         for header in headers:
             if not isinstance(header, tuple) or len(header) != 2:

@@ -1,4 +1,4 @@
-"""What the verbs are made of: commands that carry examples, and how their help is drawn."""
+"""Commands that carry examples, and how their help is drawn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 Example = tuple[str, str]
-"""What an example does, and the command line that does it."""
+"""The purpose of an example, and its command line."""
 
 EXIT_CODES = (
     "Exit codes: 0 done, 1 failed while running, 2 nothing was started (usage, settings, application), 130 Ctrl-C."

@@ -69,7 +69,7 @@ def show(error: Exception, *, verbose: bool) -> None:
 
 
 def sentence(error: Exception) -> str:
-    """Return what an error says in one line, and the line of the user's code that it came from."""
+    """Return an error's message in one line, and the line of the user's code that raised it."""
     place = user_line(error)
     if isinstance(error, PenstockError):
         text = str(error)

@@ -72,7 +72,7 @@ class JsonLines(logging.Formatter):
 
 @contextmanager
 def log_lines(level: str, format: str = TEXT, application_id: str = "") -> Iterator[None]:
-    """Show what applications log from `level` on, and of the libraries below them only warnings.
+    """Show log lines of applications from `level` on, and only warnings of the libraries below them.
 
     As JSON, an error that ends the block is such a line as well, and leaves with its exit code.
     """

@@ -141,7 +141,7 @@ def counting() -> Topology:
 
 
 def counted(records: list[Record]) -> Iterator[tuple[str, int]]:
-    """Return what the processor is to answer."""
+    """Return the expected answer of the processor."""
     seen: Counter[str] = Counter()
     for record in records:
         seen[record.key] += 1

@@ -1,4 +1,4 @@
-"""What happens when modules of hooks are imported, each in a process that has imported nothing else."""
+"""The imports of modules of hooks, each in a process that has imported nothing else."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 HEAVY = ("pyspark", "pandas", "pyarrow")
-"""What a module of hooks must not import: each takes up to a second, and some start threads, which no fork survives."""
+"""Modules that a module of hooks must not import: each takes up to a second, and some start threads, which no fork survives."""
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What the import of a module did: which of `HEAVY` it imported, and what it printed."""
+    """The effect of an import: the modules of `HEAVY` that it imported, and the text that it printed."""
 
     heavy: tuple[str, ...] = ()
     printed: str = ""

@@ -255,7 +255,7 @@ def _describe(value: object) -> str:
 
 
 def _of_builder(value: object) -> str:
-    """Return what to do for a part of a DSL program."""
+    """Return advice for a part of a DSL program."""
     if not type(value).__module__.startswith("penstock.plugins.dsl."):
         return ""
     return f" A {type(value).__name__} is a part of what a StreamsBuilder builds: name the builder."

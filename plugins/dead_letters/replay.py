@@ -20,7 +20,7 @@ _META = "replayed"
 
 @dataclass
 class Replayed:
-    """What was replayed of one partition.
+    """The replayed part of one partition.
 
     That is everything below offset `base`, and of some kinds of letters everything below a higher offset.
     """
@@ -67,7 +67,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Replay:
-    """What a replay did. `left_out`: number of letters without a source record, and of records that are no letters."""
+    """The counts of a replay. `left_out`: letters without a source record, and records that are no letters."""
 
     sent: tuple[Sent, ...]
     left_out: int
@@ -79,7 +79,7 @@ def group_of(topic: str) -> str:
 
 
 def replayed(log: Log, topic: str) -> Mapping[int, Replayed]:
-    """Return what was replayed, by partition, without disturbing a running replay."""
+    """Return the replayed part of each partition, without disturbing a running replay."""
     group, found = group_of(topic), {}
     partitions = partitions_of(log, topic, Selection())
     for partition, position in log.committed(group, partitions).items():
@@ -165,7 +165,7 @@ class _PartitionReplay:
             pass
 
     def sent(self) -> list[Sent]:
-        """Return what was sent, by topic."""
+        """Return the number of sent records, by topic."""
         number = self._partition.partition
         return [Sent(number, to, len(each), each[0], each[-1]) for to, each in self._offsets.items()]
 

@@ -45,7 +45,7 @@ class Box:
 
 @dataclass
 class _Block:
-    """What is laid out as one: a topic, or a frame with what is in it."""
+    """A unit of the layout: a topic, or a frame with its nodes."""
 
     boxes: list[Box]
     width: float = 0

@@ -1,4 +1,4 @@
-"""What a drawing of a program shows, in whatever language: shapes, their groups, and edges."""
+"""The parts of a drawing, in whatever language: shapes, their groups, and edges."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Shape:
 
 @dataclass
 class Drawing:
-    """What either language draws.
+    """The parts that both languages draw.
 
     `groups` hold the shapes inside them, `topics` lie outside; `edges` are (record, store or chosen, from, to).
     """

@@ -173,7 +173,7 @@ class ContinuousEngine(SlotEngine):
             self._results = message.results + self._results
 
     def _collect(self, loop: TaskLoop) -> None:
-        """Take what came of the tasks, for the next message."""
+        """Take the tasks' reports and failures, for the next message."""
         results = [self._failure(failed.task_id, failed.error) for failed in loop.take_failures()]
         for report in loop.take_reports():
             if report.opened == FIRST:

@@ -33,7 +33,7 @@ class Engine(ABC):
 
     @abstractmethod
     def handle(self, request: Any) -> Any:
-        """Do what a proxy asks, and return the answer. An error goes to the proxy, and the engine can be used on."""
+        """Serve a proxy's request, and return the answer. An error goes to the proxy, and the engine can be used on."""
 
     @abstractmethod
     def close(self) -> None:

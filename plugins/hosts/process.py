@@ -37,7 +37,7 @@ BOOTSTRAP = (
     "import json,os,sys;os.fork() and os._exit(0);start=json.loads(sys.stdin.buffer.readline());"
     "sys.path[:]=start['path'];from penstock.plugins.hosts.process import main;main(start)"
 )
-"""What the interpreter of a host runs: it must find modules where the process that starts it does.
+"""The program of a host's interpreter: it must find modules where the process that starts it does.
 
 The fork lets the process that started it go: a host that ends is then no zombie of a Spark worker.
 """

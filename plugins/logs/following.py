@@ -78,7 +78,7 @@ class FetchFollower(Follower):
         self.remove(list(self._positions))
 
     def _look(self, most: int) -> list[RecordBatch]:
-        """Return what is new, beginning with the partitions that were read least recently."""
+        """Return new records, beginning with the partitions that were read least recently."""
         seen = self._changes()
         if seen != self._seen:
             self._ends = self._end_offsets()

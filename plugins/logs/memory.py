@@ -162,7 +162,7 @@ class MemoryLog(Log):
                 self._positions[application_id, each] = position
 
     def get_meta(self, application_id: str, key: str) -> bytes | None:
-        """Return what `put_meta` kept."""
+        """Return the bytes that `put_meta` kept."""
         with self._lock:
             return self._meta.get((application_id, key))
 

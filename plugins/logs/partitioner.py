@@ -90,7 +90,7 @@ class Partitioner:
         self._cache: dict[bytes | None, int] = {}
 
     def split(self, batch: OutputBatch, appended: Callable[[], int]) -> list[Share]:
-        """Return what goes to each partition, each in the batch's order.
+        """Return the records of each partition, in the batch's order.
 
         `appended` says how many records the topic has been given so far; it is asked only when there are null keys,
         which are spread in runs that start from there, so that the same log makes the same choice.

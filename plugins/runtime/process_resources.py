@@ -106,7 +106,7 @@ class ProcessResources:
         topic_ids: Mapping[str, str] | None = None,
         is_over: IsOver | None = None,
     ) -> bool:
-        """Do what `update_globals` does, but raise RetryRequested instead of waiting before a retry.
+        """Update as `update_globals`, but raise RetryRequested instead of waiting before a retry.
 
         `is_over`, and what is returned: as for `GlobalStores.update`.
         """

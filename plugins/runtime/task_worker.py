@@ -60,7 +60,7 @@ class TaskWorker(LoggedTask):
         is_current: bool | None = None,
         seconds: float = inf,
     ) -> TaskReport:
-        """Do what `run_batch` does, but raise RetryRequested instead of waiting before a retry.
+        """Run a batch as `run_batch`, but raise RetryRequested instead of waiting before a retry.
 
         `is_current` is what the task's committer says of itself now, if the caller has asked it (`Log.are_current`).
         `seconds`: for how long the task fetches records, though once at least; it processes what it has fetched, as far

@@ -202,7 +202,7 @@ _FOREIGN_PREFIXES = {
 }
 """Prefix of Kafka Streams without counterpart here -> what to do instead."""
 _OF_CLIENTS = ("topic.blacklist", "topic.metadata.")
-"""What librdkafka's names begin with that look like Kafka Streams' `topic.`."""
+"""Prefixes of librdkafka's names that look like Kafka Streams' `topic.`."""
 
 
 class KafkaStreamsNames:

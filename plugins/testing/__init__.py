@@ -1,4 +1,4 @@
-"""What proves a program without Spark: the test driver, a mock context, and contract suites for plugin authors."""
+"""Tests without Spark: the test driver, a mock context, and contract suites for plugin authors."""
 
 from .driver import TopologyTestDriver
 from .mock_context import CapturedForward, CapturedPunctuator, MockProcessorContext

@@ -1,4 +1,4 @@
-"""What the installed store backends can do on this machine: speed, size on disk and memory, each in a fresh process."""
+"""Speed, size on disk and memory of the installed store backends on this machine, each in a fresh process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SEED = 1
 
 @dataclass(frozen=True)
 class Speed:
-    """What one backend did; `error` says why it could not be measured, and then the figures are 0.
+    """The figures of one backend; `error` says why it could not be measured, and then the figures are 0.
 
     Rates are entries in a second: of `get` of random keys, of commits that put random keys, of a scan of all, and of a
     restore, which writes all in the order of their keys. `commit_ms` is for one commit. `memory_bytes` is how much the

@@ -224,7 +224,7 @@ class MockProcessorContext:
                 store.record_cache.flush()
 
     def records(self, to: str | None = None) -> list[Record]:
-        """Return what was forwarded; with `to`, what that child would have got."""
+        """Return the forwarded records; with `to`, those that this child would have got."""
         return [each.record for each in self.forwarded if to is None or each.to in (None, to)]
 
     def values(self) -> list[Any]:

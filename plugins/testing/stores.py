@@ -28,7 +28,7 @@ class MemoryState:
         self._directory.close()
 
     def commit(self) -> None:
-        """Write what changed to the backends."""
+        """Write the changes to the backends."""
         self._state.flush()
         changes = self._state.changes()
         self._state.apply(changes, self._state.new_version(self._state.version))

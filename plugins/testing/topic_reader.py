@@ -32,7 +32,7 @@ class TopicReader:
             yield from each
 
     def by_partition(self, topic: str, key_serde: SerdeLike, value_serde: SerdeLike) -> list[Iterator[Record]]:
-        """Return what `unread` yields of each partition."""
+        """Return the records that `unread` yields, by partition."""
         self.check(topic)
         info = self._log.topics().get(topic)
         if info is None:

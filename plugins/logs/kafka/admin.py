@@ -46,7 +46,7 @@ class Admin:
         return self._patience.call(doing, self._metadata)
 
     def call(self, doing: str, ask: Ask, read: Callable[[Mapping[Any, Future[Any]]], T]) -> T:
-        """Return what `read` makes of the finished futures of `ask`, which is tried again after retriable errors.
+        """Return `read` of the finished futures of `ask`, which is tried again after retriable errors.
 
         Raises LogError when no try succeeds within `task_timeout`, and KafkaException for other errors.
         """

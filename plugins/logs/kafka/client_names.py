@@ -111,7 +111,7 @@ _ADVICE: Mapping[str, str] = {
 
 
 def advice(name: str) -> str:
-    """Return what to do instead of setting a name of JAVA_ONLY."""
+    """Return the setting to use in place of a name of JAVA_ONLY."""
     return _ADVICE.get(name, "leave it out")
 
 

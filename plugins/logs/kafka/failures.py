@@ -1,4 +1,4 @@
-"""What Kafka's errors mean, and how long calls are tried again while brokers are away."""
+"""Kafka's errors: their meaning, and how long calls are tried again while brokers are away."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ class Patience:
 
 
 def _hint(error: KafkaError) -> str:
-    """Return what to do about an error; empty where that is not known."""
+    """Return advice for an error; empty where there is none."""
     if error.code() in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED):
         return ": correct sasl.username and sasl.password (or sasl.mechanism) among the client settings"
     if error.code() == KafkaError._SSL or "SSL" in error.str():

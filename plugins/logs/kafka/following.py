@@ -229,7 +229,7 @@ class KafkaFollower(Follower):
     # ------------------------------------------------------------------ what it returns
 
     def _resumed(self, most: int) -> list[RecordBatch]:
-        """Return what was kept of partitions that are paused no more."""
+        """Return the kept records of partitions that are no longer paused."""
         found: list[RecordBatch] = []
         for partition in [each for each in self._kept if each not in self._paused]:
             kept = self._kept[partition]

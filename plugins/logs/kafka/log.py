@@ -233,7 +233,7 @@ class KafkaLog(Log):
         self._notes.delete(application_id)
 
     def get_meta(self, application_id: str, key: str) -> bytes | None:
-        """Return what `put_meta` kept."""
+        """Return the bytes that `put_meta` kept."""
         return self._notes.get(application_id, key)
 
     def put_meta(self, application_id: str, key: str, value: bytes) -> None:

@@ -188,7 +188,7 @@ class Transactions(Outbox):
             end(producer, is_aborting=True)
 
     def _needed(self, error: KafkaError) -> str | None:
-        """Return what a cluster has to allow for a fence; None for an error that is not about that."""
+        """Return the permissions that a fence needs; None for an error that is not about permissions."""
         if error.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             return (
                 "penstock fences tasks at least once, too: allow Write and Describe on the transactional id "

@@ -48,7 +48,7 @@ class Extent(NamedTuple):
 
 
 class BatchHeader(NamedTuple):
-    """What a stored batch says of itself before its columns.
+    """The head of a stored batch, before its columns.
 
     It covers `span` offsets from its base on, and has `records` of them (fewer after compaction). `appended_ms`
     is when it was appended, by the log's clock.

@@ -49,7 +49,7 @@ class Refill:
         connect: Callable[[Task], None],
         pause: Callable[[], None],
     ) -> Iterator[Changes]:
-        """Yield what to write to `backend`, where the store is empty, a portion at a time.
+        """Yield the changes to write to `backend`, where the store is empty, a portion at a time.
 
         Each is written before the next is asked for. `connect` gives the store the clocks of the task that fills it.
         `pause` is called after each fetch: it may wait, and what it raises ends the refill.

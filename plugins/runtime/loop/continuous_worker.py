@@ -268,7 +268,7 @@ class ContinuousWorker(LoggedTask):
         return None if self._upkeep is None or self._commits is None else self._upkeep.next_step(self._commits.last)
 
     def end_upkeep(self, upkept: Upkept) -> None:
-        """Take what came of a step."""
+        """Take the result of a step."""
         if self._upkeep is not None:
             self._upkeep.end_step()
         self._phases.count({"snapshot": upkept.seconds})

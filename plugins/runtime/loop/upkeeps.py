@@ -38,7 +38,7 @@ class Upkeeps:
                 self._steps[name] = task, self._threads.submit(step)
 
     def end_steps(self) -> None:
-        """Take what came of steps that are over."""
+        """Take the results of steps that have ended."""
         for name, (task, step) in list(self._steps.items()):
             if step.done() and not task.is_committing:
                 del self._steps[name]

@@ -138,14 +138,14 @@ def _run(run: Callable[[Connection], None], connection: Connection) -> NoReturn:
 
 
 class _Failure:
-    """What went wrong in a child."""
+    """An error in a child."""
 
     def __init__(self, text: str) -> None:
         self.text = text
 
 
 def answer(connection: Connection) -> Any:
-    """Return what the child sent. Fails with its traceback if it failed."""
+    """Return the child's message. Fails with its traceback if it failed."""
     assert connection.poll(60), "the other process did not answer within a minute"
     answer = connection.recv()
     assert not isinstance(answer, _Failure), answer.text

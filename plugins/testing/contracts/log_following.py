@@ -202,7 +202,7 @@ class Following(RuleBasedStateMachine):
         self._number = 0
 
     def teardown(self) -> None:
-        """Read what is left, and close and delete the log."""
+        """Read the rest, and close and delete the log."""
         try:
             self.resume(set(_PARTITIONS))
             self.catch_up()
@@ -282,7 +282,7 @@ class Following(RuleBasedStateMachine):
 
     @rule()
     def catch_up(self) -> None:
-        """Read what is not paused up to the end."""
+        """Read the partitions that are not paused up to their ends."""
         running = [each for each in self._positions if each not in self._paused]
         ends = settled_ends(self._log, running)
         for partition, records in follow_until(self._follower, self._positions, ends).items():

@@ -1,4 +1,4 @@
-"""What the parts of `LogContract` share: opening a log, and reading it."""
+"""Helpers of all parts of `LogContract`: opening a log, and reading it."""
 
 from __future__ import annotations
 

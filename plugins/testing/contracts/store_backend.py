@@ -529,7 +529,7 @@ class _History(RuleBasedStateMachine):
 
 
 def applied(model: Mapping[str, Mapping[bytes, bytes]], changes: Changes) -> dict[str, dict[bytes, bytes]]:
-    """Return what a state is after `changes`."""
+    """Return a state after `changes`."""
     result = {store: dict(rows) for store, rows in model.items()}
     for store, rows in changes.items():
         for key, value in rows:

@@ -97,7 +97,7 @@ _STEPS = ("commit", "fail", "open again")
 
 
 class StoreKindsContract:
-    """What each kind of store asks of a backend, as tests; run them in a test class of yours.
+    """The demands of each kind of store on a backend, as tests; run them in a test class of yours.
 
     A store over the backend answers as one over the backend `memory`, through commits, failed commits and re-openings.
 

@@ -117,7 +117,7 @@ class StoreProcesses:
     def _found(
         self, directory: Path, place: int, before: tuple[str, Content], after: tuple[str, Content]
     ) -> tuple[str, Content]:
-        """Return what is there now, which must be one of the two."""
+        """Return the present content, which must be one of the two."""
         with closing(type(self).open(directory, STORES)) as backend:
             version = backend.version()
             rows = {store: dict(backend.range(store)) for store in STORES}

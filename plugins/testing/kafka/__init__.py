@@ -1,1 +1,1 @@
-"""What `kafka_broker` is made of: the broker's jars, its settings, and its process."""
+"""The parts of `kafka_broker`: the broker's jars, its settings, and its process."""

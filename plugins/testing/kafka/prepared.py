@@ -1,4 +1,4 @@
-"""What a broker needs for its start, made once on a machine: the metadata of a new cluster, and an archive of classes.
+"""Files for the start of a broker, made once on a machine: the metadata of a new cluster, and an archive of classes.
 
 Without them each new broker would run Kafka's tool for formatting, a Java program of its own, and load its classes from
 jars: more than half of the time until it is ready.

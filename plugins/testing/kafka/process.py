@@ -119,7 +119,7 @@ class BrokerProcess:
             pass
 
     def log_of_this_start(self) -> str:
-        """Return what the broker logged since it was started."""
+        """Return the broker's log lines since it was started."""
         with self._log.open("rb") as file:
             file.seek(self._log_start)
             return file.read().decode(errors="replace")
