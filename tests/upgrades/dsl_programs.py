@@ -56,7 +56,9 @@ PLAIN, IN_FRONT, NAMED = Chosen(), Chosen(in_front=True), Chosen(named=True)
 
 
 class Days(TimeWindows):
-    """Windows of the user's own: two of different length, by turns."""
+    """Windows of the user's own: two of different length, by turns. Their module is fixed, wherever this file is."""
+
+    __module__ = "shop.windows"
 
     def __init__(self, grace_ms: int, short: int = 4_000, long: int = 6_000) -> None:
         self.grace_ms = grace_ms

@@ -19,7 +19,7 @@ from tests.processes import opened_workers
 Row = tuple[str, str, str | None, int]
 """Topic, key, value, timestamp (ms)."""
 INPUTS, OUTPUTS = ("left", "right", "globals"), ("out", "late")
-_TICKS = (0, 1_000, 7_000, 15_000, 60_000)
+TICKS = (0, 1_000, 7_000, 15_000, 60_000)
 """After how many ms of the wall clock each start looks at what is due."""
 START_MS = 100_000
 """How much time lies between two starts, in ms of the wall clock."""
@@ -47,7 +47,7 @@ class Restarts:
         """Run a program over more records, and for a minute; return what it sends. Raises what a start raises."""
         self.feed(rows)
         with opened_workers(self.application(program), self.log) as workers:
-            for tick in _TICKS:
+            for tick in TICKS:
                 reports: list[Any] = [None]
                 while any(each is None or each.records_in for each in reports):
                     reports = [
