@@ -137,6 +137,15 @@ class ProcessorContext(ValueTransformerContext, Protocol):
         """
         ...
 
+    @property
+    def saved_numbers(self) -> dict[str, int]:
+        """Numbers by name that an Operator saves with each commit; change them in place. See `Processor.saved_with`."""
+        ...
+
+    def send(self, record: Any, to: str | None = None) -> None:
+        """Forward a record that may be a plain tuple of key, value, timestamp and headers, as operators make them."""
+        ...
+
     def timer(self, key: Any, at: int, clock: PunctuationType) -> None:
         """Have the processor's `on_timer(key, at)` called once, when `clock` has reached `at` (ms since the epoch).
 

@@ -31,6 +31,15 @@ class Processor(ABC):
         """Return the stores that the processor brings; see ConnectedStoreProvider."""
         return ()
 
+    @classmethod
+    def saved_with(cls, *args: Any, **options: Any) -> str | None:
+        """Return the store to which `context.saved_numbers` and the schedules belong; None: to the node.
+
+        Called with the processor's arguments when a node is added. What belongs to a store keeps its place when the
+        node gets another name, and is dropped or parked with the store.
+        """
+        return None
+
     def init(self, context: ProcessorContext) -> None:
         """Keep the context; look up stores and schedule punctuators here. Call super().init(context)."""
         self.context = context

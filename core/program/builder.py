@@ -35,7 +35,7 @@ from .nodes import (
     TopicChooser,
 )
 from .program import Program
-from .provided import provided_stores
+from .provided import provided_stores, stores_saved_with
 from .serdes import SerdeLike
 from .timers import timer_store
 from .verbs_elsewhere import TopologyVerbs
@@ -126,14 +126,15 @@ class Topology(TopologyVerbs):
         found = check_supplier(where, supplier, options)
         own = timer_store(where, name, found, timers, timer_key_serde)
         connected = self._draft.connect(where, stores, own, provided_stores(where, found, options))
-        self._draft.add(ProcessorNode(name, supplier, parents_given, connected, options, advice=self._draft.advice))
+        saved_as = stores_saved_with(where, found, options, connected)
+        self._draft.add(ProcessorNode(name, supplier, parents_given, connected, options, saved_as, self._draft.advice))
         return self
 
     def save_as(self, processor: str, *names: str) -> Topology:
         """Choose the name under which the engine saves its own numbers and the schedules of a processor: the first one.
 
         `STORE` or `STORE/PART` keeps them with a store. What is saved under another of `names`, or under the node's
-        own, is taken over. The default is the node's name.
+        own, is taken over. The default is the store that a Processor names (`saved_with`), else the node's name.
         """
         self._draft.save_as(processor, names)
         return self

@@ -1,13 +1,14 @@
-"""The stores that a supplier of processors brings itself, so that a topology need not declare them."""
+"""What a supplier of processors says itself: the stores that it brings, and where what they save belongs."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import TopologyError
+from ..processor import Processor
 from ..store import StoreBuilder
 
 
@@ -16,18 +17,56 @@ def provided_stores(where: str, supplier: object, options: Mapping[str, Any]) ->
 
     Raises TopologyError for a `stores` that cannot be called so, or that returns something else than declared stores.
     """
+    maker, arguments, named = _unwrapped(supplier, options)
+    if getattr(maker, "stores", None) is None:
+        return ()
+    check_provider(where, maker)
+    what, given = _asked(where, maker, "stores", arguments, named)
+    stores = tuple(given) if isinstance(given, Iterable) and not isinstance(given, (str, StoreBuilder)) else None
+    if stores is None or not all(isinstance(store, StoreBuilder) for store in stores):
+        raise TopologyError(
+            f"{what} returned {given!r}, expected a list of declared stores, for instance [key_value_store(NAME)]"
+        )
+    return stores
+
+
+def saved_with(where: str, supplier: object, options: Mapping[str, Any]) -> str | None:
+    """Return the store to which what a processor saves belongs, as its class says; None: it belongs to the node."""
+    maker, arguments, named = _unwrapped(supplier, options)
+    if not isinstance(maker, type) or not issubclass(maker, Processor):
+        return None
+    store: str | None = _asked(where, maker, "saved_with", arguments, named)[1]
+    return store
+
+
+def stores_saved_with(
+    where: str, supplier: object, options: Mapping[str, Any], stores: Sequence[str]
+) -> tuple[str, ...]:
+    """Return this store, which must be one of `stores`, or nothing. Raises TopologyError."""
+    store = saved_with(where, supplier, options)
+    if store is not None and store not in stores:
+        raise TopologyError(
+            f"{where}: its saved_with names store {store!r}, to which it is not connected; connected: "
+            f"{', '.join(stores) or 'none'}"
+        )
+    return () if store is None else (store,)
+
+
+def _unwrapped(supplier: object, options: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Return what makes the processors inside of `functools.partial`, and the arguments that it gets."""
     maker: Any = supplier
     arguments: tuple[Any, ...] = ()
     named = dict(options)
     while isinstance(maker, functools.partial):
         arguments, named = (*maker.args, *arguments), {**maker.keywords, **named}
         maker = maker.func
-    ask = getattr(maker, "stores", None)
-    if ask is None:
-        return ()
-    check_provider(where, maker)
-    name = getattr(maker, "__qualname__", type(maker).__qualname__)
-    what = f"{where}: {name}.stores"
+    return maker, arguments, named
+
+
+def _asked(where: str, maker: Any, asked: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[str, Any]:
+    """Call a supplier's attribute `asked` with the supplier's arguments; return what it is called, and its result."""
+    ask, name = getattr(maker, asked), getattr(maker, "__qualname__", type(maker).__qualname__)
+    what = f"{where}: {name}.{asked}"
     try:
         inspect.signature(ask).bind(*arguments, **named)
     except ValueError:
@@ -38,17 +77,11 @@ def provided_stores(where: str, supplier: object, options: Mapping[str, Any]) ->
             "give it the same parameters, or **options"
         ) from error
     try:
-        given = ask(*arguments, **named)
+        return what, ask(*arguments, **named)
     except TopologyError as error:
         raise TopologyError(f"{where}: {error}") from error
     except Exception as error:
         raise TopologyError(f"{what} raised {type(error).__name__}: {error}") from error
-    stores = tuple(given) if isinstance(given, Iterable) and not isinstance(given, (str, StoreBuilder)) else None
-    if stores is None or not all(isinstance(store, StoreBuilder) for store in stores):
-        raise TopologyError(
-            f"{what} returned {given!r}, expected a list of declared stores, for instance [key_value_store(NAME)]"
-        )
-    return stores
 
 
 def check_provider(where: str, maker: object) -> None:

@@ -32,7 +32,7 @@ Schedule = Callable[[str, Duration, Punctuator, PunctuationType, int | None, str
 class Shared:
     """What all contexts of one task share. `takes_commit_requests`: whether a processor's `commit` has an effect.
 
-    `values` are the numbers that the engine's own operators save with each commit.
+    `values` are the numbers that operators save with each commit.
     """
 
     application_id: str
@@ -59,8 +59,6 @@ class TransformerContext:
         self.task_id = shared.task_id
         self.node = node.name
         self.metrics = metrics
-        self.engine_values = shared.values.of(node.name)
-        """Numbers that the engine's own operators save with every commit; see `Topology.save_as`."""
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -120,10 +118,7 @@ class TransformerContext:
 
 
 class NodeContext(TransformerContext):
-    """The context of a Processor. `forward` is the function that the task compiled for this node.
-
-    `send`, for the engine's own operators, does the same with a record that may be a plain tuple of its four parts.
-    """
+    """The context of a Processor. `forward` and `send` are the functions that the task compiled for this node."""
 
     def __init__(
         self,
@@ -136,6 +131,7 @@ class NodeContext(TransformerContext):
         super().__init__(shared, node, metrics)
         self.forward = forward
         self.send = send
+        self.saved_numbers = shared.values.of(node.name)
 
     def timer(self, key: Any, at: int, clock: PunctuationType) -> None:
         """Have `on_timer` called for `key` when `clock` reaches `at`."""

@@ -1,4 +1,4 @@
-"""The numbers that the engine's own operators save with each commit, by the store that they belong to."""
+"""The numbers that operators save with each commit, by the store that they belong to."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from penstock.log import ENGINE_STATE_BYTES
 from penstock.plugins.runtime.local_state.store_context import TaskStoreContext
 from penstock.processor import Processor, ValueTransformer
 from penstock.program.serdes import DEFAULTS
-from penstock.record import Record, RecordMetadata
+from penstock.record import Record, RecordMetadata, as_record
 from penstock.store import Entries, StateStore, StoreBuilder
 from penstock.store.kinds.timers import TimerStoreSpec
 from penstock.store.record_cache import (
@@ -102,6 +102,7 @@ class MockProcessorContext:
         self.wall_clock = 0
         self.forwarded: list[CapturedForward] = []
         self.punctuators: list[CapturedPunctuator] = []
+        self.saved_numbers: dict[str, int] = {}
         self.commits = 0
         self._cache_budget = CacheBudget(2**63)
         self._begin(None)
@@ -152,6 +153,10 @@ class MockProcessorContext:
     def forward(self, record: Record, to: str | None = None) -> None:
         """Capture a record."""
         self.forwarded.append(CapturedForward(record, to))
+
+    def send(self, record: Any, to: str | None = None) -> None:
+        """Capture a record, which may be a plain tuple."""
+        self.forward(as_record(record), to)
 
     def get_store(self, name: str) -> Any:
         """Return a declared store."""

@@ -82,7 +82,8 @@ def test_its_parts_are_listed_with_their_package(acme: Installation, tmp_path: P
     assert not listed["broken"]
     found = [(each["kind"], each["name"]) for each in listed["components"] if each["package"] == "penstock-acme"]
     assert found == [
-        ("processor", "acme.dedupe"), ("store backend", "acme.sqlite"), ("store kind", "acme.set"),
+        ("processor", "acme.count"), ("processor", "acme.dedupe"),
+        ("store backend", "acme.sqlite"), ("store kind", "acme.set"),
         ("serde", "acme.upper"),
         ("renderer", "acme.names"), ("command", "acme"),
     ]  # fmt: skip
@@ -114,6 +115,68 @@ with TopologyTestDriver(application, reopen_tasks=True) as driver:
     changes, last = map(json.loads, acme.python("-c", program, cwd=project).splitlines())
     assert changes == [["a", "ONE"], ["b", "ONE"], ["a", "TWO"], ["a", "ONE"]]
     assert last == {"a": "one", "b": "one"}
+
+
+COUNT = """
+import json
+from penstock import Topology
+from penstock.plugins.dsl import StreamsBuilder
+from penstock.plugins.testing import TopologyTestDriver
+
+def plain():
+    topology = Topology().add_source("visits", "visits")
+    topology.add_processor("count", "acme.count", "visits", store="counts", late_ms=1000)
+    return topology.add_sink("out", "out", "count", value_serde="int")
+
+def of_verbs():
+    builder = StreamsBuilder()
+    counted = builder.stream("visits").filter(bool).process("acme.count", store="counts", late_ms=1000)
+    counted.map_values(lambda count: count * 10).to("out", value_serde="int")
+    return builder.build()
+
+def by_class():
+    from penstock_acme.count import Count
+    builder = StreamsBuilder()
+    counted = builder.stream("visits").process_values(Count, store="counts", late_ms=1000)
+    counted.to("out", value_serde="int")
+    return builder.build()
+
+for topology in (plain(), of_verbs(), by_class()):
+    (node,) = [each for each in topology.build().nodes.values() if "counts" in getattr(each, "stores", ())]
+    with TopologyTestDriver(topology, reopen_tasks=True) as driver:
+        # The task is opened again before each record: without the saved time, the second one would count.
+        for key, timestamp in (("anna", 5_000), ("anna", 3_000), ("ben", 4_500), ("anna", 6_000)):
+            driver.pipe("visits", key, "/", timestamp)
+        counts = [[record.key, record.value] for record in driver.read_all("out")]
+        print(json.dumps([node.store_saved_with, counts]))
+"""
+
+
+def test_its_operator_counts_with_and_without_the_dsl(acme: Installation, tmp_path: Path) -> None:
+    found = [json.loads(line) for line in acme.python("-c", COUNT, cwd=tmp_path).splitlines()]
+    counts = [("anna", 1), ("ben", 1), ("anna", 2)]
+    times = [1, 10, 1]
+    assert found == [["counts", [[key, count * each] for key, count in counts]] for each in times]
+
+
+def test_an_operator_whose_times_belong_to_a_store_that_it_does_not_have_is_refused(
+    acme: Installation, tmp_path: Path
+) -> None:
+    program = (
+        COUNT.partition("for topology in")[0]
+        + """
+from penstock_acme.count import Count
+class Wrong(Count):
+    @classmethod
+    def saved_with(cls, store, late_ms):
+        return "times"
+Topology().add_source("visits", "visits").add_processor("count", Wrong, "visits", store="counts", late_ms=1000)
+"""
+    )
+    message = acme.python("-c", program, cwd=tmp_path, code=1)
+    assert "processor 'count': its saved_with names store 'times', to which it is not connected; connected: counts" in (
+        message
+    )
 
 
 SETS = """
@@ -184,9 +247,8 @@ def test_a_pipeline_of_names_runs_on_spark(acme: Installation, project: Path) ->
 def test_a_name_that_nobody_brings_lists_what_is_installed(acme: Installation, project: Path) -> None:
     (project / "pipeline.py").write_text(PIPELINE.replace('"acme.dedupe"', '"acme.dedup"'))
     message = acme.penstock("describe", "pipeline.py:application", cwd=project, code=2)
-    assert "no processor named 'acme.dedup' is installed; installed: acme.dedupe, contrib.dedupe" in " ".join(
-        message.split()
-    )
+    message = " ".join(message.split())
+    assert "no processor named 'acme.dedup' is installed; installed: acme.count, acme.dedupe, contrib.dedupe" in message
     assert "Did you mean 'acme.dedupe'" in message
 
 

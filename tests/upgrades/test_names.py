@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from penstock import Application, Processor, Record, TopologyError, versioned_store
+from penstock.operator import Operator
 from penstock.plugins.dsl import StreamsBuilder, operators, sessions, within
-from penstock.plugins.dsl.operators.operator import Operator
 from penstock.settings.settings import Settings
 
 from .dsl_programs import FIVE, IN_FRONT, NAMED, PROGRAMS, Remind, add, program

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from penstock.context import ProcessorContext
-
-from ..operators.operator import Operator, Run, sender
+from penstock.operator import Operator, Run
 
 
 class PassThrough(Operator):
@@ -12,4 +11,4 @@ class PassThrough(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        return sender(context)
+        return context.send

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from penstock.context import ProcessorContext
+from penstock.operator import Operator, Run, new
 from penstock.record import Record
 from penstock.store import ValueAndTimestamp
 from penstock.store.kinds.headers import ValueTimestampHeaders
 from penstock.store.kinds.key_value import HeadersKeyValueStore
-
-from .operator import Operator, Run, new
 
 
 class GlobalTableSource(Operator):

@@ -12,19 +12,13 @@ _OBSERVED, _ARRIVED, _MOVED = "observed", "arrived", "moved"
 _WAIT, _CLOSED = "wait", "closed"
 
 
-def saved_values(context: ProcessorContext) -> dict[str, int]:
-    """Return the numbers of this node's store that are saved with every commit."""
-    values: dict[str, int] = context.engine_values  # type: ignore[attr-defined]
-    return values
-
-
 class OwnTime:
     """`now` is the highest timestamp (ms) that the operator has seen; -1 before the first record."""
 
     __slots__ = ("_values", "now")
 
     def __init__(self, context: ProcessorContext) -> None:
-        self._values = saved_values(context)
+        self._values = context.saved_numbers
         self.now = self._values.get(_OBSERVED, -1)
 
     def move(self, timestamp: int) -> None:
@@ -60,7 +54,7 @@ class WindowTime(OwnTime):
 
 def forget_idle_time(context: ProcessorContext) -> None:
     """Drop what an IdleClock saved, in a program without one: if it comes back, it counts from then on."""
-    values = saved_values(context)
+    values = context.saved_numbers
     for name in (_ARRIVED, _MOVED):
         values.pop(name, None)
 
@@ -73,7 +67,7 @@ class IdleClock:
     """
 
     def __init__(self, context: ProcessorContext, idle_ms: int, time: OwnTime, move: Callable[[int], Any]) -> None:
-        self._values = saved_values(context)
+        self._values = context.saved_numbers
         self._idle_ms = idle_ms
         self._interval = max(1, idle_ms // 4)
         self._time = time

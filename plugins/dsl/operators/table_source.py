@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from penstock.context import ProcessorContext
+from penstock.operator import Run, new
 from penstock.record import Record
 from penstock.store.record_cache import Change
 
-from .operator import Run, new, sender
 from .table_store import TableOperator
 
 
@@ -20,7 +20,7 @@ class TableUpdates(TableOperator):
         """Return the function that gets each record."""
         drop = context.metrics.drop
         if self._store is None:
-            forward = sender(context)
+            forward = context.send
 
             def run_without_store(record: Record) -> None:
                 key, value, timestamp, headers = record

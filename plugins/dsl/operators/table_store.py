@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.context import ProcessorContext
+from penstock.operator import Operator, new
 from penstock.record import Headers
 from penstock.store import ValueAndTimestamp
 from penstock.store.kinds.headers import ValueTimestampHeaders
@@ -17,7 +18,6 @@ from penstock.store.kinds.versioned import (
 )
 from penstock.store.record_cache import Change
 
-from .operator import Operator, new, sender
 from .updates import flush_listener
 
 
@@ -48,7 +48,7 @@ class TableOperator(Operator):
         """With a cached store, have the updates forwarded when the cache is flushed."""
         super().init(context)
         if self._store is not None and context.get_store(self._store).record_cache is not None:
-            context.set_flush_listener(self._store, flush_listener(sender(context), sends_old=self._sends_old))
+            context.set_flush_listener(self._store, flush_listener(context.send, sends_old=self._sends_old))
 
     def compile_get(self, context: ProcessorContext) -> Callable[[Any], Any]:
         """Return the `get` of the table's store, whose entries begin with value and timestamp."""
@@ -64,7 +64,7 @@ class TableOperator(Operator):
 
 
 def _forwarding(context: ProcessorContext) -> Update:
-    forward = sender(context)
+    forward = context.send
 
     def update(key: Any, value: Any, old: Any, timestamp: int, headers: Headers) -> None:
         forward((key, new(Change, (value, old)), timestamp, headers))
@@ -75,7 +75,7 @@ def _forwarding(context: ProcessorContext) -> Update:
 def _putting(context: ProcessorContext, store: Any) -> Update:
     if isinstance(store, VersionedKeyValueStore):
         return _putting_versions(context, store)
-    put, forward = store.put, sender(context) if store.record_cache is None else _waiting
+    put, forward = store.put, context.send if store.record_cache is None else _waiting
     if isinstance(store, HeadersKeyValueStore):
 
         def update(key: Any, value: Any, old: Any, timestamp: int, headers: Headers) -> None:
@@ -91,7 +91,7 @@ def _putting(context: ProcessorContext, store: Any) -> Update:
 
 
 def _putting_versions(context: ProcessorContext, store: Any) -> Update:
-    put, forward = store.put, sender(context)
+    put, forward = store.put, context.send
 
     def update(key: Any, value: Any, old: Any, timestamp: int, headers: Headers) -> None:
         valid_to = put(key, value, timestamp)

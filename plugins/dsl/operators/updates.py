@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.context import ProcessorContext
+from penstock.operator import Operator, Run, new
 from penstock.record import Headers, Record
 from penstock.store import StateStore, ValueAndTimestamp
 from penstock.store.kinds.headers import ValueTimestampHeaders
 from penstock.store.record_cache import Change, FlushListener
-
-from .operator import Operator, Run, new, sender
 
 Stored = Callable[[Any, int, Headers], Any]
 """Returns what a store keeps for an aggregate: with its timestamp, or with timestamp and headers."""
@@ -49,7 +48,7 @@ class UpdatingOperator(Operator):
 
     def _emitter(self, context: ProcessorContext) -> Run:
         """Return the function that sends a record to the children of the table."""
-        return sender(context)
+        return context.send
 
     def _forward(self, context: ProcessorContext, store: StateStore) -> Run:
         """Return the function that sends an update at once, or does nothing if it leaves when the cache is flushed."""

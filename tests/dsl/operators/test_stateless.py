@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock import Application, Processor, Record, TopologyError, ValueTransformer, key_value_store
+from penstock import Application, Processor, ProcessorContext, Record, TopologyError, ValueTransformer, key_value_store
+from penstock.operator import Operator, Run
 from penstock.plugins.dsl import KStream, StreamsBuilder
 from penstock.plugins.testing import TopologyTestDriver
 
@@ -122,6 +123,12 @@ class Rekeys(Processor):
         self.context.forward(record.with_key("other"))
 
 
+class RekeyingOperator(Operator):
+    def bind(self, context: ProcessorContext) -> Run:
+        send = context.send
+        return lambda record: send(("other", *record[1:]))
+
+
 class Seen(ValueTransformer):
     def init(self, context: Any) -> None:
         super().init(context)
@@ -138,8 +145,9 @@ def test_processors_of_the_user() -> None:
         return words.process_values(Seen, stores=[key_value_store("seen")])
 
     assert answers(write, (None, "a,b"), (None, "a")) == [("a", "1"), ("b", "1"), ("a", "2")]
-    with pytest.raises(Exception, match="process_values: the processor forwards key 'other'"):
-        answers(lambda stream: stream.process_values(Rekeys), ("k", "v"))
+    for rekeys in (Rekeys, RekeyingOperator):
+        with pytest.raises(Exception, match="process_values: the processor forwards key 'other'"):
+            answers(lambda stream, rekeys=rekeys: stream.process_values(rekeys), ("k", "v"))  # type: ignore[misc]
 
 
 def test_an_installed_processor_is_named() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.context import ProcessorContext
+from penstock.operator import Run, new
 from penstock.record import Record
 from penstock.store import ValueAndTimestamp
 from penstock.store.kinds.versioned import NOT_PUT, VersionedKeyValueStore
 from penstock.store.record_cache import Change
 
-from ..operator import Run, new, sender
 from ..updates import NULL_KEY, NULL_VALUE, UpdatingOperator
 from .folds import Counting, Fold
 
@@ -87,7 +87,7 @@ class Aggregate(UpdatingOperator):
 
     def _bind_versioned(self, context: ProcessorContext) -> Run:
         """Return the function for a versioned store: what its history no longer takes is not forwarded."""
-        store, forward, sends_old = context.get_store(self._store_name), sender(context), self._sends_old
+        store, forward, sends_old = context.get_store(self._store_name), context.send, self._sends_old
         initial, take, drop = self._fold.initial, self._fold.compile_take(context.node), context.metrics.drop
 
         def run(record: Record) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.context import ProcessorContext
+from penstock.operator import Run
 from penstock.record import Record
 
-from ..operator import Run
 from ..table_store import TableOperator
 from .aggregator import Aggregator
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.context import ProcessorContext
+from penstock.operator import Operator, Run, new
 from penstock.record import Record
 from penstock.store.record_cache import Change
 
-from ..operator import Operator, Run, new, sender
 from ..table_store import NotLatest
 
 
@@ -32,7 +32,7 @@ class TableSelect(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, ignores_older = sender(context), self._ignores_older
+        forward, ignores_older = context.send, self._ignores_older
         select_key, select_value = self._select_key, self._select_value
 
         def selected(key: Any, value: Any) -> tuple[Any, Any]:

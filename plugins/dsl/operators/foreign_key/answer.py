@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.context import ProcessorContext
+from penstock.operator import Operator, Run, new
 from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.record import Record
 from penstock.store import ValueAndTimestamp
 
-from ..operator import Operator, Run, new, sender
 from ..table_store import NotLatest
 from .messages import Instruction, Response, compile_prefix
 
@@ -37,7 +37,7 @@ class ForeignKeyReceive(Operator):
         topic = f"{context.application_id}-{self._topic}"
         prefix = compile_prefix(self._foreign_key_serde.bind(f"{topic}-fk", is_key=True))
         key_bytes = self._key_serde.bind(f"{topic}-pk", is_key=True).serialize
-        put, forward, drop = context.get_store(self._subscriptions).put, sender(context), context.metrics.drop
+        put, forward, drop = context.get_store(self._subscriptions).put, context.send, context.metrics.drop
 
         def run(record: Record) -> None:
             foreign_key, subscription, timestamp, _ = record
@@ -68,7 +68,7 @@ class ForeignKeyAnswer(Operator):
         """Return the function that gets each record."""
         topic = f"{context.application_id}-{self._topic}"
         key_bytes = self._foreign_key_serde.bind(f"{topic}-fk", is_key=True).serialize
-        forward, get = sender(context), self._right.open(context)
+        forward, get = context.send, self._right.open(context)
 
         def run(record: Record) -> None:
             foreign_key, (value_hash, instruction, key, partition, ticket), timestamp, headers = record
@@ -105,7 +105,7 @@ class ForeignKeyUpdates(Operator):
         topic = f"{context.application_id}-{self._topic}"
         serde = self._foreign_key_serde.bind(f"{topic}-fk", is_key=True)
         prefix, key_bytes = compile_prefix(serde), serde.serialize
-        scan, forward = context.get_store(self._subscriptions).prefix_scan, sender(context)
+        scan, forward = context.get_store(self._subscriptions).prefix_scan, context.send
         drop, ignores_older = context.metrics.drop, self._ignores_older
 
         def run(record: Record) -> None:

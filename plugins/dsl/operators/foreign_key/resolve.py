@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock.context import ProcessorContext
+from penstock.operator import Operator, Run
 from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.record import Record
 
-from ..operator import Operator, Run, sender
 from .messages import compile_hash
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class ForeignKeyResolve(Operator):
         """Return the function that gets each record."""
         topic = f"{context.application_id}-{self._topic}"
         digest = compile_hash(self._value_serde.bind(f"{topic}-vh", is_key=False))
-        forward, drop, get, joiner = sender(context), context.metrics.drop, self._left.open(context), self._joiner
+        forward, drop, get, joiner = context.send, context.metrics.drop, self._left.open(context), self._joiner
         key_bytes = self._foreign_key_serde.bind(f"{topic}-fk", is_key=True).serialize
         is_left, foreign_key = self._is_left, self._foreign_key
         deletions = None if self._deletions is None else context.get_store(self._deletions)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.context import ProcessorContext
+from penstock.operator import Operator, Run, new
 from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.record import Record
 
-from ..operator import Operator, Run, new, sender
 from ..table_store import NotLatest
 from .messages import Instruction, Subscription, compile_hash
 
@@ -50,6 +50,11 @@ class ForeignKeySend(Operator):
         self._deletions = deletions
         self._ignores_older = ignores_older
 
+    @classmethod
+    def saved_with(cls, *args: Any, deletions: str | None = None, **options: Any) -> str | None:
+        """Return the store of deletions: the numbers of deletions belong to it."""
+        return deletions
+
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
         topic = f"{context.application_id}-{self._topic}"
@@ -89,7 +94,7 @@ class ForeignKeySend(Operator):
     def _inner(self, context: ProcessorContext, send: Send, is_same: Callable[[Any, Any], bool]) -> Ask:
         deletions, drop = context.get_store(str(self._deletions)), context.metrics.drop
         is_deleted, note = deletions.get, deletions.put
-        tickets: dict[str, int] = context.engine_values  # type: ignore[attr-defined]
+        tickets = context.saved_numbers
 
         def ask(record: Record, value_hash: bytes | None, to: Any, before: Any) -> None:
             key = record[0]
@@ -117,7 +122,7 @@ class ForeignKeySend(Operator):
 
 
 def _compile_send(context: ProcessorContext) -> Send:
-    forward, partition = sender(context), int(context.task_id.rpartition("_")[2])
+    forward, partition = context.send, int(context.task_id.rpartition("_")[2])
 
     def send(record: Record, foreign_key: Any, value_hash: bytes | None, instruction: int, ticket: int) -> None:
         subscription = new(Subscription, (value_hash, instruction, record[0], partition, ticket))

@@ -83,7 +83,6 @@ class ForeignKeyJoin:
         kept = self._named("-subscription-store", f"{_PREFIX}SUBSCRIPTION-STATE-STORE-")
         deletions = None if self.is_left else Deletions(f"{kept}-deletions")
         send.options["deletions"] = None if deletions is None else deletions.name
-        send.saved_as = () if deletions is None else (deletions.name,)
         send.stores = lambda writer: () if deletions is None else (deletions.declared(self._key(writer, left)),)
         receive = LateStep(
             self._named("-subscription-receive", _PROCESSOR),

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.context import ProcessorContext
+from penstock.operator import Operator, Run
 from penstock.record import Record
-
-from ..operator import Operator, Run, sender
 
 
 class Branch(Operator):
@@ -25,7 +24,7 @@ class Branch(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, branches, default = sender(context), self._branches, self._default
+        forward, branches, default = context.send, self._branches, self._default
 
         def run(record: Record) -> None:
             for predicate, child in branches:

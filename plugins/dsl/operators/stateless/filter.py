@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.context import ProcessorContext
+from penstock.operator import Operator, Run
 from penstock.record import Record
-
-from ..operator import Operator, Run, sender
 
 
 class Filter(Operator):
@@ -21,7 +20,7 @@ class Filter(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, predicate = sender(context), self._predicate
+        forward, predicate = context.send, self._predicate
         if self._inverted:
             original = predicate
             predicate = (lambda key, value: not original(key, value)) if self._with_key else lambda v: not original(v)

@@ -7,14 +7,13 @@ from typing import Any, cast
 
 from penstock.context import ProcessorContext
 from penstock.errors import ProcessingError
+from penstock.operator import Run
 from penstock.processor import Processor
-from penstock.program.provided import provided_stores
+from penstock.program.provided import provided_stores, saved_with
 from penstock.program.wrapping import WrappingProcessor
 from penstock.record import Record
 from penstock.store import StoreBuilder
 from penstock.support.callbacks import watched
-
-from ..operator import Run
 
 
 class FixedKey(WrappingProcessor):
@@ -27,6 +26,11 @@ class FixedKey(WrappingProcessor):
     def stores(cls, transformer: Callable[..., Processor], arguments: Mapping[str, Any]) -> Iterable[StoreBuilder]:
         """Return the stores that the processor brings."""
         return provided_stores("process_values", transformer, arguments)
+
+    @classmethod
+    def saved_with(cls, transformer: Callable[..., Processor], arguments: Mapping[str, Any]) -> str | None:
+        """Return the store to which what the processor saves belongs."""
+        return saved_with("process_values", transformer, arguments)
 
     def bind(self, context: ProcessorContext) -> Run:
         """Bind the processor with a `forward` that refuses another key; return the function that gets each record."""
@@ -58,9 +62,16 @@ class _FixedKeyContext:
         return getattr(self._context, name)
 
     def forward(self, record: Record, to: str | None = None) -> None:
-        if record.key != self.key:
+        self._check(record[0])
+        self._context.forward(record, to)
+
+    def send(self, record: Any, to: str | None = None) -> None:
+        self._check(record[0])
+        self._context.send(record, to)
+
+    def _check(self, key: Any) -> None:
+        if key != self.key:
             raise ProcessingError(
-                f"process_values: the processor forwards key {record.key!r} for a record with key {self.key!r}; use "
+                f"process_values: the processor forwards key {key!r} for a record with key {self.key!r}; use "
                 "process to change keys"
             )
-        self._context.forward(record, to)

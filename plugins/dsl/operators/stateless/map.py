@@ -7,10 +7,10 @@ from typing import Any
 
 from penstock.context import ProcessorContext
 from penstock.errors import ProcessingError
+from penstock.operator import Operator, Run
 from penstock.record import Record
 
 from ...graph.functions import keyed
-from ..operator import Operator, Run, sender
 from .map_values import no_list
 
 
@@ -22,7 +22,7 @@ class Map(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, function = sender(context), self._function
+        forward, function = context.send, self._function
 
         def run(record: Record) -> None:
             made = function(record[0], record[1])
@@ -40,7 +40,7 @@ class FlatMap(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, function = sender(context), self._function
+        forward, function = context.send, self._function
 
         def run(record: Record) -> None:
             made = function(record[0], record[1])
@@ -60,7 +60,7 @@ class SelectKey(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, function = sender(context), self._function
+        forward, function = context.send, self._function
 
         def run(record: Record) -> None:
             forward((function(record[0], record[1]), record[1], record[2], record[3]))

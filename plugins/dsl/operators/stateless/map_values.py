@@ -8,9 +8,8 @@ from typing import Any
 
 from penstock.context import ProcessorContext
 from penstock.errors import ProcessingError
+from penstock.operator import Operator, Run
 from penstock.record import Record
-
-from ..operator import Operator, Run, sender
 
 
 class MapValues(Operator):
@@ -22,7 +21,7 @@ class MapValues(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, function = sender(context), self._function
+        forward, function = context.send, self._function
         if self._with_key:
 
             def run(record: Record) -> None:
@@ -44,7 +43,7 @@ class FlatMapValues(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, function, with_key = sender(context), self._function, self._with_key
+        forward, function, with_key = context.send, self._function, self._with_key
 
         def run(record: Record) -> None:
             key, value, timestamp, headers = record

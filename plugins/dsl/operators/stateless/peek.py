@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.context import ProcessorContext
+from penstock.operator import Operator, Run
 from penstock.record import Record
 
 from ...graph.functions import keyed
-from ..operator import Operator, Run, sender
 
 
 class Peek(Operator):
@@ -21,7 +21,7 @@ class Peek(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, function = sender(context), self._function
+        forward, function = context.send, self._function
         if self._is_last:
             return lambda record: function(record[0], record[1])
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.context import ProcessorContext
+from penstock.operator import Run, new
 from penstock.record import Record
 
-from ..operator import Run, new, sender
 from ..table_store import TableOperator
 
 Keep = Callable[[Any, Any], Any]
@@ -45,7 +45,7 @@ class TableFilter(TableOperator):
                 update(key, value, None if before is None else before[0], timestamp, headers)
 
             return run_with_store
-        forward = sender(context)
+        forward = context.send
 
         def run(record: Record) -> None:
             key, change, timestamp, headers = record

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.context import ProcessorContext
+from penstock.operator import Operator, Run
 from penstock.record import Record, as_record
 from penstock.store.kinds.windowed import Windowed
 
-from ..operator import Operator, Run
 from .columns import columns_of, time_text
 
 _WIDEST = 60

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 from penstock.context import ProcessorContext, ValueTransformerContext
 from penstock.errors import ProcessingError
+from penstock.operator import Run, new
 from penstock.processor import ValueTransformer
 from penstock.record import Record
 from penstock.support.callbacks import check_methods
 
-from ..operator import Run, new, sender
 from ..table_store import TableOperator
 
 
@@ -51,7 +51,7 @@ class TableTransformValues(TableOperator):
                 update(key, value, None if before is None else before[0], timestamp, headers)
 
             return run_with_store
-        forward = sender(context)
+        forward = context.send
 
         def run(record: Record) -> None:
             key, change, timestamp, headers = record

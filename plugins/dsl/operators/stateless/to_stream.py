@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from penstock.context import ProcessorContext
+from penstock.operator import Operator, Run
 from penstock.record import Record
-
-from ..operator import Operator, Run, sender
 
 
 class ToStream(Operator):
@@ -13,7 +12,7 @@ class ToStream(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward = sender(context)
+        forward = context.send
 
         def run(record: Record) -> None:
             forward((record[0], record[1][0], record[2], record[3]))

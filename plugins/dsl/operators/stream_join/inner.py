@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.context import ProcessorContext
+from penstock.operator import Operator, Run
 from penstock.record import Record
-
-from ..operator import Operator, Run, sender
 
 Joiner = Callable[[Any, Any, Any], Any]
 
@@ -39,7 +38,7 @@ class StreamStreamJoin(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, fetch, drop = sender(context), context.get_store(self._others).fetch, context.metrics.drop
+        forward, fetch, drop = context.send, context.get_store(self._others).fetch, context.metrics.drop
         before, after = self._before_ms, self._after_ms
         join = joining(self._joiner, with_key=self._with_key, is_left=self._is_left)
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from penstock.context import ProcessorContext
+from penstock.operator import Operator, Run
 from penstock.record import Record
-
-from ..operator import Operator, Run, sender
 
 
 class JoinWindow(Operator):
@@ -19,7 +18,7 @@ class JoinWindow(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, put = sender(context), context.get_store(self._store).put
+        forward, put = context.send, context.get_store(self._store).put
 
         def run(record: Record) -> None:
             forward(record)

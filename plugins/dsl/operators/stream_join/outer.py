@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.context import ProcessorContext
+from penstock.operator import Operator, Run
 from penstock.record import Record
 
-from ..operator import Operator, Run, sender
 from .inner import joining
 
 _STREAM_TIME, _MIN_TIME, _FIRST, _NEXT_EMIT = "stream_time", "min_time", "first", "next_emit"
@@ -53,15 +53,20 @@ class StreamStreamOuterJoin(Operator):
         self._emit_interval_ms = emit_interval_ms
         self._keeps_headers = keeps_headers
 
+    @classmethod
+    def saved_with(cls, *args: Any, waiting: str, **options: Any) -> str:
+        """Return the store of the records that wait: the times belong to it."""
+        return waiting
+
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, fetch, drop = sender(context), context.get_store(self._others).fetch, context.metrics.drop
+        forward, fetch, drop = context.send, context.get_store(self._others).fetch, context.metrics.drop
         waiting = context.get_store(self._waiting)
         add, delete = waiting.add, waiting.delete
         before, after, grace = self._before_ms, self._after_ms, self._grace_ms
         is_left, keeps, keeps_headers = self._is_left, self._keeps_unmatched, self._keeps_headers
         join = joining(self._joiner, with_key=self._with_key, is_left=is_left)
-        times: dict[str, int] = context.engine_values  # type: ignore[attr-defined]
+        times = context.saved_numbers
         emit_closed = self._bind_emit_closed(context, times)
         # Kafka Streams looks for closed windows also when nothing waits, which only counts for the interval.
         looks_always = self._emit_interval_ms > 0 and after + grace > 0
@@ -100,7 +105,7 @@ class StreamStreamOuterJoin(Operator):
 
     def _bind_emit_closed(self, context: ProcessorContext, times: dict[str, int]) -> Callable[[Any, int], None]:
         """Return the function that forwards what waits in windows that have closed."""
-        forward, waiting, grace = sender(context), context.get_store(self._waiting), self._grace_ms
+        forward, waiting, grace = context.send, context.get_store(self._waiting), self._grace_ms
         joiner, with_key = self._joiner, self._with_key
         # A left record waits for right ones that are later by `after` of the join's window, and the reverse.
         left_ms, right_ms = self._after_ms, self._before_ms

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.context import ProcessorContext
+from penstock.operator import Operator, Run
 from penstock.record import Record
 
-from ..operator import Operator, Run, sender
 from .inner import joining
 
 
@@ -37,13 +37,18 @@ class StreamStreamSelfJoin(Operator):
         self._joiner = joiner
         self._with_key = with_key
 
+    @classmethod
+    def saved_with(cls, *args: Any, store: str, **options: Any) -> str:
+        """Return the store of the records: the times belong to it."""
+        return store
+
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, fetch, drop = sender(context), context.get_store(self._store).fetch, context.metrics.drop
+        forward, fetch, drop = context.send, context.get_store(self._store).fetch, context.metrics.drop
         before, after, retention = self._before_ms, self._after_ms, self._retention_ms
         join = joining(self._joiner, with_key=self._with_key, is_left=True)
         is_in_window = before >= 0 and after >= 0
-        times: dict[str, int] = context.engine_values  # type: ignore[attr-defined]
+        times = context.saved_numbers
 
         def run(record: Record) -> None:
             key, value, timestamp, headers = record

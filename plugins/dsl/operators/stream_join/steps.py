@@ -107,8 +107,6 @@ class StreamJoinStep(Step):
                 "keeps_unmatched": self.keep_unmatched[0 if is_left else 1],
             }
         writer.topology.add_processor(mine.join, supplier, [mine.window.name], stores=stores, **options)
-        if waiting is not None:
-            writer.topology.save_as(mine.join, waiting.name)
 
 
 class SelfJoinStep(Step):
@@ -133,7 +131,6 @@ class SelfJoinStep(Step):
         writer.topology.add_processor(
             self.name, StreamStreamSelfJoin, [side.window.name], stores=(side.store,), **options
         )
-        writer.topology.save_as(self.name, side.store)
 
 
 def share_store(join: StreamJoinStep) -> None:

@@ -26,7 +26,6 @@ class SuppressStep(ProcessorStep):
     def __init__(self, name: str, store: str, serdes: Serdes, *, logged: bool) -> None:
         super().__init__(name, Suppress)
         self.store = store
-        self.saved_as = (store,)
         self.serdes = serdes
         self._logged = logged
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from penstock.context import ProcessorContext
 from penstock.errors import ProcessingError
+from penstock.operator import Operator, Run, new
 from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.record import Headers, Record
 from penstock.serde import Serde
 from penstock.store.record_cache import Change
 
-from ..operator import Operator, Run, new, sender
 from ..own_time import IdleClock, OwnTime, forget_idle_time
 from ..updates import LATE
 from .buffered import Buffered
@@ -63,6 +63,11 @@ class Suppress(Operator):
         self._places: list[tuple[int, bytes]] = []
         self._sizes: dict[bytes, int] = {}
         self._bytes = 0
+
+    @classmethod
+    def saved_with(cls, *args: Any, store: str, **options: Any) -> str:
+        """Return the buffer: the times belong to it."""
+        return store
 
     def init(self, context: ProcessorContext) -> None:
         """Read which keys wait; watch for idle input."""
@@ -136,7 +141,7 @@ class Suppress(Operator):
         """Return the function that removes the first update, and forwards it."""
         store = context.get_store(self._store_name)
         forward, places, drops_tombstones, key_of = (
-            sender(context),
+            context.send,
             self._places,
             self._drops_tombstones,
             self._keys.deserialize,

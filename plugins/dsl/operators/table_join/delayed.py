@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock.context import ProcessorContext
+from penstock.operator import Run
 from penstock.record import Record
 
-from ..operator import Run
 from .stream_table import StreamTableJoin
 
 if TYPE_CHECKING:
@@ -40,12 +40,17 @@ class StreamTableDelayedJoin(StreamTableJoin):
         self._waiting = waiting
         self._grace_ms = grace_ms
 
+    @classmethod
+    def saved_with(cls, *args: Any, waiting: str, **options: Any) -> str:
+        """Return the store of the records that wait: the times belong to it."""
+        return waiting
+
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
         drop, join, keeps = context.metrics.drop, self.bind_join(context), self._keeps_unmatched
         waiting, grace = context.get_store(self._waiting), self._grace_ms
         add = waiting.add
-        times: dict[str, int] = context.engine_values  # type: ignore[attr-defined]
+        times = context.saved_numbers
 
         def run(record: Record) -> None:
             key, value, timestamp, headers = record

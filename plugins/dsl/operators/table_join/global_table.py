@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.context import ProcessorContext
+from penstock.operator import Operator, Run
 from penstock.record import Record
-
-from ..operator import Operator, Run, sender
 
 
 class StreamGlobalTableJoin(Operator):
@@ -35,7 +34,7 @@ class StreamGlobalTableJoin(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, drop, get = sender(context), context.metrics.drop, context.get_store(self._store).get
+        forward, drop, get = context.send, context.metrics.drop, context.get_store(self._store).get
         joiner, select, with_key, keeps = self._joiner, self._select_key, self._with_key, self._keeps_unmatched
 
         def run(record: Record) -> None:

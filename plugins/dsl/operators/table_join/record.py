@@ -64,7 +64,6 @@ def record_table_join(
         step = TableJoinStep(
             verb, node, StreamTableDelayedJoin, arguments, stores=lambda writer: (declare(writer), *getter.stores)
         )
-        step.saved_as = (waiting,)
     step.keys = (stream.serdes.key, table.flow.serdes.key)
     recorder.add(step, stream.step)
     return Flow(step, Serdes(stream.serdes.key), sources)

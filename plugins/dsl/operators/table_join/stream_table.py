@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock.context import ProcessorContext
+from penstock.operator import Operator, Run
 from penstock.record import Record
-
-from ..operator import Operator, Run, sender
 
 if TYPE_CHECKING:
     from ..reading import ValueGetter
@@ -41,7 +40,7 @@ class StreamTableJoin(Operator):
         """Return the function that gets each record."""
         if self._table.history_ms is not None or self._with_key:
             return self._bind_general(context)
-        forward, drop, get = sender(context), context.metrics.drop, self._table.open(context)
+        forward, drop, get = context.send, context.metrics.drop, self._table.open(context)
         joiner, keeps = self._joiner, self._keeps_unmatched
 
         def run(record: Record) -> None:
@@ -73,7 +72,7 @@ class StreamTableJoin(Operator):
 
     def bind_join(self, context: ProcessorContext) -> Run:
         """Return the function that joins a record which has a value."""
-        forward, joiner, keeps, with_key = sender(context), self._joiner, self._keeps_unmatched, self._with_key
+        forward, joiner, keeps, with_key = context.send, self._joiner, self._keeps_unmatched, self._with_key
         lookup = lookup_of(self._table, context)
 
         def join(record: Record) -> None:

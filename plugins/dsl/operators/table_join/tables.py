@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock.context import ProcessorContext
+from penstock.operator import Operator, Run, new
 from penstock.record import Record
 
-from ..operator import Operator, Run, new, sender
 from ..table_store import NotLatest, TableOperator
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class TableJoin(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, drop, get, joiner = sender(context), context.metrics.drop, self._other.open_sent(context), self._joiner
+        forward, drop, get, joiner = context.send, context.metrics.drop, self._other.open_sent(context), self._joiner
         needs_this, needs_other, sends_old = self._needs_this, self._needs_other, self._sends_old
         ignores_older = self._ignores_older
 
@@ -77,7 +77,7 @@ class TableMerge(TableOperator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, sends_old = sender(context), self._sends_old
+        forward, sends_old = context.send, self._sends_old
         if self._store is not None:
             update = self.compile_update(context)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.context import ProcessorContext
 
-from ..own_time import WindowTime, saved_values
+from ..own_time import WindowTime
 
 NEVER = 2**63 - 1
 _NEXT, _SENT = "next_end", "closed_to"
@@ -29,7 +29,7 @@ class OpenWindows:
     def __init__(
         self, context: ProcessorContext, time: WindowTime, scan: Callable[[int], Ends], *, on_close: bool
     ) -> None:
-        self._values = saved_values(context)
+        self._values = context.saved_numbers
         self._scan = scan
         self._ends: list[int] = []
         self._by_end: dict[int, list[Any]] = {}

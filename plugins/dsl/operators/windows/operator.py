@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from penstock.context import ProcessorContext
+from penstock.operator import Operator, Run, new
 from penstock.record import Headers, Record
 from penstock.store import StateStore
 from penstock.store.kinds.windowed import Windowed
 from penstock.store.record_cache import Change
 
 from ..aggregate.folds import Fold
-from ..operator import Operator, Run, new, sender
 from ..own_time import IdleClock, WindowTime, forget_idle_time
 from ..updates import NULL_KEY, NULL_VALUE, UpdatingOperator
 from .open_windows import Ends, OpenWindows
@@ -59,6 +59,11 @@ class WindowedOperator(UpdatingOperator):
         self._close: Callable[[Headers], None] | None = None
         self._idle: IdleClock | None = None
 
+    @classmethod
+    def saved_with(cls, *args: Any, store: str, **options: Any) -> str:
+        """Return the store of the windows: the times belong to it."""
+        return store
+
     @property
     @abstractmethod
     def _wait_ms(self) -> int:
@@ -76,13 +81,13 @@ class WindowedOperator(UpdatingOperator):
 
     def _emitter(self, context: ProcessorContext) -> Run:
         """Return the function that sends a record to the children of the table."""
-        forward, updates_to = sender(context), self._updates_to
+        forward, updates_to = context.send, self._updates_to
         return forward if updates_to is None else lambda record: forward(record, updates_to)
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
         time = self._time = WindowTime(context, self._wait_ms)
-        forward, late_to = sender(context), self._late_to
+        forward, late_to = context.send, self._late_to
         store, on_close = context.get_store(self._store_name), self._on_close
         open_windows = OpenWindows(context, time, lambda after: self._read_open(store, after), on_close=on_close)
         take, send = self._bind_windows(context, time, open_windows)

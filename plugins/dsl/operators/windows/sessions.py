@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.context import ProcessorContext
+from penstock.operator import new
 from penstock.program.serdes import SerdeLike
 from penstock.record import Headers, Record
 from penstock.store.kinds.headers import ValueTimestampHeaders
@@ -12,7 +13,6 @@ from penstock.store.kinds.windowed import Windowed
 from penstock.store.record_cache import Change, FlushListener
 
 from ..aggregate.folds import Fold
-from ..operator import new
 from ..own_time import WindowTime
 from ..updates import LATE
 from .key_order import bytes_of_keys

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from penstock.context import ProcessorContext
+from penstock.operator import new
 from penstock.program.serdes import SerdeLike
 from penstock.record import Headers, Record
 from penstock.store.kinds.windowed import Windowed
 from penstock.store.record_cache import Change
 
 from ..aggregate.folds import Fold
-from ..operator import new
 from ..own_time import WindowTime
 from ..updates import LATE
 from .key_order import bytes_of_keys

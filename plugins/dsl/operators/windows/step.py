@@ -121,5 +121,5 @@ def windowed_step(
         window_grace_ms=grace,
         needs_key_serde=supplier is not WindowAggregate,
     )
-    step.saved_as, step.windows = (made.name,), windows.form
+    step.windows = windows.form
     return step

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from penstock.context import ProcessorContext
+from penstock.operator import new
 from penstock.record import Headers, Record
 from penstock.store.kinds.windowed import Windowed
 from penstock.store.record_cache import Change
 
 from ..aggregate.folds import Fold
-from ..operator import new
 from ..own_time import WindowTime
 from ..updates import LATE
 from .open_windows import NEVER, Ends, OpenWindows

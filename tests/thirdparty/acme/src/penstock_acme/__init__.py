@@ -5,8 +5,8 @@ from penstock.hooks import Components, hookimpl
 
 @hookimpl
 def penstock_processors() -> Components:
-    """Name the processor."""
-    return {"acme.dedupe": "penstock_acme.dedupe:Dedupe"}
+    """Name the processors; one is an operator."""
+    return {"acme.count": "penstock_acme.count:Count", "acme.dedupe": "penstock_acme.dedupe:Dedupe"}
 
 
 @hookimpl
