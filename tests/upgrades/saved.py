@@ -440,15 +440,6 @@ def _raw_files(directory: Path) -> dict[str, Any]:
     return found
 
 
-def comparable(found: Any) -> Any:
-    """Return what an application did when it was continued, as data for JSON, without what differs from run to run.
-
-    A join by foreign key answers through topics, so on Kafka the batch of an answer varies: outputs are sorted.
-    """
-    data = json.loads(json.dumps(found))
-    return data if isinstance(data, list) else data | {"outputs": sorted(data["outputs"])}
-
-
 def _content(store: Any) -> Any:
     """Return what a store has, whatever its kind."""
     if hasattr(store, "find_sessions"):

@@ -15,9 +15,10 @@ from penstock.hooks import registry
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
+from .base import comparable
 from .dsl_programs import PROGRAMS as VERBS
 from .kafka_dump import replay
-from .saved import NAMES, SERDES, Saved, Verbs, application, comparable, unpack
+from .saved import NAMES, SERDES, Saved, Verbs, application, unpack
 
 KINDS = {"local": Saved, "verbs": Verbs}
 
