@@ -7,12 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from .clock import (
-    Cancellable,
-    Duration,
-    PunctuationType,
-    Punctuator,
-)
+from .clock import Cancellable, Duration, PunctuationType, Punctuator
 from .record import Record, RecordMetadata
 from .store import Entries
 from .store.record_cache import FlushListener

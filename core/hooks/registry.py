@@ -13,12 +13,7 @@ from typing import Any
 
 from ..errors import PluginError
 from .plugin_code import plugin_code
-from .rules import (
-    checked_components,
-    has_prefix,
-    prefixes_of,
-    wrong_hooks,
-)
+from .rules import checked_components, has_prefix, prefixes_of, wrong_hooks
 from .specs import GROUP, KINDS, MARK, PACKAGE
 
 _log = logging.getLogger("penstock.hooks")

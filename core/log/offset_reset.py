@@ -7,11 +7,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from ..clock import (
-    Duration,
-    duration_ms,
-    unit_hint,
-)
+from ..clock import Duration, duration_ms, unit_hint
 from ..errors import ConfigError
 
 EARLIEST, LATEST = "earliest", "latest"

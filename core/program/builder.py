@@ -25,15 +25,7 @@ from .checks import (
 )
 from .draft import Draft
 from .key_filter import DropNullKeys
-from .nodes import (
-    GlobalStore,
-    InternalTopic,
-    Partitioner,
-    ProcessorNode,
-    ReadOnlyStore,
-    SinkNode,
-    TopicChooser,
-)
+from .nodes import GlobalStore, InternalTopic, Partitioner, ProcessorNode, ReadOnlyStore, SinkNode, TopicChooser
 from .program import Program
 from .provided import provided_stores, stores_saved_with
 from .serdes import SerdeLike

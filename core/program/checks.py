@@ -18,11 +18,7 @@ from ..processor import Processor, ValueTransformer
 from ..serde import Serde
 from ..store import StoreBuilder
 from ..store.specs import StoreSpec
-from ..support.callbacks import (
-    check_called_with,
-    check_methods,
-    check_plain,
-)
+from ..support.callbacks import check_called_with, check_methods, check_plain
 from ..support.names import BAD_NAME, is_topic_name
 from .nodes import Node, ProcessorNode, SinkNode, SourceNode
 from .serdes import find_serde

@@ -6,11 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..record import (
-    Headers,
-    Record,
-    RecordMetadata,
-)
+from ..record import Headers, Record, RecordMetadata
 
 _ENTRY_BYTES = 200
 """What an entry costs beside its key and value."""

@@ -6,12 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ..clock import (
-    Cancellable,
-    Duration,
-    PunctuationType,
-    Punctuator,
-)
+from ..clock import Cancellable, Duration, PunctuationType, Punctuator
 from ..context import NodeMetrics
 from ..errors import StoreError, TopologyError
 from ..program.nodes import ProcessorNode, Subtopology

@@ -11,12 +11,7 @@ from penstock.hooks import registry
 from penstock.log import Log
 from penstock.plugins.upgrade.check import check_saved
 from penstock.plugins.upgrade.earlier_values import check_earlier_values
-from penstock.plugins.upgrade.saved_program import (
-    gone_stores,
-    read_note,
-    saved_subtopologies,
-    write_note,
-)
+from penstock.plugins.upgrade.saved_program import gone_stores, read_note, saved_subtopologies, write_note
 from penstock.program.assignment import Assignment
 from penstock.program.nodes import SinkNode
 from penstock.record import TopicPartition

@@ -11,11 +11,7 @@ from penstock.hooks import registry
 from penstock.program.layouts import KeptStore
 from penstock.record import Headers, OutputBatch, RecordBatch, TopicPartition
 from penstock.store import Change
-from penstock.stores.rows.envelope import (
-    PLAIN,
-    unwrap,
-    wrap,
-)
+from penstock.stores.rows.envelope import PLAIN, unwrap, wrap
 
 _KIND, _EXPIRY, _WALL_CLOCK_EXPIRY = "__penstock.timestamped", "__penstock.expiry", "__penstock.wall_clock_expiry"
 _OURS = frozenset({_KIND, _EXPIRY, _WALL_CLOCK_EXPIRY})

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.log import Log
-from penstock.log.offset_reset import (
-    EARLIEST,
-    LATEST,
-    offset_reset_text,
-    oldest_ms,
-)
+from penstock.log.offset_reset import EARLIEST, LATEST, offset_reset_text, oldest_ms
 from penstock.program.nodes import SourceNode
 from penstock.record import TopicPartition
 from penstock.settings.settings import Settings

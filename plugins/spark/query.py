@@ -32,21 +32,9 @@ from penstock.support.repeats import Repeats
 
 from .batches import renewals
 from .batches.checkpoint import Checkpoint, delete_with_spark
-from .batches.control import (
-    Control,
-    ControlFile,
-    LogFile,
-)
-from .batches.executor import (
-    OUTPUT_SCHEMA,
-    STATE_SCHEMA,
-    BatchFunction,
-)
-from .batches.host_caller import (
-    HostCaller,
-    digest_of,
-    host_key,
-)
+from .batches.control import Control, ControlFile, LogFile
+from .batches.executor import OUTPUT_SCHEMA, STATE_SCHEMA, BatchFunction
+from .batches.host_caller import HostCaller, digest_of, host_key
 from .batches.planner import Plan
 from .batches.planner_watch import PlannerWatch
 from .placement.executors import LateExecutors
@@ -54,11 +42,7 @@ from .placement.group_keys import slots
 from .placement.slot_owners import SlotReport
 from .placement.slot_placement import SlotPlacement
 from .session.sessions import is_cluster, tune
-from .session.spark_failure import (
-    SparkFailure,
-    cause_in,
-    explain,
-)
+from .session.spark_failure import SparkFailure, cause_in, explain
 from .watching.beats import Beats
 from .watching.progress import EndedBatch
 from .watching.slots import Slots

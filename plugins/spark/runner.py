@@ -23,21 +23,13 @@ from penstock.settings.application import Application
 from .batches.rests import rest_seconds
 from .query import ApplicationQuery
 from .running import RunningApplication
-from .session.jvm import (
-    ending_before_the_jvm,
-    how_the_jvm_ended,
-    says_that_the_jvm_is_gone,
-)
+from .session.jvm import ending_before_the_jvm, how_the_jvm_ended, says_that_the_jvm_is_gone
 from .session.sessions import check_java, check_session
 from .session.spark_conf import check_conf
 from .session.spark_failure import SparkFailure
 from .stop_request import StopRequest
 from .watching.progress import RunProgress, RunSummary
-from .watching.rates import (
-    BatchRates,
-    Rates,
-    RecentRates,
-)
+from .watching.rates import BatchRates, Rates, RecentRates
 from .watching.statistics import RunStatistics
 from .watching.status_writer import StatusWriter
 

@@ -24,12 +24,7 @@ from penstock.support.system_errors import raise_open_files_limit
 from .placement.executors import LateExecutors, wait_for_executors
 from .query import ApplicationQuery
 from .session.interpreter import log_interpreter
-from .session.sessions import (
-    check_session,
-    is_cluster,
-    local_cores,
-    make_session,
-)
+from .session.sessions import check_session, is_cluster, local_cores, make_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,12 +18,7 @@ from penstock.program.serdes import DEFAULTS
 from penstock.record import Record, RecordMetadata, as_record
 from penstock.store import Entries, StateStore, StoreBuilder
 from penstock.store.kinds.timers import TimerStoreSpec
-from penstock.store.record_cache import (
-    CacheBudget,
-    FlushListener,
-    RecordCache,
-    RecordContext,
-)
+from penstock.store.record_cache import CacheBudget, FlushListener, RecordCache, RecordContext
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
 from penstock.support.callbacks import check_methods

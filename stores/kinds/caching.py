@@ -10,11 +10,7 @@ from penstock.store.record_cache import RecordCache
 
 from ..rows.buckets import MAX_TIME
 from ..rows.key_form import KeyForm
-from ..rows.value_form import (
-    Encoded,
-    TimestampedForm,
-    ValueForm,
-)
+from ..rows.value_form import Encoded, TimestampedForm, ValueForm
 from .plain import PlainStore
 from .session import BucketSessionStore
 from .window import BucketWindowStore

@@ -12,14 +12,7 @@ from penstock.serde import Serde
 from penstock.store import BytesStore, StoreContext
 from penstock.store.kinds.key_value import ExpiringKeyValueStore, KeyValueStoreSpec
 
-from ..rows.envelope import (
-    EXPIRING,
-    EXPIRING_BY_WALL_CLOCK,
-    PLAIN,
-    Expiry,
-    expiry_of,
-    with_expiry,
-)
+from ..rows.envelope import EXPIRING, EXPIRING_BY_WALL_CLOCK, PLAIN, Expiry, expiry_of, with_expiry
 from ..rows.headers_form import HeadersForm
 from ..rows.key_form import MISSING, KeyForm
 from ..rows.value_form import TimestampedForm, ValueForm

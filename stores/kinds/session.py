@@ -13,12 +13,7 @@ from penstock.store import BytesStore, Entries, StoreContext
 from penstock.store.kinds.session import SessionStore, SessionStoreSpec
 from penstock.store.kinds.windowed import Windowed
 
-from ..rows.buckets import (
-    MAX_TIME,
-    BucketKeys,
-    Buckets,
-    Row,
-)
+from ..rows.buckets import MAX_TIME, BucketKeys, Buckets, Row
 from ..rows.escaping import escaped
 from ..rows.headers_form import HeadersForm
 from ..rows.key_form import MISSING, KeyForm

@@ -20,11 +20,7 @@ from penstock.store.kinds.versioned import (
     VersionedStoreSpec,
 )
 
-from ..rows.envelope import (
-    PLAIN,
-    unwrap,
-    wrap,
-)
+from ..rows.envelope import PLAIN, unwrap, wrap
 from ..rows.escaping import escaped, unescaped
 from ..rows.key_form import MISSING, KeyForm
 from ..rows.late import LateDrops

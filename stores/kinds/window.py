@@ -10,29 +10,15 @@ from typing import Any, ClassVar
 from penstock.errors import StoreError
 from penstock.serde import Serde
 from penstock.store import BytesStore, Entries, StoreContext
-from penstock.store.kinds.window import (
-    HeadersWindowStore,
-    TimestampedWindowStore,
-    WindowStore,
-    WindowStoreSpec,
-)
+from penstock.store.kinds.window import HeadersWindowStore, TimestampedWindowStore, WindowStore, WindowStoreSpec
 from penstock.store.kinds.windowed import Windowed
 
-from ..rows.buckets import (
-    MAX_TIME,
-    BucketKeys,
-    Buckets,
-    Row,
-)
+from ..rows.buckets import MAX_TIME, BucketKeys, Buckets, Row
 from ..rows.headers_form import HeadersForm
 from ..rows.key_form import MISSING, KeyForm
 from ..rows.retention import Retention
 from ..rows.scan import ListScan, Scan
-from ..rows.value_form import (
-    Encoded,
-    TimestampedForm,
-    ValueForm,
-)
+from ..rows.value_form import Encoded, TimestampedForm, ValueForm
 from . import plain
 from .known_rows import LatestRows
 from .open_window import OpenWindow, WindowKeys

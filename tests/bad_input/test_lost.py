@@ -9,13 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import (
-    ChangelogError,
-    IncompatibleStateError,
-    LogError,
-    OffsetOutOfRangeError,
-    TopicPartition,
-)
+from penstock import ChangelogError, IncompatibleStateError, LogError, OffsetOutOfRangeError, TopicPartition
 from penstock.log import Commit
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 

@@ -16,12 +16,7 @@ from penstock import ConfigError, IncompatibleStateError, Log, TopicPartition, T
 from penstock.plugins.applications import from_state as engine
 from penstock.plugins.applications.from_state import go_on, plan_from_state
 from penstock.plugins.applications.preparation import prepare
-from penstock.plugins.applications.reset import (
-    Destination,
-    to_earliest,
-    to_latest,
-    to_offsets,
-)
+from penstock.plugins.applications.reset import Destination, to_earliest, to_latest, to_offsets
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 
 from ..lost_commits import lose_commits

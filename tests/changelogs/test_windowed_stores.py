@@ -10,16 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock import (
-    Application,
-    Processor,
-    Record,
-    Topology,
-    ValueAndTimestamp,
-    Windowed,
-    session_store,
-    window_store,
-)
+from penstock import Application, Processor, Record, Topology, ValueAndTimestamp, Windowed, session_store, window_store
 from penstock.log import Log
 from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.changelogs.topic import changelog_topic

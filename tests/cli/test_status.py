@@ -11,11 +11,7 @@ import pytest
 
 from penstock import SystemClock
 from penstock.log import Log
-from penstock.plugins.applications.run_status import (
-    Event,
-    RunStatus,
-    TaskStatus,
-)
+from penstock.plugins.applications.run_status import Event, RunStatus, TaskStatus
 from penstock.plugins.applications.status_topic import StatusTopic
 from penstock.plugins.cli.options import open_log
 from penstock.settings.settings import Settings

@@ -6,11 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from penstock import Processor, Record
-from penstock.store.kinds.versioned import (
-    NOT_PUT,
-    VALID_TO_UNDEFINED,
-    VersionedRecord,
-)
+from penstock.store.kinds.versioned import NOT_PUT, VALID_TO_UNDEFINED, VersionedRecord
 from penstock.store.kinds.windowed import Windowed
 
 

@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock import (
-    STREAM_TIME,
-    WALL_CLOCK_TIME,
-    Processor,
-    Record,
-    Topology,
-    ValueAndTimestamp,
-    key_value_store,
-)
+from penstock import STREAM_TIME, WALL_CLOCK_TIME, Processor, Record, Topology, ValueAndTimestamp, key_value_store
 from penstock.store.kinds.session import session_store
 from penstock.store.kinds.versioned import versioned_store
 from penstock.store.kinds.window import window_store

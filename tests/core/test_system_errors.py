@@ -10,12 +10,7 @@ from multiprocessing.connection import Connection
 import pytest
 
 from penstock.plugins.testing.contracts.child import answer, forked
-from penstock.support.system_errors import (
-    error_number,
-    open_files_limit,
-    raise_open_files_limit,
-    what_to_do,
-)
+from penstock.support.system_errors import error_number, open_files_limit, raise_open_files_limit, what_to_do
 
 SAID = [
     (errno.EMFILE, "too many open files: the limit of this process is"),

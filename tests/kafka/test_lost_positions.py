@@ -12,11 +12,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
 from penstock.errors import IncompatibleStateError
-from penstock.plugins.applications.from_state import (
-    FromStatePlan,
-    go_on,
-    plan_from_state,
-)
+from penstock.plugins.applications.from_state import FromStatePlan, go_on, plan_from_state
 from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.applications.reset import to_earliest
 from penstock.plugins.testing.kafka_broker import KafkaBroker

@@ -31,11 +31,7 @@ from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.local_state.backends import Backends
 from penstock.plugins.runtime.local_state.task_state import TaskState
 from penstock.plugins.testing.contracts.log_tests import read
-from penstock.plugins.upgrade.saved_stores import (
-    accept_stores,
-    drop_stores,
-    saved_stores,
-)
+from penstock.plugins.upgrade.saved_stores import accept_stores, drop_stores, saved_stores
 from penstock.record import OutputBatch, TopicPartition
 
 from ..processes import opened_workers

@@ -36,18 +36,7 @@ from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
 
-from .faults import (
-    FAULTS,
-    INPUTS,
-    STEPS,
-    Crash,
-    application,
-    new_log,
-    new_worker,
-    produce,
-    produced,
-    stores,
-)
+from .faults import FAULTS, INPUTS, STEPS, Crash, application, new_log, new_worker, produce, produced, stores
 
 RECORDS = st.lists(
     st.tuples(st.sampled_from("xyz"), st.sampled_from(["v", "w", "commit"]), st.integers(0, 40)), max_size=5

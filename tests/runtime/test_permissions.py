@@ -16,11 +16,7 @@ from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.plugins.spark.batches.checkpoint import Checkpoint
-from penstock.plugins.spark.batches.control import (
-    Control,
-    ControlFile,
-    LogFile,
-)
+from penstock.plugins.spark.batches.control import Control, ControlFile, LogFile
 from penstock.plugins.spark.batches.planner import Plan
 from penstock.record import OutputBatch
 

@@ -15,13 +15,7 @@ from penstock import Commit, ManualClock, OutputBatch, TopicPartition
 from penstock.plugins.hosts.plan import SlotPlan
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.spark.batches.control import Control, ControlFile
-from penstock.plugins.spark.batches.planner import (
-    RENEWAL_SECONDS,
-    BatchPlanner,
-    Offset,
-    Plan,
-    _limit,
-)
+from penstock.plugins.spark.batches.planner import RENEWAL_SECONDS, BatchPlanner, Offset, Plan, _limit
 from penstock.plugins.spark.placement.group_keys import slot_key
 
 IN = TopicPartition("in", 0)

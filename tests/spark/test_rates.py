@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.plugins.runtime.report import TaskReport
-from penstock.plugins.spark.watching.rates import (
-    BatchRates,
-    Rate,
-    RecentRates,
-)
+from penstock.plugins.spark.watching.rates import BatchRates, Rate, RecentRates
 
 
 def report(records_in: int, records_out: int) -> TaskReport:

@@ -12,12 +12,7 @@ from penstock import ConfigError, RuntimeUnavailableError, Settings
 from penstock.plugins.spark import run
 from penstock.plugins.spark.runner import spark_trigger
 from penstock.plugins.spark.running import local_changelog
-from penstock.plugins.spark.session.sessions import (
-    check_allocation,
-    check_java,
-    check_python_memory,
-    is_cluster,
-)
+from penstock.plugins.spark.session.sessions import check_allocation, check_java, check_python_memory, is_cluster
 from penstock.plugins.spark.session.spark_failure import explain
 
 from . import apps

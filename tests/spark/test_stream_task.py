@@ -36,11 +36,7 @@ from penstock.plugins.dsl import StreamsBuilder, tumbling
 from penstock.plugins.logs.partitioner import partition_for_key
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.spark.dataframe.packing import Packer, Rows
-from penstock.plugins.spark.dataframe.stream_commit import (
-    StreamCommit,
-    next_anchors,
-    oldest_needed,
-)
+from penstock.plugins.spark.dataframe.stream_commit import StreamCommit, next_anchors, oldest_needed
 from penstock.plugins.spark.dataframe.stream_task import Outcome, StreamTask
 from penstock.plugins.testing import TopologyTestDriver
 

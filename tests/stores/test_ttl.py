@@ -13,11 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from penstock import WALL_CLOCK_TIME, PunctuationType
 from penstock.errors import ConfigError
 from penstock.store import Change, ValueAndTimestamp
-from penstock.store.kinds.key_value import (
-    ExpiringKeyValueStore,
-    KeyValueStoreSpec,
-    key_value_store,
-)
+from penstock.store.kinds.key_value import ExpiringKeyValueStore, KeyValueStoreSpec, key_value_store
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.kinds import expiry_index
 from penstock.stores.memory import MemoryBackend

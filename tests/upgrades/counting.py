@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from penstock import (
-    ListStore,
-    SessionStore,
-    ValueAndTimestamp,
-    VersionedKeyValueStore,
-    Windowed,
-    WindowStore,
-)
+from penstock import ListStore, SessionStore, ValueAndTimestamp, VersionedKeyValueStore, Windowed, WindowStore
 from penstock.store.kinds.headers import ValueTimestampHeaders
 
 KEYS = [f"k{number}" for number in range(10)]

@@ -10,11 +10,7 @@ from ...clock import Duration
 from ...errors import ConfigError
 from ...serde import Serde
 from ..specs import StoreSpec
-from ..state_store import (
-    Entries,
-    StateStore,
-    ValueAndTimestamp,
-)
+from ..state_store import Entries, StateStore, ValueAndTimestamp
 from ..traits import StoreTraits
 from .declaring import checked_name, positive_ms
 from .headers import ValueTimestampHeaders

@@ -11,11 +11,7 @@ from penstock.record import Headers
 from penstock.store import ValueAndTimestamp
 from penstock.store.kinds.headers import ValueTimestampHeaders
 from penstock.store.kinds.key_value import HeadersKeyValueStore
-from penstock.store.kinds.versioned import (
-    NOT_PUT,
-    VALID_TO_UNDEFINED,
-    VersionedKeyValueStore,
-)
+from penstock.store.kinds.versioned import NOT_PUT, VALID_TO_UNDEFINED, VersionedKeyValueStore
 from penstock.store.record_cache import Change
 
 from .updates import flush_listener

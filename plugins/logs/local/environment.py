@@ -17,11 +17,7 @@ from penstock.clock import duration_ms
 from penstock.errors import LogError
 from penstock.support.file_lock import FileLock
 from penstock.support.private_files import FILE_MODE, make_private_directory
-from penstock.support.system_errors import (
-    error_number,
-    free_bytes,
-    what_to_do,
-)
+from penstock.support.system_errors import error_number, free_bytes, what_to_do
 
 DATABASES = ("system", "topics", "ends", "batches", "positions", "commits", "meta", "leases", "cleaned")
 _FORMAT = b"1"

@@ -27,12 +27,7 @@ from penstock.task.failures import RetryRequested
 from penstock.task.task import Task
 
 from .packing import Rows
-from .stream_commit import (
-    SparkCommitter,
-    StreamCommit,
-    next_anchors,
-    oldest_needed,
-)
+from .stream_commit import SparkCommitter, StreamCommit, next_anchors, oldest_needed
 
 _log = logging.getLogger("penstock.worker")
 

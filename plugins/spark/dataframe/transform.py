@@ -22,12 +22,7 @@ from .checks import check_application, check_count, check_sources
 from .packing import CHUNK_SCHEMA, Packer
 from .records import ColumnLike, Records, check_frame, normalized
 from .stream_commit import STATE_SCHEMA
-from .stream_engine import (
-    OUTPUT_SCHEMA,
-    Cargo,
-    StreamFunction,
-    once_function,
-)
+from .stream_engine import OUTPUT_SCHEMA, Cargo, StreamFunction, once_function
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,12 +11,7 @@ from dataclasses import replace
 from penstock.clock import Clock, SystemClock
 from penstock.plugins.applications.lag import PartitionLag
 from penstock.plugins.applications.lease import driver_name
-from penstock.plugins.applications.run_status import (
-    Event,
-    RunStatus,
-    SlotHost,
-    TaskStatus,
-)
+from penstock.plugins.applications.run_status import Event, RunStatus, SlotHost, TaskStatus
 from penstock.plugins.hosts.executor_identity import host_name
 from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.runtime.logged_task import FIRST

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.errors import (
-    LogError,
-    UnknownTopicError,
-)
+from penstock.errors import LogError, UnknownTopicError
 from penstock.log import Commit, Log
 from penstock.record import TopicPartition
 
