@@ -1,4 +1,4 @@
-"""The documented path of `Follower`; it is in log/."""
+"""Keeps the documented import path of `Follower`, which is in log/."""
 
 from .log.follower import Follower
 

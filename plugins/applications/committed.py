@@ -16,9 +16,9 @@ from penstock.record import TopicPartition
 from penstock.settings.application import Application
 
 _META, _IDS_META = "committed", "committed-ids"
-"""Two notes: an earlier release reads the first one, and would not find its way in ids there."""
+"""Two notes: an earlier release reads the first one, and does not know ids."""
 _IDS_SECONDS = 60.0
-"""How often the ids of topics are looked at while the application runs: its tasks may go on in a new topic."""
+"""Seconds between two looks at the ids of topics while the application runs: its tasks may continue in a new topic."""
 _MOST_NAMED = 5
 
 

@@ -1,4 +1,4 @@
-"""continue_in_new_topics: what `offset_out_of_range` says about positions that a log deleted with their topic."""
+"""continue_in_new_topics: applies `offset_out_of_range` to positions that a log deleted with their topic."""
 
 from __future__ import annotations
 

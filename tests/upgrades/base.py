@@ -65,9 +65,9 @@ def check(directory: Path, bootstrap: str | None = None) -> None:
 
 
 def comparable(found: Any) -> Any:
-    """Return what an application did when it was continued, as data for JSON, without what differs from run to run.
+    """Return the results of a continued application as data for JSON, with its outputs sorted.
 
-    A join by foreign key answers through topics, so on Kafka the batch of an answer varies: outputs are sorted.
+    A join by foreign key answers through topics, so on Kafka the batch of an answer varies.
     """
     data = json.loads(json.dumps(found))
     return data if isinstance(data, list) else data | {"outputs": sorted(data["outputs"])}

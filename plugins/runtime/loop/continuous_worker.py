@@ -29,8 +29,8 @@ COMMIT_INTERVALS = {"exactly_once": 0.1, "at_least_once": 1.0}
 _SLOW_SECONDS = 1.0
 """A task whose last call of `work` took longer may take as long again."""
 _BEHIND_SHARE, _BEHIND_SECONDS = 20.0, 1.0
-"""While records wait, the time between two commits is at least so many times what the last one took, and at most so
-many seconds: the backlog decides the latency, and more commits would make the backlog longer."""
+"""While records wait: the least time between two commits, as a multiple of the last commit's duration, and its limit in
+seconds. The backlog decides the latency then, and more commits would make the backlog longer."""
 _MOVED_SECONDS = 5.0
 """Seconds after which positions are committed that have only passed offsets without a record."""
 
