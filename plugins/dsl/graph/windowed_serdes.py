@@ -8,14 +8,14 @@ from typing import Any
 from penstock.clock import duration_ms
 from penstock.errors import SerdeError
 from penstock.program.serdes import SerdeLike, resolve_serde
-from penstock.serde import Serde
+from penstock.serde import Serde, WrappingSerde
 from penstock.store.kinds.windowed import Windowed
 
 _LONG, _PAIR = Struct(">q"), Struct(">qq")
 _MAX_TIME = 2**63 - 1
 
 
-class _WindowedSerde(Serde[Windowed]):
+class _WindowedSerde(WrappingSerde[Windowed]):
     """Keys with their window; `inner` (a serde, or the name of one) is that of the keys."""
 
     def __init__(self, inner: SerdeLike = "str") -> None:
@@ -28,10 +28,6 @@ class _WindowedSerde(Serde[Windowed]):
         if not isinstance(value, Windowed):
             raise SerdeError(f"{type(self).__name__} takes a Windowed key, found {value!r}")
         return self.inner.serialize(value.key) + self._times(value)
-
-    def written_form(self) -> str:
-        """Return a name for the bytes that this serde writes."""
-        return f"{type(self).__name__}({self.inner.written_form()})"
 
     def _times(self, value: Windowed) -> bytes:
         raise NotImplementedError

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.errors import SerdeError
 from penstock.program.serdes import SerdeLike, resolve_serde
-from penstock.serde import Serde
+from penstock.serde import Serde, WrappingSerde
 from penstock.store.record_cache import Change
 
 from ...graph.serdes import Serdes, value_of_internal_topic
@@ -18,7 +18,7 @@ _LENGTH = Struct(">i")
 _NONE = -1
 
 
-class ChangeSerde(Serde[Change]):
+class ChangeSerde(WrappingSerde[Change]):
     """New and old value of an update, each written by `inner`: the length of the new one (-1: none), it, the old one.
 
     The byte after the length says whether there is an old value. Only the application itself reads the topic.
@@ -50,14 +50,6 @@ class ChangeSerde(Serde[Change]):
             None if length == _NONE else self.inner.deserialize(data[start:end]),
             self.inner.deserialize(data[end:]) if data[_LENGTH.size] else None,
         )
-
-    def bind(self, topic: str, *, is_key: bool) -> Serde[Change]:
-        """Return the serde to use for one topic."""
-        return ChangeSerde(self.inner.bind(topic, is_key=is_key))
-
-    def written_form(self) -> str:
-        """Return a name for the bytes that this serde writes."""
-        return f"ChangeSerde({self.inner.written_form()})"
 
 
 class TableRepartition(Step):

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from penstock.errors import SerdeError
 from penstock.program.serdes import SerdeLike, resolve_serde
-from penstock.serde import Serde
+from penstock.serde import Serde, WrappingSerde
 
 _HASH_BYTES = 16
 _SUBSCRIPTION = Struct(">B?16siq")
@@ -70,7 +70,7 @@ class Response(NamedTuple):
     ticket: int
 
 
-class SubscriptionSerde(Serde[Subscription]):
+class SubscriptionSerde(WrappingSerde[Subscription]):
     """Subscriptions in a topic and in their store; `key` is the serde of the left table's keys."""
 
     def __init__(self, key: SerdeLike) -> None:
@@ -92,12 +92,8 @@ class SubscriptionSerde(Serde[Subscription]):
         """Return the serde to use for one topic."""
         return SubscriptionSerde(self.key.bind(f"{topic}-pk", is_key=True))
 
-    def written_form(self) -> str:
-        """Return a name for the bytes that this serde writes."""
-        return f"SubscriptionSerde({self.key.written_form()})"
 
-
-class ResponseSerde(Serde[Response]):
+class ResponseSerde(WrappingSerde[Response]):
     """Responses in a topic; `value` is the serde of the right table's values."""
 
     def __init__(self, value: SerdeLike) -> None:
@@ -118,14 +114,6 @@ class ResponseSerde(Serde[Response]):
         value = self.value.deserialize(rest) if has_value else None
         foreign_key = rest if has_foreign_key and not has_value else None
         return Response(digest if has_hash else None, value, partition, foreign_key, ticket)
-
-    def bind(self, topic: str, *, is_key: bool) -> Serde[Response]:
-        """Return the serde to use for one topic."""
-        return ResponseSerde(self.value.bind(topic, is_key=False))
-
-    def written_form(self) -> str:
-        """Return a name for the bytes that this serde writes."""
-        return f"ResponseSerde({self.value.written_form()})"
 
 
 def compile_hash(serde: Serde[Any]) -> Callable[[Any], bytes | None]:

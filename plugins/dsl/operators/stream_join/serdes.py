@@ -7,13 +7,13 @@ from typing import Any
 
 from penstock.errors import SerdeError
 from penstock.record import Headers
-from penstock.serde import Serde
+from penstock.serde import Serde, WrappingSerde
 
 _HEAD, _TIME, _LENGTH = Struct(">q?"), Struct(">q"), Struct(">i")
 _NONE = -1
 
 
-class WaitingKeySerde(Serde[tuple[int, bool, Any]]):
+class WaitingKeySerde(WrappingSerde[tuple[int, bool, Any]]):
     """(time, whether it is the left side's, key): in the order of time, the right side before the left one.
 
     With False and a key of None it is before all others of its time.
@@ -34,12 +34,8 @@ class WaitingKeySerde(Serde[tuple[int, bool, Any]]):
         time, is_left = _HEAD.unpack_from(data)
         return time, is_left, self.key.deserialize(data[_HEAD.size :])
 
-    def written_form(self) -> str:
-        """Return a name for the bytes that this serde writes."""
-        return f"WaitingKeySerde({self.key.written_form()})"
 
-
-class SideSerde(Serde[tuple[bool, Any]]):
+class SideSerde(WrappingSerde[tuple[bool, Any]]):
     """(whether it is the left side's, value): each side has a serde of its own."""
 
     def __init__(self, left: Serde[Any], right: Serde[Any]) -> None:
@@ -57,12 +53,8 @@ class SideSerde(Serde[tuple[bool, Any]]):
             return True, self.left.deserialize(data[1:])
         return False, self.right.deserialize(data[1:])
 
-    def written_form(self) -> str:
-        """Return a name for the bytes that this serde writes."""
-        return f"SideSerde({self.left.written_form()}, {self.right.written_form()})"
 
-
-class TimedKeySerde(Serde[tuple[int, Any]]):
+class TimedKeySerde(WrappingSerde[tuple[int, Any]]):
     """(time, key), in the order of time. With a key of None it is before all others of its time."""
 
     def __init__(self, key: Serde[Any]) -> None:
@@ -79,12 +71,8 @@ class TimedKeySerde(Serde[tuple[int, Any]]):
             raise SerdeError(f"TimedKeySerde expects at least {_TIME.size} bytes, found {len(data)}")
         return _TIME.unpack_from(data)[0], self.key.deserialize(data[_TIME.size :])
 
-    def written_form(self) -> str:
-        """Return a name for the bytes that this serde writes."""
-        return f"TimedKeySerde({self.key.written_form()})"
 
-
-class ValueAndHeadersSerde(Serde[tuple[Any, Headers]]):
+class ValueAndHeadersSerde(WrappingSerde[tuple[Any, Headers]]):
     """(value, headers): the number of headers, each one's name and value with their lengths, then the value."""
 
     def __init__(self, value: Serde[Any]) -> None:
@@ -108,10 +96,6 @@ class ValueAndHeadersSerde(Serde[tuple[Any, Headers]]):
             content, at = _part(data, at)
             headers.append((str(name, "utf-8") if name is not None else "", content))
         return self.value.deserialize(data[at:]), tuple(headers)
-
-    def written_form(self) -> str:
-        """Return a name for the bytes that this serde writes."""
-        return f"ValueAndHeadersSerde({self.value.written_form()})"
 
 
 def _part(data: bytes, at: int) -> tuple[bytes | None, int]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from penstock.errors import SerdeError
 from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.record import Headers
-from penstock.serde import Serde
+from penstock.serde import Serde, WrappingSerde
 
 _HEAD, _LENGTH = Struct(">qqi"), Struct(">i")
 _NONE = -1
@@ -28,7 +28,7 @@ class Buffered(NamedTuple):
     new: Any
 
 
-class BufferedSerde(Serde[Buffered]):
+class BufferedSerde(WrappingSerde[Buffered]):
     """Buffered updates; `inner` is the serde of the table's values.
 
     >>> serde = BufferedSerde("str")
@@ -65,14 +65,6 @@ class BufferedSerde(Serde[Buffered]):
         except (ValueError, IndexError) as error:
             raise SerdeError(f"BufferedSerde: not an update of a suppression: {data[:40]!r}") from error
         return Buffered(time, timestamp, tuple(headers), *values)
-
-    def bind(self, topic: str, *, is_key: bool) -> Serde[Buffered]:
-        """Return the serde to use for one topic."""
-        return BufferedSerde(self.inner.bind(topic, is_key=is_key))
-
-    def written_form(self) -> str:
-        """Return a name for the bytes that this serde writes."""
-        return f"BufferedSerde({self.inner.written_form()})"
 
 
 def _sized(part: bytes | None) -> bytes:
