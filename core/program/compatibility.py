@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from ..errors import PenstockError
-from ..hooks import registry
 from ..store import StoreBuilder
 from .assignment import Assignment
 from .layouts import KEY_VALUE
@@ -14,9 +12,9 @@ from .nodes import Graph, Node, ProcessorNode, Subtopology
 from .serdes import NodeDefaults, SerdeLike, resolve_serde
 
 FORMAT = 3
-"""In format 1 serdes had the names that the program gave them, null for a default, and stores had less in them."""
+"""The format of a program with a processor that saves under another name than its own."""
 BY_NODE = 2
-"""A program of this format, in which every processor saves by its own name, also starts in an earlier release."""
+"""The format of a program in which every processor saves under its own name."""
 
 
 def fingerprint(program: Graph, assignment: Assignment | None, settings: NodeDefaults) -> dict[str, Any]:
@@ -104,10 +102,8 @@ def check_compatible(old: Mapping[str, Any], new: Mapping[str, Any], drained: Co
     sub-topology, more partitions where there is no store, other processors and edges. A store may have another backend,
     another TTL or none, timestamps or none, and may be in the changelog or not.
     """
-    if old.get("format") not in range(1, FORMAT + 1):
-        return [
-            f"the saved state was written by another release (format {old.get('format')!r}, this one knows {FORMAT})"
-        ]
+    if other := of_other_version(old):
+        return [other]
     return [
         *_moved(old, new, "store", "stores"),
         *_moved(old, new, "topic", "topics"),
@@ -118,6 +114,18 @@ def check_compatible(old: Mapping[str, Any], new: Mapping[str, Any], drained: Co
         *_waiting(old, new, drained),
         *_refilled(old, new),
     ]
+
+
+def of_other_version(saved: Mapping[str, Any]) -> str:
+    """Return in words that another version of penstock saved this fingerprint; "" if this version reads it."""
+    found = saved.get("format")
+    if found in (BY_NODE, FORMAT):
+        return ""
+    age = "an older" if isinstance(found, int) and found < BY_NODE else "another"
+    return (
+        f"it was saved by {age} version of penstock, in format {found!r}, and this version reads the formats {BY_NODE} "
+        f"and {FORMAT}"
+    )
 
 
 def _moved(old: Mapping[str, Any], new: Mapping[str, Any], what: str, field: str) -> Iterable[str]:
@@ -162,28 +170,12 @@ def _changed_stores(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[
                 )
             for field in ("kind", "key_serde", "value_serde"):
                 before, after = store[field], now[name][field]
-                if not _same_form(old["format"], before, after):
+                # A serde that a kind of store does not have is None.
+                if None not in (before, after) and before != after:
                     yield (
                         f"store {name!r} was written with {field} {before} and now has {after}: its content cannot be "
                         "read"
                     )
-
-
-def _same_form(saved_format: int, before: str | None, after: str | None) -> bool:
-    """Return whether two serdes write the same form; True if one of them is not known.
-
-    Not known are a default in format 1, and a serde that a kind of store does not have. Format 1 has the name of a
-    class, or the name under which a plugin brings it.
-    """
-    if before is None or after is None or before == after:
-        return True
-    if saved_format != 1:
-        return False
-    try:
-        form: str = registry().load("serde", before)().written_form()
-    except (PenstockError, TypeError):
-        return before == after.partition("(")[0]
-    return form == after
 
 
 def _replaced(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[str]:
@@ -230,7 +222,7 @@ def _waiting(old: Mapping[str, Any], new: Mapping[str, Any], drained: Collection
                 f"internal topic {topic!r} is no longer in the program, and records that wait in it would be lost: "
                 "let the program that ran last process them first"
             )
-        for field, before in old.get("internal_serdes", {}).get(topic, {}).items():
+        for field, before in old["internal_serdes"].get(topic, {}).items():
             after = read.get(topic, {}).get(field)
             if before != after and after is not None:
                 yield (

@@ -20,7 +20,7 @@ KEY_VALUE = "key_value"
 """The kind of a store that does not say its kind."""
 
 _LATER_FIELDS = {"kind": KEY_VALUE, "fixed_options": {}, "is_indexed": False}
-"""Fields that came in a later release, and what they are in a layout of an earlier one, whose id stays so."""
+"""Fields that are left out of a layout's data, and so of its id, while they have these values."""
 _NAMED = re.compile(r"[0-9]+-[0-9a-f]+_([0-9a-f]{8})(-|$)")
 
 
@@ -109,10 +109,8 @@ def layout_from_data(data: Mapping[str, Any]) -> Layout:
     }
 
 
-def layout_of_fingerprint(stores: Mapping[str, Mapping[str, Any]]) -> Layout | None:
-    """Return the layout of a sub-topology's stores in a fingerprint; None for format 1, which does not have it."""
-    if any("backend" not in each for each in stores.values()):
-        return None
+def layout_of_fingerprint(stores: Mapping[str, Mapping[str, Any]]) -> Layout:
+    """Return the layout of a sub-topology's stores in a fingerprint."""
     return {
         name: KeptStore(
             each["backend"],
@@ -155,7 +153,7 @@ class Layouts:
         )
 
     def of_version(self, version: str) -> Layout | None:
-        """Return the layout in which a version was written; None if its name does not say, as in early releases."""
+        """Return the layout in which a version was written; None for the empty state and for unknown layouts."""
         name = id_of_version(version)
         return self.now if name == self.id else self.earlier.get(name or "")
 

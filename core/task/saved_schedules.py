@@ -37,8 +37,6 @@ class SavedSchedules:
         self._saved: Texts = {
             node: {key: list(texts) for key, texts in keys.items()} for node, keys in saved.get("timers", {}).items()
         }
-        # An earlier format: due times by node and clock, in the order in which `init` makes the schedules.
-        self._positional: Mapping[str, Mapping[str, list[int | None]]] = saved.get("due", {})
         self._claims: dict[str, deque[str | None]] = {}
         self._kept: dict[str, dict[str, list[str]]] = {}
 
@@ -61,15 +59,8 @@ class SavedSchedules:
         found = next((name for name in names if name in self._saved), node)
         self._claims = {key: deque(texts) for key, texts in self._saved.pop(found, {}).items()}
 
-    def claim(self, node: str, key: str, kind: PunctuationType, position: int) -> tuple[bool, str | None]:
-        """Return whether the next schedule of this key that `init` makes was saved, and its text (None: cancelled).
-
-        `position` counts the schedules of this clock that `init` has made before.
-        """
-        positional = self._positional.get(node, {}).get(kind.value, [])
-        if position < len(positional):
-            due = positional[position]
-            return True, None if due is None else f"{kind.value[0]}{due}"
+    def claim(self, key: str, kind: PunctuationType) -> tuple[bool, str | None]:
+        """Return whether the next schedule of this key that `init` makes was saved, and its text (None: cancelled)."""
         texts = self._claims.get(key)
         if not texts:
             return False, None

@@ -139,7 +139,6 @@ class Schedules:
 
     def _add_in_init(self, request: Request) -> Schedule:
         node, key, kind = request.node, request.key, request.kind
-        own = [each for each in self._all if each.node == node and each.from_init]
         if is_name(key):
             if (node, key) in self._named:
                 raise ConfigError(
@@ -151,7 +150,7 @@ class Schedules:
         schedule.from_init = True
         schedule.set(request, (0, next(self._counter)))
         self._all.append(schedule)
-        found, text = self.saved.claim(node, key, kind, sum(each.kind is kind for each in own))
+        found, text = self.saved.claim(key, kind)
         schedule.is_kept = found
         if not found:
             if kind is PunctuationType.WALL_CLOCK_TIME:

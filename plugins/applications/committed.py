@@ -16,7 +16,7 @@ from penstock.record import TopicPartition
 from penstock.settings.application import Application
 
 _META, _IDS_META = "committed", "committed-ids"
-"""Two notes: an earlier release reads the first one, and does not know ids."""
+"""Two notes: the first one has partitions only."""
 _IDS_SECONDS = 60.0
 """Seconds between two looks at the ids of topics while the application runs: its tasks may continue in a new topic."""
 _MOST_NAMED = 5

@@ -314,7 +314,7 @@ def _newest(changelog: TaskChangelog, begun: bool) -> tuple[Commit | None, str, 
     for version in candidates[:_MOST_TRIED]:
         commit = changelog.kept(version)
         if commit is None:
-            reason = "its changelog was written by an older release, which kept no positions there"
+            reason = "its changelog keeps no positions"
             continue
         try:
             changelog.restore(version, None)

@@ -10,7 +10,6 @@ from penstock.errors import IncompatibleStateError, TopologyError
 from penstock.hooks import registry
 from penstock.log import Log
 from penstock.plugins.upgrade.check import check_saved
-from penstock.plugins.upgrade.earlier_values import check_earlier_values
 from penstock.plugins.upgrade.saved_program import gone_stores, read_note, saved_subtopologies, write_note
 from penstock.program.assignment import Assignment
 from penstock.program.nodes import SinkNode
@@ -80,7 +79,6 @@ def prepare(application: Application, log: Log) -> Prepared:
     now, application = check_saved(application, assignment, before, log)
     committed = CommittedPartitions(log, application.id, now["identity"])
     committed.check(application, assignment)
-    check_earlier_values(application, assignment, before, now, log)
     _check_repartition_topics(assignment, log)
     make_repartition_topics(assignment, log)
     assignment = replace(assignment, missing={})
@@ -132,7 +130,7 @@ def _make_changelog_topics(
     changelog = registry().load("changelog", application.settings.changelog.partition(":")[0])
     topics = log.topics()
     saved = [*saved_subtopologies(before).values()] if before else []
-    known = {name for each in saved for name, store in each["stores"].items() if store.get("logged", True)}
+    known = {name for each in saved for name, store in each["stores"].items() if store["logged"]}
     for subtopology in application.program.subtopologies:
         tasks = sum(task.subtopology == subtopology.id for task in assignment.tasks)
         # With parked stores: the tasks read their topics, too.

@@ -58,7 +58,7 @@ def list_stores(target: str, as_json: bool, **where: Any) -> None:
         print_table(
             ["store", "sub-topology", "backend", "logged", "state"],
             [
-                (each.name, each.subtopology, each.backend or "?", {True: "yes", False: "no", None: "?"}[each.logged],
+                (each.name, each.subtopology, each.backend, "yes" if each.logged else "no",
                  _state(each.parked, each.missed, each.accepted))
                 for each in found
             ],

@@ -158,9 +158,9 @@ class LoggedTask(TaskRunner):
         assert state is not None and commits is not None
         if state.version is None:
             last = commits.last
+            adopted = replace(last, engine_state=state.adopt(last.version, last.engine_state))
             state.opening.between = between
             state.open(last.version, self._inputs.refills(last, self._retries.attempt))
-            adopted = replace(last, engine_state=state.adopt(last.version, last.engine_state))
             self._has_adopted = adopted != last
             commits.settle(adopted)
             state.release()

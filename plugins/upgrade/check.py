@@ -17,7 +17,7 @@ from penstock.record import TopicPartition
 from penstock.settings.application import Application
 from penstock.support.names import index_name
 
-from .earlier_values import BY_STORE
+from .older import BY_STORE
 from .saved_program import Note, drop_store, saved_subtopologies
 
 _EARLIER = 100
@@ -50,7 +50,7 @@ def check_saved(application: Application, assignment: Assignment, before: Note, 
             each = old[parked[name]["subtopology"]]
             each["stores"].pop(name, None)
             each["parked"] = [*each.get("parked", ()), name]
-        drained = _drained(application.id, before["fingerprint"].get("internal_topics", ()), log)
+        drained = _drained(application.id, before["fingerprint"]["internal_topics"], log)
         reasons += check_compatible({**before["fingerprint"], "subtopologies": old}, now, drained)
         left = {each["subtopology"] for each in parked.values()}
         note["parked"] = parked
@@ -94,7 +94,7 @@ def _without_refilled(before: Note, now: Mapping[str, Any]) -> Note:
 def _check_changelog(application: Application, before: Mapping[str, Any]) -> None:
     changelog = application.settings.changelog.partition(":")[0]
     has_state = any(store.logged for each in application.program.subtopologies for store in each.stores)
-    if has_state and before.get("changelog", changelog) != changelog:
+    if has_state and before["changelog"] != changelog:
         raise IncompatibleStateError(
             f"application {application.id!r} keeps its state's history in the changelog {before['changelog']!r}, and "
             f"setting 'changelog' is {application.settings.changelog!r} now, where there is none of it: go back to the "
@@ -111,15 +111,12 @@ def _park(application_id: str, before: Note, now: Mapping[str, Any], log: Log) -
     were = before.get("parked", {})
     parked = {name: each for name, each in were.items() if name not in named}
     back = {name: each for name, each in were.items() if name in named}
-    if "layouts" in before:  # else the release that ran last did not say how it kept its stores
-        for number, each in before["fingerprint"]["subtopologies"].items():
-            for name, store in each["stores"].items():
-                if name not in named:
-                    upstream = _upstream(before, number)
-                    positions = _positions(application_id, _read_by(before, upstream), log)
-                    parked[name] = {
-                        "subtopology": number, "store": store, "positions": positions, "upstream": upstream,
-                    }  # fmt: skip
+    for number, each in before["fingerprint"]["subtopologies"].items():
+        for name, store in each["stores"].items():
+            if name not in named:
+                upstream = _upstream(before, number)
+                positions = _positions(application_id, _read_by(before, upstream), log)
+                parked[name] = {"subtopology": number, "store": store, "positions": positions, "upstream": upstream}
     return parked, back
 
 
@@ -208,7 +205,7 @@ def _layouts(application: Application, before: Mapping[str, Any], note: Mapping[
             )
             found[subtopology.id] = last.followed_by(_following(last.now, now, number, note.get("parked", {})))
         else:
-            found[subtopology.id] = Layouts(now, _unnamed(before, number, now, application.settings.store_backend))
+            found[subtopology.id] = Layouts(now)
     return found
 
 
@@ -224,22 +221,6 @@ def _following(
                 f"store {index_name(name)!r}: the index of store {name!r} is kept under this name; choose another"
             )
     return layout
-
-
-def _unnamed(before: Mapping[str, Any], number: str, now: Layout, default_backend: str) -> dict[str, Layout]:
-    """Return the layout of versions that name none, which early releases wrote.
-
-    It has the stores of the program that ran last, kept as they are now, and those dropped since: the history has their
-    entries.
-    """
-    old = before.get("fingerprint", {}).get("subtopologies", {}).get(number)
-    if old is None:
-        return {}
-    kept = {name: each for name, each in now.items() if name in old["stores"]}
-    dropped = {
-        name: replace(now.get(name) or KeptStore(default_backend), generation=0) for name in old.get("dropped", ())
-    }
-    return {"": {**kept, **dropped}}
 
 
 def _with_layouts(application: Application, layouts: Mapping[int, Layouts]) -> Application:

@@ -9,6 +9,8 @@ from typing import Any
 
 from penstock.log import Log
 
+from .older import check_note
+
 _META = "program"
 
 Note = dict[str, Any]
@@ -16,21 +18,27 @@ Note = dict[str, Any]
 
 `identity`: the application's incarnation. `fingerprint`; `changelog`. `reads`: the topics of each sub-topology by their
 names in the log. `layouts` by sub-topology. `parked`: parked stores. `gone`: sub-topologies of which only parked stores
-are left. `lives`: how often each store was dropped. `values`: under which names times of operators are saved; by those
-of nodes if it is not there.
+are left. `lives`: how often each store was dropped. `values`: `BY_STORE`.
 """
 
 
 def saved_fingerprint(application_id: str, log: Log) -> Mapping[str, Any] | None:
-    """Return the fingerprint of the program that ran last under this id, parked stores included; None if none did."""
-    note = read_note(application_id, log)
+    """Return the fingerprint of the program that ran last under this id, parked stores included; None if none did.
+
+    Also that of an older version of penstock, so that it can be reset.
+    """
+    note = _read(application_id, log)
     return {**note["fingerprint"], "subtopologies": saved_subtopologies(note)} if note else None
 
 
 def read_note(application_id: str, log: Log) -> Note:
-    """Return the note of the program that ran last under this id; empty if none did."""
-    saved = log.get_meta(application_id, _META)
-    note: Note = {} if saved is None else json.loads(saved)
+    """Return the note of the program that ran last under this id; empty if none did.
+
+    Raises IncompatibleStateError if another version of penstock saved it in a form that this one does not read.
+    """
+    note = _read(application_id, log)
+    if note:
+        check_note(application_id, note)
     return note
 
 
@@ -57,9 +65,12 @@ def drop_store(note: Note, number: str, name: str) -> None:
     """Change a note so that a store of this name starts afresh in the next program."""
     note.setdefault("lives", {})[name] = note.get("lives", {}).get(name, 0) + 1
     if note.get("parked", {}).pop(name, None) is None:
-        each = note["fingerprint"]["subtopologies"][number]
-        del each["stores"][name]
-        # Versions that name no layout still have it in their history.
-        each.setdefault("dropped", []).append(name)
+        del note["fingerprint"]["subtopologies"][number]["stores"][name]
     if not any(each["subtopology"] == number for each in note.get("parked", {}).values()):
         note.get("gone", {}).pop(number, None)
+
+
+def _read(application_id: str, log: Log) -> Note:
+    saved = log.get_meta(application_id, _META)
+    note: Note = {} if saved is None else json.loads(saved)
+    return note

@@ -17,7 +17,7 @@ from .saved_program import drop_store, read_note, saved_subtopologies, write_not
 
 @dataclass(frozen=True)
 class SavedStore:
-    """A saved store. `backend` and `logged` are None if an early release saved it.
+    """A saved store.
 
     `parked`: the program that ran last did not name it. `missed`: how far its tasks have gone on since, as text.
     `accepted`: it may come back all the same.
@@ -25,8 +25,8 @@ class SavedStore:
 
     name: str
     subtopology: int
-    backend: str | None
-    logged: bool | None
+    backend: str
+    logged: bool
     parked: bool
     missed: tuple[str, ...]
     accepted: bool
@@ -38,15 +38,14 @@ def saved_stores(application_id: str, log: Log) -> list[SavedStore]:
     parked = note.get("parked", {})
     found = []
     for number, each in saved_subtopologies(note).items() if note else ():
-        layout = note.get("layouts", {}).get(number, {}).get("now", {})
         for name in each["stores"]:
-            kept, aside = layout.get(name, {}), parked.get(name)
+            kept, aside = note["layouts"][number]["now"][name], parked.get(name)
             found.append(
                 SavedStore(
                     name,
                     int(number),
-                    kept.get("backend"),
-                    kept.get("logged"),
+                    kept["backend"],
+                    kept["logged"],
                     aside is not None,
                     () if aside is None else tuple(missed(application_id, note, aside, log)),
                     aside is not None and aside.get("accepted", False),

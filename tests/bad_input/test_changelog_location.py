@@ -97,7 +97,6 @@ def test_data_dir_is_part_of_a_relative_place(world: World, tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("a_file_each")
 def test_a_task_that_has_gone_on_in_the_new_place_is_left_alone(elsewhere: World, tmp_path: Path) -> None:
-    """As an earlier release did it: tasks that commit wrote a snapshot in the new place, idle ones did not."""
     new = DirectoryChangelog(str(tmp_path / "elsewhere"), "shop", "0_0")
     version = sorted((elsewhere.changelog / "shop" / "0_0").iterdir())[-1].name.partition(".")[0]
     new.snapshot(version, iter([("totals", b"k", b"v")]))

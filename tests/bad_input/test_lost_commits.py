@@ -224,7 +224,7 @@ def test_positions_that_are_lost_of_the_same_topic_stay_refused(make_world: Make
 
 
 def test_a_note_without_ids_says_nothing_of_topics(make_world: MakeWorld) -> None:
-    """An earlier release wrote none: its positions are as any that are lost; the next start notes the ids."""
+    """As of a broker without ids: its positions are as any that are lost; the next start notes the ids."""
     world = make_world(offset_out_of_range="earliest")
     world.produce("orders", *ORDERS)
     run(world)
@@ -334,9 +334,7 @@ def test_a_task_that_has_changed_nothing_goes_on_from_its_beginning(world: World
     assert world.contents().stores["0_0", "totals"] == [("ann", 16), ("bob", 7)]
 
 
-def test_files_of_an_older_release_are_read_and_prove_no_position(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_without_commits_prove_no_position(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     class Older:
         def pack(self, value: Any) -> Any:
             if isinstance(value, dict):
@@ -348,7 +346,7 @@ def test_files_of_an_older_release_are_read_and_prove_no_position(
         run(world)
     before = world.contents()
     lose(world)
-    with pytest.raises(IncompatibleStateError, match="task 0_0: its changelog was written by an older release"):
+    with pytest.raises(IncompatibleStateError, match="task 0_0: its changelog keeps no positions"):
         recover(world)
     recover(world, to_earliest)
     world.run()

@@ -165,18 +165,35 @@ def test_the_lease_of_a_killed_driver_is_free_at_once(tmp_path: Path, monkeypatc
     log.close()
 
 
-def test_a_lease_of_an_earlier_release_is_waited_for(tmp_path: Path) -> None:
-    """Its process locked no file, so whether it runs is unknown until the lease ends."""
+def put_lease(log: LocalLog, row: dict[str, object]) -> None:
+    with log._storage.write("test") as (transaction, _):
+        transaction.put(b"app", msgpack.packb(row), db=log._storage.environment.database("leases"))
+
+
+def test_a_lease_without_a_lock_file_is_waited_for(tmp_path: Path) -> None:
+    """Whether its process runs is unknown until the lease ends."""
     clock = ManualClock(1_000)
     log = LocalLog(make(tmp_path), clock=clock)
-    row = {"owner": "driver", "host": "h", "process": 1, "started": "7", "token": "t", "expires_ms": 16_000}
-    storage = log._storage
-    with storage.write("test") as (transaction, _):
-        transaction.put(b"app", msgpack.packb(row), db=storage.environment.database("leases"))
+    put_lease(log, {"owner": "driver", "host": "h", "process": 1, "token": "t", "expires_ms": 16_000})
     with pytest.raises(LeaseHeldError, match=r"run by driver \(process 1 on h\).*ends in 15.0 s"):
         log.lease("app", "the next", 1_000)
     clock.advance("15s")
     log.lease("app", "the next", 1_000).release()
+    log.close()
+
+
+def test_a_lease_and_a_topic_of_an_older_version_are_refused(tmp_path: Path) -> None:
+    log = LocalLog(make(tmp_path), clock=ManualClock(1_000))
+    put_lease(log, {"owner": "driver", "host": "h", "process": 1, "started": "7", "token": "t", "expires_ms": 16_000})
+    with pytest.raises(LogError, match="a lease in it was saved by an older version.*start with an empty directory"):
+        log.lease("app", "the next", 1_000)
+    with log._storage.write("test") as (transaction, topics):
+        system = log._storage.environment.database("system")
+        assert transaction.delete(f"topic-token-{topics['out'].id}".encode(), db=system)
+    log.close()
+    log = LocalLog(str(tmp_path / "log"))
+    with pytest.raises(LogError, match="a topic in it was saved by an older version.*start with an empty directory"):
+        log.topics()
     log.close()
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +24,7 @@ from penstock import (
 from penstock.errors import IncompatibleStateError
 from penstock.log import Log
 from penstock.plugins.applications.changelog_move import Moved, move_changelog
-from penstock.plugins.applications.preparation import check_program, prepare
+from penstock.plugins.applications.preparation import check_program
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.local_state.backends import Backends
 from penstock.plugins.runtime.local_state.task_state import TaskState
@@ -484,69 +482,6 @@ def test_what_is_parked_of_a_sub_topology_that_is_gone_keeps_the_changelog_where
     drop_stores(world.application(), world.log, ["totals"], lambda: None)
     assert move(world, world.application(counts())).there == ("0_0",)
     assert start(world, world.application(counts()))[-1] == "counts=15"
-
-
-# ---------------------------------------------------------------- an earlier release
-
-
-def unnamed(state: TaskState, previous: str | None, new_version: Any = TaskState.new_version) -> str:
-    """Return a new version as the first release named them."""
-    return re.sub("_[0-9a-f]{8}", "", new_version(state, previous), count=1)
-
-
-def save_as_format_1(world: World, *stores: str) -> None:
-    """Replace the note of the program by what the first release left: serdes by the names they were given, null for
-    defaults."""
-    note = {
-        "identity": "0123456789abcdef",
-        "changelog": world.changelog.partition(":")[0],
-        "fingerprint": {
-            "format": 1,
-            "subtopologies": {"0": {"topics": ["in"], "patterns": [], "tasks": 1, "stores": {
-                name: {"kind": "KeyValueStoreSpec", "key_serde": None, "value_serde": "int"} for name in stores
-            }}},
-            "internal_topics": [],
-            "global_stores": {},
-            "partitions": {"in": 1},
-        },
-    }  # fmt: skip
-    world.log.put_meta("app", "program", json.dumps(note).encode())
-
-
-def test_what_an_earlier_release_saved_is_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Format 1: serdes by the names they were given, null for defaults; versions say nothing of stores."""
-    with monkeypatch.context() as patched:
-        patched.setattr(TaskState, "new_version", unnamed)
-        assert world.run(counts(value_serde="int")) == "counts=5"
-    save_as_format_1(world, "counts")
-    with pytest.raises(IncompatibleStateError, match="value_serde int and now has penstock.serde.FloatSerde"):
-        world.run(counts(value_serde="float"), records=0)
-    with pytest.raises(IncompatibleStateError, match="'counts' of sub-topology 0 is no longer in the program"):
-        world.run(more(), records=0)
-    assert world.run(counts(value_serde=IntSerde()), more()) == "counts=10 more=5"
-    assert json.loads(world.log.get_meta("app", "program") or b"")["fingerprint"]["format"] == 2
-    assert prepare(world.application(counts(value_serde="int"), more()), world.log).identity == "0123456789abcdef"
-    world.lose_host()
-    assert world.run(counts(value_serde="int"), more()) == "counts=15 more=10"
-
-
-@pytest.mark.parametrize("at_once", [True, False])
-def test_a_store_that_an_earlier_release_saved_is_dropped(
-    world: World, monkeypatch: pytest.MonkeyPatch, at_once: bool
-) -> None:
-    """Its entries are in the history of versions that name no layout."""
-    with monkeypatch.context() as patched:
-        patched.setattr(TaskState, "new_version", unnamed)
-        world.feed(3, key="old")
-        assert world.run(more(value_serde="int"), counts(value_serde="int")) == "more=5 counts=5"
-    save_as_format_1(world, "counts", "more")
-    drop_stores(world.application(), world.log, ["counts"], lambda: None)
-    if not at_once:
-        assert world.run(more(value_serde="int"), records=1) == "more=6"
-    assert world.run(more(value_serde="int"), counts(), records=1).endswith("counts=1")
-    world.lose_host()
-    world.feed(1, key="old")
-    assert world.run(more(value_serde="int"), counts(), records=0) == "more=4 counts=1"
 
 
 # ---------------------------------------------------------------- any changes

@@ -237,7 +237,7 @@ class TestMadeAgain:
             world.turn_until(loop, lambda: world.copied() == sorted([*before, *more, "d"]))
 
     def test_positions_without_an_id_are_accepted_once(self, world: World) -> None:
-        """An earlier release saved none."""
+        """As of a broker without ids."""
         before = run_some(world)
         with world.batches("fail") as worker:
             world.batch(worker)

@@ -473,16 +473,6 @@ def test_so_is_that_of_a_node_that_is_gone_and_of_a_name(caplog: pytest.LogCaptu
     assert fired(changed(also_without, Asking, ask=repr), 7) == ["tick"]
 
 
-def test_what_earlier_releases_saved_is_read() -> None:
-    due = {"p": {"wall": [30, None], "stream": [40]}}
-    saved = json.dumps({"stream": 3, "wall": 20, "due": due}).encode()
-    plans = [("one", 50), ("one", 5), ("one", 10, None, STREAM_TIME), ("one", 5, "more")]
-    task = open_task(one_node(Ticking, in_init=plans), saved=saved)
-    assert [fired(task, now) for now in (24, 25, 30)] == [[], ["one@25"], ["one@30", "one@30"]]
-    task.feed(batch("in", ("k", "v", 39), ("k", "v", 40)))
-    assert [(task.process(1), values(task)) for _ in range(2)] == [(1, []), (1, ["one@40"])]
-
-
 def test_a_value_transformer_schedules_its_methods() -> None:
     times: list[int] = []
 

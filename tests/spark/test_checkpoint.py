@@ -47,13 +47,11 @@ def test_another_parallelism_or_spark_starts_a_new_one(tmp_path: Path, change: d
     assert other.directory != first.directory
 
 
-def test_one_of_an_earlier_release_is_replaced_without_fuss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Its groups were tasks, and now they are slots."""
+def test_one_of_another_form_is_replaced_without_fuss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     first = checkpoint(tmp_path)
     [pointer] = tmp_path.rglob("current.json")
     fields = json.loads(pointer.read_text())
-    del fields["form"]
-    pointer.write_text(json.dumps(fields))
+    pointer.write_text(json.dumps({**fields, "form": fields["form"] - 1}))
     Path(first.directory).mkdir(parents=True)
     other = checkpoint(tmp_path)
     assert other.is_new

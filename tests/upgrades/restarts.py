@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,8 +10,6 @@ from typing import Any
 from penstock import Application
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.testing.contracts.log_tests import read
-from penstock.program.compatibility import BY_NODE
-from penstock.program.nodes import ProcessorNode
 from penstock.record import OutputBatch, TopicPartition
 from tests.processes import opened_workers
 
@@ -73,25 +70,6 @@ class Restarts:
             self._seen[topic] += len(records)
             found += [(topic, each.key, each.value, each.timestamp) for each in records]
         return found
-
-    def forget_stores(self, program: Any) -> None:
-        """Change what was committed to what an earlier release wrote, which saved by the names of nodes."""
-        nodes = program.build().build().nodes
-        names: dict[str, str] = {}
-        for node in nodes.values():
-            if isinstance(node, ProcessorNode) and node.saved_as:
-                names.setdefault(node.saved_as[0], node.name)
-        for commit in self.log._commits.values():
-            state = json.loads(commit.engine_state)
-            state.pop("names", None)
-            for now, then in (("stores", "nodes"), ("timers", "timers")):
-                found = {names.get(name, name): each for name, each in state.pop(now, {}).items()}
-                state |= {then: found} if found else {}
-            commit.engine_state = json.dumps(state).encode()
-        note = json.loads(self.log.get_meta("app", "program") or b"")
-        note["fingerprint"]["format"] = BY_NODE
-        del note["values"]
-        self.log.put_meta("app", "program", json.dumps(note).encode())
 
     def saved(self) -> Mapping[str, Any]:
         """Return all that a refused start must not have changed."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import IncompatibleStateError
-from penstock.plugins.dsl import hopping, sessions, sliding, tumbling, unlimited
+from penstock.plugins.dsl import StreamsBuilder, hopping, sessions, sliding, tumbling, unlimited
 from penstock.plugins.upgrade.saved_stores import drop_stores
 
 from .dsl_programs import ON_CLOSE, PLAIN, Chosen, Days, program
@@ -131,3 +131,27 @@ def test_another_emission_loses_and_repeats_no_window(kind: str, turn: int, tmp_
             assert max(Counter(final).values(), default=0) <= 1
     done = {key: value for key, value in expected.items() if value != b"None"}
     assert {key: found.get(key) for key in done} == done
+
+
+def two(*stores: str) -> StreamsBuilder:
+    """Return a program with a windowed count of one stream for each store."""
+    builder = StreamsBuilder()
+    left = builder.stream("left")
+    for store in stores:
+        counts = left.group_by_key().windowed_by(FIVE).count(store)
+        counts.to_stream().map(lambda key, n: (key.key, str(n)), with_key=True).to("out", value_serde="str")
+    return builder
+
+
+def test_a_store_that_was_dropped_has_no_times(tmp_path: Path) -> None:
+    restarts = Restarts(tmp_path)
+    restarts.start(two("a", "b"), [("left", "k", "v", 100_000)])
+    drop_stores(restarts.application(two("a", "b")), restarts.log, ["a"], lambda: None)
+    assert restarts.start(two("a", "b"), [("left", "k", "v", 1_000)]) == [("out", b"k", b"1", 1_000)]
+
+
+def test_a_parked_store_keeps_its_times(tmp_path: Path) -> None:
+    restarts = Restarts(tmp_path)
+    restarts.start(two("a", "b"), [("left", "k", "v", 100_000)])
+    restarts.start(two("a"))
+    assert restarts.start(two("a", "b"), [("left", "k", "v", 1_000)]) == []

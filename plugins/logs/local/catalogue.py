@@ -14,7 +14,7 @@ from ..messages import check_partition, unknown_topic
 from ..partitioner import Partitioner
 from ..topics import TopicSettings, parse_config
 from .environment import Environment, Transaction
-from .layout import number, number_row
+from .layout import number, number_row, of_older_version
 
 
 @dataclass(frozen=True)
@@ -117,9 +117,11 @@ class Catalogue:
         return loaded
 
     def _topic_id(self, transaction: Transaction, topic_id: int) -> str:
-        """Return the topic's public id; a topic of an earlier release has only its number."""
+        """Return the topic's public id."""
         token = transaction.get(_token_key(topic_id), db=self._environment.database("system"))
-        return str(topic_id) if token is None else f"{topic_id}-{bytes(token).decode()}"
+        if token is None:
+            raise of_older_version(self._environment.directory, "a topic")
+        return f"{topic_id}-{bytes(token).decode()}"
 
 
 def _token_key(topic_id: int) -> bytes:

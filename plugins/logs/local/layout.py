@@ -163,6 +163,14 @@ def unpack(base: int, data: Any) -> tuple[BatchHeader, Columns]:
     return header, Columns(*msgpack.unpackb(body, use_list=False))
 
 
+def of_older_version(directory: str, what: str) -> LogError:
+    """Return the error for a row in the form of an older version of penstock; `what` the row is of."""
+    return LogError(
+        f"local log {directory}: {what} in it was saved by an older version of penstock, which this version does not "
+        "read: start with an empty directory (setting 'log')"
+    )
+
+
 def _about_bytes(column: Sequence[bytes | None]) -> int:
     # A sample: adding up every length would take as long as packing the keys.
     step = 1 + len(column) // _SAMPLED_RECORDS

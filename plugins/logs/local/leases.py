@@ -19,6 +19,7 @@ from penstock.support.private_files import FILE_MODE
 
 from ..messages import lease_lost
 from .environment import Transaction
+from .layout import of_older_version
 from .storage import Storage
 
 _LOCK_PREFIX = "lease-"
@@ -35,10 +36,12 @@ class _Holder:
     expires_ms: int
 
     @classmethod
-    def from_row(cls, row: bytes) -> _Holder:
-        """Return what `to_row` wrote. Rows of earlier releases have more fields, and no lock file."""
-        found = msgpack.unpackb(row)
-        return cls(**{name: found[name] for name in cls.__dataclass_fields__})
+    def from_row(cls, row: bytes, directory: str) -> _Holder:
+        """Return the holder that `to_row` wrote in the log of a directory. Raises LogError for another form."""
+        try:
+            return cls(**msgpack.unpackb(row))
+        except TypeError:
+            raise of_older_version(directory, "a lease") from None
 
     def to_row(self) -> bytes:
         row: bytes = msgpack.packb(asdict(self))
@@ -110,14 +113,17 @@ class LocalLease(Lease):
     def _remove_unused(self, transaction: Transaction) -> None:
         """Remove the lock files of processes that have ended, except those that a row names."""
         with transaction.cursor(db=self._storage.environment.database("leases")) as cursor:
-            named = {self._lock_path(_Holder.from_row(row).token) for _, row in cursor}
+            named = {self._lock_path(self._read(row).token) for _, row in cursor}
         for path in Path(self._storage.directory).glob(f"{_LOCK_PREFIX}*"):
             if path not in named and not _is_locked(path):
                 path.unlink(missing_ok=True)
 
     def _holder(self, transaction: Transaction) -> _Holder | None:
         row = transaction.get(self._key(), db=self._storage.environment.database("leases"))
-        return None if row is None else _Holder.from_row(row)
+        return None if row is None else self._read(row)
+
+    def _read(self, row: bytes) -> _Holder:
+        return _Holder.from_row(row, self._storage.directory)
 
     def _put(self, transaction: Transaction, now_ms: int) -> None:
         holder = _Holder(self._owner, socket.gethostname(), os.getpid(), self._token, now_ms + self._ttl_ms)

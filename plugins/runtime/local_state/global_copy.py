@@ -42,8 +42,8 @@ class Position:
 
     `positions`: the next offset, by partition number. `engine`: the filling task's own state. `topic_id`: the id of the
     topic that was read. `as_of_ms`: the time at which the copy last had all of the topic, or at which reading from the
-    start began. `form`: the serdes of its entries. A copy of an earlier release has no `topic_id` (""; also where the
-    log has no ids), no `as_of_ms` (None) and no `form` ("").
+    start began, None if nothing has been read. `form`: the serdes of its entries. `topic_id` is "" where the log has no
+    ids.
     """
 
     positions: dict[str, int] = field(default_factory=dict)

@@ -301,8 +301,9 @@ class _Goal:
 
         Also when the entries have another form.
         """
-        if position.form not in ("", self.form):
-            return f"its entries were written with the serdes {position.form}, and those of the program are {self.form}"
+        if position.positions and position.form != self.form:
+            written = position.form or "of an older version of penstock"
+            return f"its entries were written with the serdes {written}, and those of the program are {self.form}"
         if position.topic_id and self.topic_id and position.topic_id != self.topic_id:
             return "its topic was deleted and made again"
         ends = {str(each.partition): end for each, end in self.targets.items()}

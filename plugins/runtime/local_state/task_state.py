@@ -11,6 +11,7 @@ from penstock.changelog import TaskChangelog, version_counter
 from penstock.errors import StaleStoreError
 from penstock.log import Commit
 from penstock.plugins.upgrade.coverage import Coverage
+from penstock.plugins.upgrade.older import check_commit
 from penstock.program.layouts import Layouts
 from penstock.program.nodes import ProcessorNode, TaskId
 from penstock.record import OutputBatch
@@ -75,8 +76,8 @@ class TaskState:
         self.task_id = str(task_id)
         self._layouts = layouts or Layouts.of_program(self._builders, self._settings.store_backend)
         self._logged = frozenset(store for store, kept in self._layouts.now.items() if kept.logged)
-        where = f"application {application.id!r}, task {task_id}"
-        self._backends = Backends(directory, self._layouts, changelog, where, self.task_id)
+        self._where = f"application {application.id!r}, task {task_id}"
+        self._backends = Backends(directory, self._layouts, changelog, self._where, self.task_id)
         self._coverage = Coverage(Layouts(self._layouts.now), "")
         self._buffers: dict[str, CommitBuffer] = {}
         self._indexes: dict[str, CommitBuffer] = {}
@@ -145,10 +146,10 @@ class TaskState:
     def adopt(self, version: str, engine_state: bytes) -> bytes:
         """Return the engine state that was committed with `version`, as far as it belongs to the present stores.
 
-        Raises IncompatibleStateError if an earlier release saved it in a form that cannot be assigned to the stores.
+        Raises IncompatibleStateError if an older version of penstock saved it.
         """
-        layouts = self._layouts
-        return adopt_values(engine_state, self._subtopology, layouts.of_version(version), layouts.now)
+        check_commit(self._where, version, engine_state)
+        return adopt_values(engine_state, self._layouts.of_version(version), self._layouts.now)
 
     def append_layout(self, last: Commit, commit: Commit) -> list[OutputBatch]:
         """Let the changelog lead from `last`, whose version is of an earlier layout, to `commit` of the present one.

@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _FORM = 2
-"""Of the offsets and states that this release writes: a group is a slot; before, it was a task."""
+"""Of the offsets and states that this version writes: a group is a slot."""
 
 _log = logging.getLogger("penstock.spark")
 
 
 @dataclass(frozen=True)
 class _Pointer:
-    """The directory in use, and what it was made for. `form`: of its offsets and states; 1 in earlier releases."""
+    """The directory in use, and what it was made for. `form`: of its offsets and states."""
 
     directory: str
     identity: str
     parallelism: int
     spark: str
-    form: int = 1
+    form: int
 
 
 class Checkpoint:

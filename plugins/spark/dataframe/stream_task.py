@@ -181,9 +181,8 @@ class StreamTask(TaskRunner):
             self._check_compatible(known.fingerprint)
         builders = self._subtopology.stores
         layouts = Layouts.of_program(builders, self._settings.store_backend)
-        before = None if known is None else layout_of_fingerprint(self._stores_in(known.fingerprint))
-        if before is not None:
-            layouts = Layouts(before).followed_by(layouts.now)
+        if known is not None:
+            layouts = Layouts(layout_of_fingerprint(self._stores_in(known.fingerprint))).followed_by(layouts.now)
         changelog = open_changelog(self._settings, self._application.id, self._directory_name) if builders else None
         directory = self._resources.task_directory(self._application, self._directory_name)
         state = self._state = TaskState(
@@ -191,10 +190,10 @@ class StreamTask(TaskRunner):
         )
         self._commit = known or StreamCommit("", state.new_version(None))
         version = self._commit.version
+        adopted = state.adopt(version, self._commit.engine_state.encode())
         if known is None:
             state.append_delta({}, version)
         state.open(version)
-        adopted = state.adopt(version, self._commit.engine_state.encode())
         last = Commit({each: self._commit.read.get(each.topic, 0) for each, _ in self._inputs}, version, adopted)
         self._checkpoint = SparkCommitter(None if known is None else last)
         self._commits = TaskCommits(state, self._checkpoint, last, Phases())
@@ -220,13 +219,15 @@ class StreamTask(TaskRunner):
         """Return a reason for each change of a store that would need a separate commit of the task."""
         was, now = self._stores_in(before), self._stores_in(self._fingerprint)
         for name, new in now.items():
-            old = was.get(name, {})
-            if old.get("logged", new["logged"]) != new["logged"]:
+            old = was.get(name)
+            if old is None:
+                continue
+            if old["logged"] != new["logged"]:
                 yield (
                     f"store {name!r} was {'' if old['logged'] else 'not '}in the changelog (logged) and now "
                     f"is{' not' if old['logged'] else ''}"
                 )
-            if not new["logged"] and old.get("backend", new["backend"]) != new["backend"]:
+            if not new["logged"] and old["backend"] != new["backend"]:
                 yield (
                     f"store {name!r}, which is not logged, was on the backend {old['backend']!r} and now is on "
                     f"{new['backend']!r}"

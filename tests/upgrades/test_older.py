@@ -1,0 +1,98 @@
+"""State of a version of penstock that is older than this one reads: refused by name, unchanged, and reset."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Application
+from penstock.errors import IncompatibleStateError
+from penstock.plugins.applications.reset import plan_reset, reset, to_latest
+from penstock.plugins.upgrade.saved_stores import accept_stores, drop_stores, saved_stores
+
+from .dsl_programs import program
+from .restarts import Restarts, phases
+
+VERB = "tumbling"
+
+
+@pytest.fixture
+def restarts(tmp_path: Path) -> Restarts:
+    """A program has run and saved its state."""
+    made = Restarts(tmp_path)
+    made.start(program(VERB), phases()[0])
+    return made
+
+
+def change_note(restarts: Restarts, change: Callable[[dict[str, Any]], object]) -> None:
+    note = json.loads(restarts.log.get_meta("app", "program") or b"")
+    change(note)
+    restarts.log.put_meta("app", "program", json.dumps(note).encode())
+
+
+def to_format_1(note: dict[str, Any]) -> None:
+    """Serdes had the names that the program gave them, and versions named no layout."""
+    note["fingerprint"]["format"] = 1
+    for each in note["fingerprint"]["subtopologies"].values():
+        each["stores"] = {name: {"kind": "WindowStoreSpec", "key_serde": None} for name in each["stores"]}
+    for name in ("values", "layouts", "reads", "lives"):
+        del note[name]
+
+
+NOTES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "format 1": to_format_1,
+    "format 2, by the names of nodes": lambda note: note.pop("values"),
+}
+
+
+@pytest.mark.parametrize("old", NOTES)
+def test_its_program_is_refused(restarts: Restarts, old: str) -> None:
+    change_note(restarts, NOTES[old])
+    saved = restarts.saved()
+    application = restarts.application(program(VERB))
+    for use in (
+        lambda: restarts.start(program(VERB)),
+        lambda: saved_stores("app", restarts.log),
+        lambda: accept_stores("app", restarts.log, ["kept"]),
+        lambda: drop_stores(application, restarts.log, ["kept"], lambda: None),
+    ):
+        with pytest.raises(IncompatibleStateError, match=r"'app', .* by an older version .*`penstock reset` it"):
+            use()
+    assert restarts.saved() == saved
+    start_afresh(restarts, application)
+
+
+def start_afresh(restarts: Restarts, application: Application) -> None:
+    reset(application, restarts.log, plan_reset(application, restarts.log, to_latest), lambda: None)
+    restarts.start(program(VERB), phases()[1])
+    assert [each.name for each in saved_stores("app", restarts.log)] == ["kept"]
+
+
+def by_node(commit: Any, state: dict[str, Any]) -> None:
+    if values := state.pop("stores", None):
+        state["nodes"] = {"KSTREAM-AGGREGATE-0000000001": values["kept"]}
+
+
+def by_position(commit: Any, state: dict[str, Any]) -> None:
+    state["due"] = {"node": {"wall": [30, None]}}
+
+
+def without_layout(commit: Any, state: dict[str, Any]) -> None:
+    commit.version = commit.version.partition("_")[0]
+
+
+@pytest.mark.parametrize("change", [by_node, by_position, without_layout])
+def test_a_commit_of_a_task_is_refused(restarts: Restarts, change: Callable[[Any, dict[str, Any]], None]) -> None:
+    for commit in restarts.log._commits.values():
+        state = json.loads(commit.engine_state)
+        change(commit, state)
+        commit.engine_state = json.dumps(state).encode()
+    saved = restarts.saved()["committed"]
+    with pytest.raises(IncompatibleStateError, match="'app', task ._0: its last commit .* by an older version .*reset"):
+        restarts.start(program(VERB))
+    assert restarts.saved()["committed"] == saved
+    start_afresh(restarts, restarts.application(program(VERB)))
