@@ -141,15 +141,12 @@ class BytesSerde(Serde[bytes]):
         raise _wrong("bytes", "bytes", value)
 
     def deserialize(self, data: bytes) -> bytes:
-        """Return `data`."""
         return data
 
     def serializer(self) -> Callable[[bytes], bytes]:
-        """Return a function in C."""
         return bytes.__bytes__
 
     def deserialize_column(self, column: Sequence[bytes | None]) -> list[bytes | None]:
-        """Return `column`."""
         return list(column)
 
 
@@ -170,11 +167,9 @@ class StrSerde(Serde[str]):
             raise _wrong("str", "text that UTF-8 can hold" if isinstance(value, str) else "str", value) from error
 
     def serializer(self) -> Callable[[str], bytes]:
-        """Return a function in C."""
         return str.encode
 
     def deserialize_column(self, column: Sequence[bytes | None]) -> list[str | None]:
-        """Return a column of texts."""
         try:
             return [data.decode() for data in column]  # type: ignore[union-attr]
         except AttributeError:

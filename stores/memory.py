@@ -42,17 +42,17 @@ class MemoryBackend(StoreBackend):
         del _contents[backend._directory]
         return backend
 
-    def version(self) -> str | None:  # noqa: D102
+    def version(self) -> str | None:
         return self._open().version
 
-    def get(self, store: str, key: bytes) -> bytes | None:  # noqa: D102
+    def get(self, store: str, key: bytes) -> bytes | None:
         try:
             return self._values[store].get(key)
         except KeyError:
             self._table(store)
             raise
 
-    def range(  # noqa: D102
+    def range(
         self, store: str, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         table = self._table(store)
@@ -62,10 +62,10 @@ class MemoryBackend(StoreBackend):
             if value is not None:
                 yield key, value
 
-    def approximate_count(self, store: str) -> int:  # noqa: D102
+    def approximate_count(self, store: str) -> int:
         return len(self._table(store).values)
 
-    def write(self, changes: Changes, previous: str | None, version: str) -> None:  # noqa: D102
+    def write(self, changes: Changes, previous: str | None, version: str) -> None:
         contents = self._open()
         if self._read_only:
             raise StoreError(f"store directory {self._directory}: opened for reading only; open it without read_only")
@@ -79,14 +79,14 @@ class MemoryBackend(StoreBackend):
             table.apply(changes[name])
         contents.version = version
 
-    def view(self, stores: Sequence[str]) -> StoreView:  # noqa: D102
+    def view(self, stores: Sequence[str]) -> StoreView:
         return _View(self._open().version, {name: dict(self._table(name).values) for name in stores})
 
-    def close(self) -> None:  # noqa: D102
+    def close(self) -> None:
         self._contents = None
         self._values = {}
 
-    def destroy(self) -> None:  # noqa: D102
+    def destroy(self) -> None:
         _contents.pop(self._directory, None)
         if self._contents is not None:
             self._contents.version = None

@@ -1,12 +1,16 @@
-"""The shape of the source: no circle of files, no large file, and one place that reads a clock."""
+"""The shape of the source: no circle of files, no large file, contracts in docstrings, one place that reads a clock."""
 
 from __future__ import annotations
 
 import ast
 import configparser
+import importlib
+import inspect
 import re
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
+from types import FunctionType
 
 ROOT = Path(__file__).parent.parent
 CFG = configparser.ConfigParser()
@@ -124,6 +128,46 @@ def test_core_reads_a_clock_in_one_file() -> None:
     ]
     assert not readings
     assert list(clock_readings(core / "clock.py"))
+
+
+METHODS = (FunctionType, classmethod, staticmethod, property, cached_property)
+
+
+def methods_without_contract(kind: type) -> Iterator[str]:
+    """Yield the public methods of a class that have a docstring neither here nor in a class that they override."""
+    for name, method in vars(kind).items():
+        if isinstance(method, METHODS) and not name.startswith("_"):
+            same = [vars(each).get(name) for each in kind.__mro__]
+            if not any(each.__doc__ for each in same if isinstance(each, METHODS)):
+                yield f"{kind.__module__}.{kind.__qualname__}.{name}"
+
+
+def public_classes() -> Iterator[type]:
+    for name in MODULES:
+        if not name.endswith("__main__"):
+            for each in vars(importlib.import_module(name)).values():
+                if inspect.isclass(each) and each.__module__ == name and not each.__name__.startswith("_"):
+                    yield each
+
+
+def test_public_methods_have_a_contract() -> None:
+    """It stands once: an overriding method has a docstring only for what it does in addition."""
+    assert not [each for kind in public_classes() for each in methods_without_contract(kind)]
+
+
+def test_a_method_without_contract_is_found() -> None:
+    class Interface:
+        def overridden(self) -> None:
+            """Do it."""
+
+    class Implementation(Interface):
+        def overridden(self) -> None: ...
+
+        @property
+        def own(self) -> None: ...
+
+    found = list(methods_without_contract(Implementation))
+    assert [each.rpartition(".")[2] for each in found] == ["own"]
 
 
 def test_make_quick_needs_no_spark() -> None:

@@ -31,7 +31,6 @@ class Dedupe(Processor):
     def stores(
         cls, store: str = "seen", by: Callable[[Record], Any] | None = None, window: Duration | None = None
     ) -> list[StoreBuilder]:
-        """Return the store of the ids."""
         return [key_value_store(store, ttl=window)]
 
     def __init__(
@@ -42,7 +41,6 @@ class Dedupe(Processor):
         self._by = by
 
     def init(self, context: ProcessorContext) -> None:
-        """Look up the store."""
         super().init(context)
         self._seen: KeyValueStore[Any, bool] = context.get_store(self._store)
 

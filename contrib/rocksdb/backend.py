@@ -65,13 +65,13 @@ class RocksDbBackend(StoreBackend):
         except Exception as error:
             raise explain(self._directory, error) from error
 
-    def version(self) -> str | None:  # noqa: D102
+    def version(self) -> str | None:
         try:
             return self._database.version()
         except Exception as error:
             raise explain(self._directory, error) from error
 
-    def get(self, store: str, key: bytes) -> bytes | None:  # noqa: D102
+    def get(self, store: str, key: bytes) -> bytes | None:
         try:
             family = self._database.family(store)
             value: bytes | None = None if family is None else family.get(key)
@@ -79,7 +79,7 @@ class RocksDbBackend(StoreBackend):
         except Exception as error:
             raise explain(self._directory, error) from error
 
-    def range(  # noqa: D102
+    def range(
         self, store: str, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         size, token = _FIRST_CHUNK, object()
@@ -97,7 +97,7 @@ class RocksDbBackend(StoreBackend):
         finally:
             self._iterators.pop(token, None)
 
-    def approximate_count(self, store: str) -> int:  # noqa: D102
+    def approximate_count(self, store: str) -> int:
         try:
             family = self._database.family(store)
             if family is None:
@@ -108,10 +108,10 @@ class RocksDbBackend(StoreBackend):
         except Exception as error:
             raise explain(self._directory, error) from error
 
-    def write_bytes(self, store: str, changes: int) -> int:  # noqa: D102
+    def write_bytes(self, store: str, changes: int) -> int:
         return 2 * self._bytes_of_change * changes  # in the batch, and in the buffer that takes it as a whole
 
-    def write(self, changes: Changes, previous: str | None, version: str) -> None:  # noqa: D102
+    def write(self, changes: Changes, previous: str | None, version: str) -> None:
         def fill(batch: Any, handle: Any) -> None:
             put, delete = batch.put, batch.delete
             for store, rows in changes.items():
@@ -129,7 +129,7 @@ class RocksDbBackend(StoreBackend):
         if count := sum(map(len, changes.values())):
             self._bytes_of_change = size // count + 1
 
-    def view(self, stores: Sequence[str]) -> RocksDbView | None:  # noqa: D102
+    def view(self, stores: Sequence[str]) -> RocksDbView | None:
         if not self._database.writes:
             return None  # a later read may move a secondary instance on
         view = RocksDbView(self._directory, self.version(), {store: self._database.family(store) for store in stores})
@@ -140,15 +140,15 @@ class RocksDbBackend(StoreBackend):
         """Drop the iterators: they pin the files of the commit that they read."""
         self._iterators.clear()
 
-    def close(self) -> None:  # noqa: D102
+    def close(self) -> None:
         self._let_go()
         self._database.close()
 
-    def destroy(self) -> None:  # noqa: D102
+    def destroy(self) -> None:
         self._let_go()
         self._database.destroy()
 
-    def trusted(self) -> bool:  # noqa: D102
+    def trusted(self) -> bool:
         return self._database.trusted
 
     # ------------------------------------------------------------------ helpers

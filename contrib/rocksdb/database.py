@@ -141,14 +141,14 @@ class Writer(Database):
             self.close()
             raise
 
-    def family(self, store: str) -> Any:  # noqa: D102
+    def family(self, store: str) -> Any:
         try:
             return self._families[store]
         except KeyError:
             self._running()
             raise self._unknown(store) from None
 
-    def write(self, fill: Fill, previous: str | None, version: str) -> int:  # noqa: D102
+    def write(self, fill: Fill, previous: str | None, version: str) -> int:
         root = self._running()
         if not self._is_here():
             raise StaleStoreError(
@@ -168,7 +168,7 @@ class Writer(Database):
         root.write(batch)
         return size
 
-    def close(self) -> None:  # noqa: D102
+    def close(self) -> None:
         try:
             if self._root is not None and self._is_here():
                 self._root.flush_wal(True)
@@ -180,7 +180,7 @@ class Writer(Database):
             self._handles = {}
             self._release()
 
-    def destroy(self) -> None:  # noqa: D102
+    def destroy(self) -> None:
         here = self._lock is not None and self._is_here()
         self._close()
         self._handles = {}
@@ -188,7 +188,7 @@ class Writer(Database):
             self._delete()
         self._release()
 
-    def forget(self) -> None:  # noqa: D102
+    def forget(self) -> None:
         super().forget()
         _parents.extend(self._handles.values())
         self._handles = {}
@@ -253,11 +253,11 @@ class Reader(Database):
             self.close()
             raise
 
-    def version(self) -> str | None:  # noqa: D102
+    def version(self) -> str | None:
         self._running().try_catch_up_with_primary()
         return super().version()
 
-    def family(self, store: str) -> Any:  # noqa: D102
+    def family(self, store: str) -> Any:
         self._running().try_catch_up_with_primary()
         if store not in self._stores:
             raise self._unknown(store)
@@ -268,10 +268,10 @@ class Reader(Database):
             self._open(Path(self._notes))
         return self._families.get(store)
 
-    def write(self, fill: Fill, previous: str | None, version: str) -> int:  # noqa: D102
+    def write(self, fill: Fill, previous: str | None, version: str) -> int:
         raise StoreError(f"store directory {self.directory}: opened for reading only; open it without read_only")
 
-    def close(self) -> None:  # noqa: D102
+    def close(self) -> None:
         self._close()
         notes, self._notes = self._notes, None
         if notes is not None:

@@ -58,17 +58,17 @@ class SqliteBackend(StoreBackend):
             self._connection = self._open()
         self._inode = self._file.stat().st_ino
 
-    def version(self) -> str | None:  # noqa: D102
+    def version(self) -> str | None:
         return self._connection.version()
 
-    def get(self, store: str, key: bytes) -> bytes | None:  # noqa: D102
+    def get(self, store: str, key: bytes) -> bytes | None:
         table = self._tables.get(store) or self._table(store)
         if table is None:
             return None
         rows = self._connection.run(f"SELECT value FROM {table} WHERE key = ?", (key,))
         return rows[0][0] if rows else None
 
-    def range(  # noqa: D102
+    def range(
         self, store: str, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         table = self._table(store)
@@ -78,11 +78,11 @@ class SqliteBackend(StoreBackend):
             return self._scan_one_commit(table, start, end, reverse)
         return self._connection.scan(table, start, end, reverse)
 
-    def approximate_count(self, store: str) -> int:  # noqa: D102
+    def approximate_count(self, store: str) -> int:
         table = self._table(store)
         return 0 if table is None else int(self._connection.run(f"SELECT count(*) FROM {table}")[0][0])
 
-    def write(self, changes: Changes, previous: str | None, version: str) -> None:  # noqa: D102
+    def write(self, changes: Changes, previous: str | None, version: str) -> None:
         if self._read_only:
             raise StoreError(f"{self._file}: opened for reading only; open it without read_only")
         connection = self._connection
@@ -102,19 +102,19 @@ class SqliteBackend(StoreBackend):
             connection.rollback()
             raise
 
-    def view(self, stores: Sequence[str]) -> SqliteView:  # noqa: D102
+    def view(self, stores: Sequence[str]) -> SqliteView:
         return SqliteView(self._file, {store: self._table(store) for store in stores}, self._timeout, self._cache_bytes)
 
-    def close(self) -> None:  # noqa: D102
+    def close(self) -> None:
         self._connection.close()
 
-    def destroy(self) -> None:  # noqa: D102
+    def destroy(self) -> None:
         here = self._is_here()
         self.close()
         if here:
             self._delete()
 
-    def trusted(self) -> bool:  # noqa: D102
+    def trusted(self) -> bool:
         return self._trusted
 
     # ------------------------------------------------------------------ helpers

@@ -30,11 +30,9 @@ class _CheckedSerde(Serde[T]):
         self.serialize = self._bytes_of(serde.serialize)  # type: ignore[method-assign, assignment]
 
     def serialize(self, value: T) -> bytes:
-        """Return `value` as bytes."""
         raise NotImplementedError
 
     def deserialize(self, data: bytes) -> T:
-        """Return the value whose bytes `data` are."""
         raise NotImplementedError
 
     def serializer(self) -> Callable[[T], bytes]:
@@ -42,11 +40,9 @@ class _CheckedSerde(Serde[T]):
         return self._bytes_of(self._serde.serializer())
 
     def bind(self, topic: str, *, is_key: bool) -> Serde[T]:
-        """Return the serde that its own `bind` returns, checked."""
         return checked(self._serde.bind(topic, is_key=is_key))
 
     def written_form(self) -> str:
-        """Return the serde's own."""
         return self._serde.written_form()
 
     def _bytes_of(self, write: Callable[[T], bytes]) -> Callable[[T], bytes]:

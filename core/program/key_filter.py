@@ -10,6 +10,5 @@ class DropNullKeys(Processor):
     """Forwards records that have a key; the others would not meet their like in any partition."""
 
     def process(self, record: Record) -> None:
-        """Handle one record."""
         if record.key is not None:
             self.context.forward(record)

@@ -28,7 +28,6 @@ class WrappingProcessor(Processor):
         self._run: Callable[[Record], Any] = inner.process
 
     def init(self, context: ProcessorContext) -> None:
-        """Pass the context on."""
         super().init(context)
         self.inner.init(context)
 
@@ -38,15 +37,12 @@ class WrappingProcessor(Processor):
         return self._run if type(self).process is WrappingProcessor.process else self.process
 
     def process(self, record: Record) -> None:
-        """Pass a record on."""
         self._run(record)
 
     def on_timer(self, key: Any, at: int) -> None:
-        """Pass a timer on."""
         self.inner.on_timer(key, at)
 
     def close(self) -> None:
-        """Close the inner processor."""
         self.inner.close()
 
 
@@ -57,16 +53,13 @@ class WrappingTransformer(ValueTransformer):
         self.inner = inner
 
     def init(self, context: ValueTransformerContext) -> None:
-        """Pass the context on."""
         super().init(context)
         self.inner.init(context)
 
     def transform(self, key: Any, value: Any) -> Any:
-        """Return the inner transformer's new value."""
         return self.inner.transform(key, value)
 
     def close(self) -> None:
-        """Close the inner transformer."""
         self.inner.close()
 
 

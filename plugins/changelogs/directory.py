@@ -75,7 +75,6 @@ class DirectoryChangelog(TaskChangelog):
         self._weight: _Weight | None = None
 
     def append(self, changes: Changes, previous: str | None, version: str, commit: Commit | None = None) -> None:
-        """Write one delta and make it durable."""
         data = write_delta(changes, previous, checked_version(version), commit, compress=self._compress)
         with self._writing:
             cost = self._write_delta(data, previous, version)
@@ -194,7 +193,6 @@ class DirectoryChangelog(TaskChangelog):
                 raise self._storage.explain(f"delete {name}", error) from error
 
     def destroy(self) -> None:
-        """Delete the task's folder."""
         try:
             self._storage.destroy()
         except OSError as error:
@@ -241,12 +239,10 @@ class DirectoryChangelog(TaskChangelog):
     # ------------------------------------------------------------ what was committed
 
     def proven(self) -> set[str]:
-        """Return the versions that are known to have been committed."""
         segments = self._look()
         return segments.followed() | set(segments.files.snapshots)
 
     def beginnings(self) -> set[str]:
-        """Return the versions that follow None."""
         return {delta.version for delta in self._look().files.deltas.values() if delta.previous is None}
 
     def kept(self, version: str) -> Commit | None:

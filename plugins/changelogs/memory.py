@@ -57,7 +57,6 @@ class MemoryChangelog(TaskChangelog):
             del _histories[place]
 
     def append(self, changes: Changes, previous: str | None, version: str, commit: Commit | None = None) -> None:
-        """Keep one delta."""
         kept = {store: list(rows) for store, rows in changes.items() if rows}
         size = sum(len(key) + len(value or b"") for rows in kept.values() for key, value in rows)
         self._history.changes[version] = kept
@@ -87,26 +86,21 @@ class MemoryChangelog(TaskChangelog):
         return Restore(None, chain(self._snapshot_steps(route.start), steps), total + self._snapshot_size(route.start))
 
     def snapshot(self, version: str, changes: Iterable[tuple[str, bytes, bytes]], commit: Commit | None = None) -> None:
-        """Keep the whole state at `version`."""
         self._history.snapshots[version] = list(changes)
         self._history.commits["snapshot", version] = commit
         self._last = max(self._last or version, version, key=version_counter)  # deltas may have been appended since
 
     def proven(self) -> set[str]:
-        """Return the versions that are known to have been committed."""
         followed = {delta.previous for delta in self._history.deltas.values() if delta.previous is not None}
         return followed | set(self._history.snapshots)
 
     def beginnings(self) -> set[str]:
-        """Return the versions that follow None."""
         return {delta.version for delta in self._history.deltas.values() if delta.previous is None}
 
     def kept(self, version: str) -> Commit | None:
-        """Return the latest commit of `version` that was kept."""
         return latest_of((each for each in self._history.commits.values() if each is not None), version)
 
     def wants_snapshot(self) -> bool:
-        """Return whether the deltas since the last snapshot have outgrown it."""
         if self._last is None:
             return False
         route = route_to(self._last, self._history.deltas.get, self._history.snapshots)

@@ -121,7 +121,6 @@ class LocalStorage(Storage):
         self.location = str(directory)
 
     def files(self) -> list[StoredFile]:
-        """Return all files."""
         files = []
         try:
             with os.scandir(self._directory) as entries:
@@ -176,24 +175,20 @@ class LocalStorage(Storage):
             os.close(handle)
 
     def open(self, name: str, start: int = 0) -> BinaryIO:
-        """Open a file to read it once from byte `start` on."""
         file = open(self._directory / name, "rb", buffering=1024 * 1024)  # noqa: SIM115
         file.seek(start)
         return file
 
     def tail(self, name: str, size: int) -> bytes:
-        """Return the last `size` bytes of a file, or all of a shorter one."""
         with open(self._directory / name, "rb", buffering=0) as file:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(0, end - size))
             return file.read(size)
 
     def delete(self, name: str) -> None:
-        """Delete a file if it exists."""
         (self._directory / name).unlink(missing_ok=True)
 
     def destroy(self) -> None:
-        """Delete the folder and all files in it."""
         self._made = False
         try:
             shutil.rmtree(self._directory)
@@ -214,7 +209,6 @@ class ArrowStorage(Storage):
         self.location = location
 
     def files(self) -> list[StoredFile]:
-        """Return all files."""
         from pyarrow import fs
 
         found = self._file_system.get_file_info(fs.FileSelector(self._folder, allow_not_found=True))
@@ -251,7 +245,6 @@ class ArrowStorage(Storage):
         return size
 
     def open(self, name: str, start: int = 0) -> BinaryIO:
-        """Open a file to read it once from byte `start` on."""
         path = f"{self._folder}/{name}"
         if not start:
             return cast(BinaryIO, self._file_system.open_input_stream(path, buffer_size=1024 * 1024))
@@ -260,20 +253,17 @@ class ArrowStorage(Storage):
         return cast(BinaryIO, file)
 
     def tail(self, name: str, size: int) -> bytes:
-        """Return the last `size` bytes of a file, or all of a shorter one."""
         with self._file_system.open_input_file(f"{self._folder}/{name}") as file:
             file.seek(max(0, file.size() - size))
             return bytes(file.read(size))
 
     def delete(self, name: str) -> None:
-        """Delete a file if it exists."""
         try:
             self._file_system.delete_file(f"{self._folder}/{name}")
         except FileNotFoundError:
             pass
 
     def destroy(self) -> None:
-        """Delete the folder and all files in it."""
         self._made = False
         if self._is_object_store():
             # Its `delete_dir` leaves an object for the parent folder.

@@ -87,7 +87,6 @@ class TopicChangelog(TaskChangelog):
         """Do nothing: the delta is what `records` returns."""
 
     def records(self, changes: Changes) -> list[OutputBatch]:
-        """Return the delta as records, for the commit that names its version."""
         batches = []
         for store, rows in changes.items():
             if not rows:

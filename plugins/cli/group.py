@@ -41,7 +41,6 @@ class Verbs(click.Group):
         return own | {name: found.components["command", name] for name in found.names("command") if name not in own}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all verbs."""
         return list(self.components())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

@@ -28,7 +28,6 @@ class LogLines(logging.Handler):
     """Prints log records on stderr, above a progress bar if there is one."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one record."""
         if record.name == "root" and Path(record.pathname).parent.name == "py4j":
             return  # a traceback when the JVM has ended, which the runner says in one sentence
         # Not click.echo: while a bar is shown, rich puts an object of its own in the place of stderr.
@@ -54,7 +53,6 @@ class JsonLines(logging.Formatter):
         self._application_id = application_id
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
         if record.exc_info and not record.exc_text:
             record.exc_text = self.formatException(record.exc_info)
         line = {

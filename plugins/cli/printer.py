@@ -56,7 +56,7 @@ class LinePrinter(Printer):
         self._separator = None if separator is None else separator.encode()
         self._null = null.encode()
 
-    def line(self, batch: RecordBatch, index: int) -> bytes:  # noqa: D102
+    def line(self, batch: RecordBatch, index: int) -> bytes:
         key, value = batch.keys[index], batch.values[index]
         text = self._null if value is None else self._values.to_line(value)
         if self._separator is None:
@@ -67,7 +67,7 @@ class LinePrinter(Printer):
 class JsonPrinter(Printer):
     """Writes whole records as JSON objects."""
 
-    def line(self, batch: RecordBatch, index: int) -> bytes:  # noqa: D102
+    def line(self, batch: RecordBatch, index: int) -> bytes:
         key, value = batch.keys[index], batch.values[index]
         record: Mapping[str, Any] = {
             "topic": batch.topic,

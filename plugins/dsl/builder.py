@@ -291,7 +291,6 @@ class StreamsBuilder(Verbs, TopologyBuilder):
     # ------------------------------------------------------------------ the program
 
     def build(self, settings: Settings | None = None) -> Topology:
-        """Return the topology of what was recorded so far. `settings` are the application's; None: the defaults."""
         return self._recorder.build(Settings() if settings is None else settings)
 
     def _program_to_draw(self) -> Program:

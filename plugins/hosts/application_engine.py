@@ -60,7 +60,6 @@ class ApplicationEngine(SlotEngine):
         )
 
     def close(self) -> None:
-        """Close every task, and the log."""
         for task in self._tasks.values():
             task.close()
         super().close()

@@ -46,7 +46,6 @@ class SlotCargo(Cargo):
     run: str = ""
 
     def engine(self, host: HostInfo) -> SlotEngine:
-        """Return an engine with nothing open."""
         return self.kind(self, host)
 
 

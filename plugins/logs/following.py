@@ -34,19 +34,16 @@ class FetchFollower(Follower):
         self._wait = _FIRST_WAIT
 
     def add(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read these partitions, too."""
         self._ends = {**self._ends, **self._log.end_offsets(list(positions))}
         self._positions.update(positions)
 
     def remove(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these partitions no more."""
         for each in partitions:
             self._positions.pop(each, None)
             self._failed.pop(each, None)
             self._paused.discard(each)
 
     def poll(self, seconds: float, most: int) -> list[RecordBatch]:
-        """Return records that have come."""
         deadline = time.monotonic() + seconds
         while True:
             found = [] if self._failed else self._look(most)
@@ -62,11 +59,9 @@ class FetchFollower(Follower):
             self._wait = min(self._wait * 1.5, _LONGEST_WAIT)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Return nothing of these partitions until `resume`."""
         self._paused.update(each for each in partitions if each in self._positions)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """End a pause."""
         self._paused.difference_update(partitions)
 
     def ends(self) -> Mapping[TopicPartition, int]:

@@ -50,25 +50,21 @@ class MemoryLog(Log):
     # -- topics
 
     def topics(self) -> Mapping[str, TopicInfo]:
-        """Return all topics by name."""
         with self._lock:
             return {name: topic.info for name, topic in self._topics.items()}
 
     def topic(self, name: str) -> TopicInfo:
-        """Return one topic."""
         with self._lock:
             return self._topic(name).info
 
     def create_topic(
         self, name: str, partitions: int, config: Mapping[str, str] | None = None, *, internal: bool = False
     ) -> None:
-        """Create a topic."""
         with self._lock:
             info = check_new_topic(name, partitions, config or {}, self._topics, internal=internal)
             self._topics[name] = _Topic(replace(info, id=uuid4().hex))
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, its records and every position in it."""
         with self._lock:
             self._topic(name)
             del self._topics[name]
@@ -76,40 +72,33 @@ class MemoryLog(Log):
                 del self._positions[key]
 
     def start_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the first offset that can still be read, for each."""
         with self._lock:
             return {each: self._partition(each).start for each in partitions}
 
     def end_offsets(self, partitions: Sequence[TopicPartition], *, stable: bool = True) -> Mapping[TopicPartition, int]:
-        """Return the offset after the last committed record, for each."""
         with self._lock:
             return {each: self._partition(each).end for each in partitions}
 
     def offsets_for_time(self, partitions: Sequence[TopicPartition], timestamp_ms: int) -> Mapping[TopicPartition, int]:
-        """Return the offset of the first record at or after a time, for each."""
         with self._lock:
             return {each: self._partition(each).offset_for_time(timestamp_ms) for each in partitions}
 
     # -- records
 
     def fetch(self, partition: TopicPartition, offset: int, end: int, max_bytes: int) -> list[RecordBatch]:
-        """Return records from `offset` up to, not including, `end`."""
         with self._lock:
             return self._partition(partition).fetch(partition, offset, end, max_bytes)
 
     def append(self, batch: OutputBatch) -> None:
-        """Produce outside any task."""
         with self._lock:
             self._apply(self._split(batch))
 
     def purge(self, partition: TopicPartition, before: int, topic_id: str = "") -> None:
-        """Delete records below offset `before`."""
         with self._lock:
             if topic_id in ("", self._topic(partition.topic).info.id):
                 self._partition(partition).purge(before)
 
     def maintain(self, now_ms: int) -> None:
-        """Apply the topics' retention and compaction."""
         with self._lock:
             for topic in self._topics.values():
                 for partition in topic.partitions:
@@ -120,14 +109,12 @@ class MemoryLog(Log):
     def committed(
         self, application_id: str, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, int | None]:
-        """Return the application's committed positions."""
         with self._lock:
             for each in partitions:
                 self._partition(each)
             return {each: self._positions.get((application_id, each)) for each in partitions}
 
     def open_committer(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> TaskCommitter:
-        """Take the task's fence, then read its last commit."""
         with self._lock:
             positions = self.committed(application_id, partitions)
             old = self._commits.get((application_id, task_id))
@@ -143,7 +130,6 @@ class MemoryLog(Log):
             return _MemoryCommitter(self, application_id, task_id, epoch, found)
 
     def delete_commits(self, application_id: str) -> None:
-        """Forget every commit of an application."""
         with self._lock:
             for each in [key for key in self._positions if key[0] == application_id]:
                 del self._positions[each]
@@ -153,7 +139,6 @@ class MemoryLog(Log):
                 del self._meta[name]
 
     def set_positions(self, application_id: str, positions: Mapping[TopicPartition, int]) -> None:
-        """Forget every commit of an application and let it begin at `positions`."""
         with self._lock:
             for each in positions:
                 self._partition(each)
@@ -162,17 +147,14 @@ class MemoryLog(Log):
                 self._positions[application_id, each] = position
 
     def get_meta(self, application_id: str, key: str) -> bytes | None:
-        """Return the bytes that `put_meta` kept."""
         with self._lock:
             return self._meta.get((application_id, key))
 
     def put_meta(self, application_id: str, key: str, value: bytes) -> None:
-        """Keep a few bytes for an application."""
         with self._lock:
             self._meta[application_id, key] = value
 
     def lease(self, application_id: str, owner: str, ttl_ms: int) -> Lease:
-        """Take the application's driver lease."""
         with self._lock:
             current = self._leases.get(application_id)
             now_ms = self._clock.now_ms()

@@ -26,7 +26,6 @@ class RunCollector(Collector):
         self._lag = lag
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics."""
         status, lag = self._status(), self._lag()
         made = _Families(status.application_id)
         yield made.gauge("start_time_seconds", "When the run started.", [], [((), status.started_ms / 1000)])

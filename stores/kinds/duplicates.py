@@ -127,7 +127,6 @@ class _RetainsDuplicates(BucketWindowStore):
         return rows
 
     def discard(self) -> None:
-        """Drop what is kept as objects."""
         super().discard()
         self._known.clear()
         self._pending.clear()
@@ -135,7 +134,6 @@ class _RetainsDuplicates(BucketWindowStore):
         self._added = 0
 
     def close(self) -> None:
-        """Drop what is kept as objects."""
         self._known.clear()
         self._pending.clear()
 

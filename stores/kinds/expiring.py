@@ -51,7 +51,6 @@ class ExpiringStore(PlainStore, ExpiringKeyValueStore[Any, Any]):
 
     @property
     def user_values(self) -> ValueForm:
-        """The form of the values as the user has them."""
         return self._user_values
 
     def put(self, key: Any, value: Any, ttl: Duration | None = None) -> None:

@@ -48,7 +48,6 @@ class RowListStore(ListStore[Any, Any]):
         self._are_too_many = False
 
     def add(self, key: Any, value: Any) -> None:
-        """Add a value behind those that `key` has."""
         raw = self._keys.to_bytes(key)
         if value is None:
             raise StoreError(f"store {self.name!r}: a value of None cannot be added; `delete` deletes a key's values")
@@ -62,7 +61,6 @@ class RowListStore(ListStore[Any, Any]):
             self._count += 1
 
     def delete(self, key: Any) -> None:
-        """Delete all values of `key`."""
         raw, known = self._keys.to_bytes(key), self._known()
         rows = [row for row, _ in self._rows(raw)] if known is None else known.pop(raw, ())
         for row in rows:
@@ -71,20 +69,17 @@ class RowListStore(ListStore[Any, Any]):
             self._count -= len(rows)
 
     def get(self, key: Any) -> list[Any]:
-        """Return the values of `key` in the order they were added."""
         raw, known = self._keys.to_bytes(key), self._known()
         if known is not None and raw not in known:
             return []
         return [self._values.to_object(raw, data) for _, data in self._rows(raw)]
 
     def range(self, start: Any = None, end: Any = None) -> Entries[Any, Any]:
-        """Iterate over (key, value) of start <= key <= end."""
         low = _AFTER_META if start is None else escaped(self._keys.to_bytes(start))
         high = None if end is None else escaped(self._keys.to_bytes(end)) + _AFTER_ALL
         return Scan(self._decoded(self._below.range(low, high)))
 
     def approximate_count(self) -> int:
-        """Return about how many values there are."""
         return self._below.approximate_count() - (self._below.get(_META_ROW) is not None)
 
     def flush(self) -> None:
@@ -94,12 +89,10 @@ class RowListStore(ListStore[Any, Any]):
             self._saved = self._last
 
     def discard(self) -> None:
-        """Forget the last number, and what is known of the rows."""
         self._last = self._saved = self._rows_of = None
         self._count, self._are_too_many = 0, False
 
     def close(self) -> None:
-        """Forget the same."""
         self.discard()
 
     def _known(self) -> dict[bytes, list[bytes]] | None:

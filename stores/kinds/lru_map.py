@@ -71,17 +71,14 @@ class LruMap(TypedStore):
             self._below.put(oldest, None)
 
     def approximate_count(self) -> int:
-        """Return how many keys there are."""
         return len(self._known())
 
     # ------------------------------------------------------------------ the commit
 
     def discard(self) -> None:
-        """Forget the order of uses."""
         self._used = None
 
     def close(self) -> None:
-        """Forget the order of uses."""
         self.discard()
 
     # ------------------------------------------------------------------ helpers

@@ -26,16 +26,13 @@ class WindowKeys(KeyForm):
         self._before, self._behind = around
 
     def locate(self, key: Any) -> tuple[bytes, Any]:
-        """Return the key of a row, and the key under which its entry may be kept (MISSING: not at all)."""
         raw, which = self.user.locate(key)
         return self._before + without_end(raw) + self._behind, which
 
     def to_bytes(self, key: Any, serde: Serde[Any] | None = None) -> bytes:
-        """Return the key of a row."""
         return self._before + without_end(self.user.to_bytes(key, serde)) + self._behind
 
     def serializer(self) -> Callable[[Any], bytes]:
-        """Return a function that makes the key of a row, sooner than `to_bytes`."""
         before, behind, serialize = self._before, self._behind, self.user.serializer()
 
         def row_key(key: Any) -> bytes:

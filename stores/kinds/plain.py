@@ -56,11 +56,9 @@ class PlainStore(TypedStore):
     # ------------------------------------------------------------------ single entries
 
     def get(self, key: Any) -> Any:
-        """Return the value of `key`, or None."""
         return self._get(key)
 
     def put(self, key: Any, value: Any) -> None:
-        """Set the value of `key`; None deletes it."""
         self._put(key, value)
 
     def _compile_get(self) -> Callable[[Any], Any]:
@@ -122,18 +120,15 @@ class PlainStore(TypedStore):
         return put_text
 
     def approximate_count(self) -> int:
-        """Return about how many keys there are."""
         self.flush_cache()
         return self._below.approximate_count()
 
     # ------------------------------------------------------------------ the commit
 
     def flush(self) -> None:
-        """Serialize the cache into the BytesStore below."""
         self.flush_cache()
 
     def unflushed(self) -> int:
-        """Return how many entries wait to be serialized."""
         return len(self.pending)
 
     def flush_cache(self) -> None:
@@ -163,12 +158,10 @@ class PlainStore(TypedStore):
             return {key_bytes(key): None if value is None else encode(value) for key, value in self.pending.items()}
 
     def discard(self) -> None:
-        """Empty the cache."""
         self.pending.clear()
         self.clean.clear()
 
     def close(self) -> None:
-        """Empty the cache."""
         self.discard()
 
     # ------------------------------------------------------------------ off the hot path

@@ -63,11 +63,9 @@ class BucketSessionStore(SessionStore[Any, Any]):
     # ------------------------------------------------------------------ the hot path
 
     def put(self, session: Windowed, value: Any) -> None:
-        """Set the value of `session`; None removes it."""
         self._put(session, value)
 
     def find_sessions(self, key: Any, earliest_session_end: int, latest_session_start: int) -> Entries[Windowed, Any]:
-        """Iterate over the sessions of `key` that overlap a time, the earliest first."""
         return self._find(key, earliest_session_end, latest_session_start)
 
     def _compile_find(self) -> Callable[[Any, int, int], Entries[Windowed, Any]]:
@@ -148,7 +146,6 @@ class BucketSessionStore(SessionStore[Any, Any]):
     # ------------------------------------------------------------------ off the hot path
 
     def fetch_session(self, key: Any, start: int, end: int) -> Any:
-        """Return the value of a session, or None."""
         self._check(key, start, end)
         self.retention.load()
         raw, which = self.keys.locate(key)
@@ -162,7 +159,6 @@ class BucketSessionStore(SessionStore[Any, Any]):
     def backward_find_sessions(
         self, key: Any, earliest_session_end: int, latest_session_start: int
     ) -> Entries[Windowed, Any]:
-        """Iterate as `find_sessions` does, the latest first."""
         return ListScan(reversed(list(self.find_sessions(key, earliest_session_end, latest_session_start))))
 
     def _find(self, key: Any, earliest_end: int, latest_start: int) -> Entries[Windowed, Any]:
@@ -230,13 +226,11 @@ class BucketSessionStore(SessionStore[Any, Any]):
     def find_sessions_range(
         self, key_from: Any, key_to: Any, earliest_session_end: int, latest_session_start: int
     ) -> Entries[Windowed, Any]:
-        """Iterate as `find_sessions` does, over key_from <= key <= key_to, by key."""
         return self._scan(key_from, key_to, earliest_session_end, latest_session_start, reverse=False)
 
     def backward_find_sessions_range(
         self, key_from: Any, key_to: Any, earliest_session_end: int, latest_session_start: int
     ) -> Entries[Windowed, Any]:
-        """Iterate as `find_sessions_range` does, in the opposite order."""
         return self._scan(key_from, key_to, earliest_session_end, latest_session_start, reverse=True)
 
     def _scan(
@@ -260,7 +254,6 @@ class BucketSessionStore(SessionStore[Any, Any]):
                 yield Windowed(key, start, end), self.values.to_object(key, data)
 
     def approximate_count(self) -> int:
-        """Return about how many sessions there are."""
         self._flush_known()
         return self._below.approximate_count() - self.retention.rows()
 
@@ -295,13 +288,11 @@ class BucketSessionStore(SessionStore[Any, Any]):
             self._written += len(written)
 
     def discard(self) -> None:
-        """Drop what is kept as objects."""
         self._known.clear()
         self._changed.clear()
         self.retention.discard()
 
     def close(self) -> None:
-        """Drop what is kept as objects."""
         self.discard()
 
     # ------------------------------------------------------------------ wrong use

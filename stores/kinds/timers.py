@@ -56,7 +56,6 @@ class BytesTimerStore(TimerStore):
         self._clocks[clock].times.put(_ROW.unpack(data)[1], row[1:])
 
     def set(self, key: Any, at: int, clock: PunctuationType) -> None:
-        """Set the timer of `key` on `clock`, in place of the one it had."""
         raw, times = self._keys.to_bytes(key), self._clocks[clock].times
         row = _HEADS[clock] + raw
         before = self._below.get(row)
@@ -67,14 +66,12 @@ class BytesTimerStore(TimerStore):
         self._clocks[clock].note(at, raw)
 
     def cancel(self, key: Any, clock: PunctuationType) -> None:
-        """Remove the timer of `key` on `clock`, if it has one."""
         raw = self._keys.to_bytes(key)
         before = self._below.get(_HEADS[clock] + raw)
         if before is not None:
             self._remove(_ROW.unpack(before)[1], raw, clock)
 
     def entries(self, clock: PunctuationType) -> Entries[Any, int]:
-        """Iterate over (key, time) of a clock, the earliest first, and in the order of the keys' bytes."""
         return Scan(self._listed(clock))
 
     def _listed(self, clock: PunctuationType) -> Iterator[tuple[Any, int]]:
@@ -83,11 +80,9 @@ class BytesTimerStore(TimerStore):
                 yield self._keys.to_object(raw), at
 
     def next_due(self, clock: PunctuationType) -> int | None:
-        """Return a time before which no timer of `clock` is due: that of the earliest one, or a little before it."""
         return self._clocks[clock].next_due()
 
     def first_due(self, clock: PunctuationType, now: int) -> tuple[int, bytes] | None:
-        """Return time and key, in bytes, of the earliest timer that is due at `now`; None if none is."""
         state = self._clocks[clock]
         while (first := state.first(now)) is not None:
             if self._is_set(*first, clock):
@@ -96,13 +91,11 @@ class BytesTimerStore(TimerStore):
         return None
 
     def take(self, clock: PunctuationType) -> tuple[Any, int]:
-        """Remove the timer that `first_due` has just returned; return its key and time."""
         at, raw = self._clocks[clock].pop()
         self._remove(at, raw, clock)
         return self._keys.to_object(raw), at
 
     def discard(self) -> None:
-        """Forget what was read; called when the commit failed."""
         for clock in self._clocks.values():
             clock.forget()
 

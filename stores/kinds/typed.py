@@ -30,19 +30,16 @@ class TypedStore(KeyValueStore[Any, Any]):
         """Write to the BytesStore below what is kept as objects only."""
 
     def put_if_absent(self, key: Any, value: Any) -> Any:
-        """Set the value of `key` unless it has one; return the one it had."""
         old = self.get(key)
         if old is None:
             self.put(key, value)
         return old
 
     def put_all(self, entries: Iterable[tuple[Any, Any]]) -> None:
-        """Set the values of several keys."""
         for key, value in entries:
             self.put(key, value)
 
     def delete(self, key: Any) -> Any:
-        """Delete `key`; return the value it had."""
         old = self.get(key)
         if old is not None:
             self.put(key, None)
@@ -53,11 +50,9 @@ class TypedStore(KeyValueStore[Any, Any]):
         return self._scan(start, end, reverse=False)
 
     def reverse_range(self, start: Any = None, end: Any = None) -> Entries[Any, Any]:
-        """Iterate as `range` does, from the highest key down."""
         return self._scan(start, end, reverse=True)
 
     def prefix_scan(self, prefix: Any, serde: Serde[Any] | None = None) -> Entries[Any, Any]:
-        """Iterate over keys whose bytes start with `prefix`, serialized with `serde` (default: the key's)."""
         self.flush_cache()
         low = self.keys.to_bytes(prefix, serde)
         return Scan(self._decoded(self._below.range(low, after_prefix(low))))

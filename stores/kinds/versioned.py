@@ -78,7 +78,6 @@ class VersionedStore(VersionedKeyValueStore[Any, Any]):
     # ------------------------------------------------------------------ reading
 
     def get(self, key: Any, as_of: int | None = None, to: int | None = None) -> Any:
-        """Return the latest version, or the one that was valid at `as_of`; with `to`, iterate over versions."""
         return self._get(key, as_of, to)
 
     def _compile_get(self) -> Callable[..., Any]:
@@ -162,7 +161,6 @@ class VersionedStore(VersionedKeyValueStore[Any, Any]):
     # ------------------------------------------------------------------ writing
 
     def put(self, key: Any, value: Any, timestamp: int) -> int:
-        """Set the value of `key` from `timestamp` on; return until when it is valid."""
         raw, kept_key = self._keys.locate(key)
         self._check_timestamp(timestamp)
         data = DELETED if value is None else self._values.to_bytes(raw, value)
@@ -171,7 +169,6 @@ class VersionedStore(VersionedKeyValueStore[Any, Any]):
         return self._put(raw, kept_key, VersionedRecord(value, timestamp), data)
 
     def delete(self, key: Any, timestamp: int) -> VersionedRecord | None:
-        """Delete `key` from `timestamp` on; return the version that was valid then."""
         raw, kept_key = self._keys.locate(key)
         self._check_timestamp(timestamp)
         if self._is_late(timestamp):
@@ -220,7 +217,6 @@ class VersionedStore(VersionedKeyValueStore[Any, Any]):
     # ------------------------------------------------------------------ the commit
 
     def flush(self) -> None:
-        """Write the newest timestamp and the bound of history, and free versions that are gone."""
         times = self._times or self._read_times()
         if times != self._saved_times:
             self._below.put(META_ROW, PLAIN + _META.pack(*times))
@@ -228,13 +224,11 @@ class VersionedStore(VersionedKeyValueStore[Any, Any]):
         self._history.flush(times[1])
 
     def discard(self) -> None:
-        """Drop what is kept as objects."""
         self._latest.clear()
         self._times = self._saved_times = None
         self._history.discard()
 
     def close(self) -> None:
-        """Drop what is kept as objects."""
         self.discard()
 
     # ------------------------------------------------------------------ helpers

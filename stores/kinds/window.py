@@ -66,11 +66,9 @@ class BucketWindowStore(WindowStore[Any, Any]):
     # ------------------------------------------------------------------ single entries
 
     def fetch(self, key: Any, time_from: int, time_to: int | None = None) -> Any:
-        """Return the value of a window; with `time_to`, iterate over those of several windows."""
         return self._fetch(key, time_from, time_to)
 
     def put(self, key: Any, value: Any, window_start: int) -> None:
-        """Set the value of `key` in the window that starts at `window_start`; None deletes it."""
         self._put(key, value, window_start)
 
     def _compile_fetch(self) -> Callable[..., Any]:
@@ -132,19 +130,15 @@ class BucketWindowStore(WindowStore[Any, Any]):
     # ------------------------------------------------------------------ scans
 
     def backward_fetch(self, key: Any, time_from: int, time_to: int) -> Entries[int, Any]:
-        """Iterate over (window start, value) of `key`, the latest window first."""
         return self._scan_key(key, time_from, time_to, reverse=True)
 
     def fetch_range(self, key_from: Any, key_to: Any, time_from: int, time_to: int) -> Entries[Windowed, Any]:
-        """Iterate over (windowed key, value) of key_from <= key <= key_to, by key, then window start."""
         return self._scan_keys(key_from, key_to, time_from, time_to, reverse=False)
 
     def backward_fetch_range(self, key_from: Any, key_to: Any, time_from: int, time_to: int) -> Entries[Windowed, Any]:
-        """Iterate as `fetch_range` does, in the opposite order."""
         return self._scan_keys(key_from, key_to, time_from, time_to, reverse=True)
 
     def approximate_count(self) -> int:
-        """Return about how many windows there are."""
         self._flush_open()
         return self._below.approximate_count() - self.retention.rows()
 
@@ -181,7 +175,6 @@ class BucketWindowStore(WindowStore[Any, Any]):
         self._recent.settle(kept_after, self._open.values())
 
     def discard(self) -> None:
-        """Drop what is kept as objects."""
         self._open.clear()
         self._changed.clear()
         self._recent.discard()
@@ -189,7 +182,6 @@ class BucketWindowStore(WindowStore[Any, Any]):
         self.retention.discard()
 
     def close(self) -> None:
-        """Drop what is kept as objects."""
         self._open.clear()
         self._changed.clear()
         self._recent.discard()

@@ -56,12 +56,12 @@ class LmdbBackend(StoreBackend):
         self._shared.readers.add(self)
         self._databases = self._shared.databases
 
-    def version(self) -> str | None:  # noqa: D102
+    def version(self) -> str | None:
         # The engine calls this between batches: a read transaction would pin old pages while another process writes.
         self.release()
         return self._open().version()
 
-    def get(self, store: str, key: bytes) -> bytes | None:  # noqa: D102
+    def get(self, store: str, key: bytes) -> bytes | None:
         try:
             transaction = self._transaction or self._begin()
             if len(key) < SHORT:
@@ -71,23 +71,23 @@ class LmdbBackend(StoreBackend):
         except (KeyError, lmdb.Error):
             return self._get_again(store, key)
 
-    def range(  # noqa: D102
+    def range(
         self, store: str, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         if self._database(store) is None:
             return iter(())
         return self._scan(store, start, end, reverse)
 
-    def approximate_count(self, store: str) -> int:  # noqa: D102
+    def approximate_count(self, store: str) -> int:
         database = self._database(store)
         return 0 if database is None else keys.count(self._transaction or self._begin(), database)
 
-    def write_bytes(self, store: str, changes: int) -> int:  # noqa: D102
+    def write_bytes(self, store: str, changes: int) -> int:
         # A write keeps copies of all pages that it changes. Some have more than one of the keys: call it two.
         pages = (self._transaction or self._begin()).stat(self._database(store))
         return int(min(changes // 2, pages["leaf_pages"]) * pages["psize"])
 
-    def write(self, changes: Changes, previous: str | None, version: str) -> None:  # noqa: D102
+    def write(self, changes: Changes, previous: str | None, version: str) -> None:
         if self._read_only:
             raise StoreError(f"store directory {self._directory}: opened for reading only; open it without read_only")
         databases = {store: self._database(store) for store in changes}
@@ -98,22 +98,22 @@ class LmdbBackend(StoreBackend):
 
         self._open().write(change, previous, version, self._timeout)
 
-    def view(self, stores: Sequence[str]) -> LmdbView:  # noqa: D102
+    def view(self, stores: Sequence[str]) -> LmdbView:
         return LmdbView(self._open(), {store: self._database(store) for store in stores})
 
-    def close(self) -> None:  # noqa: D102
+    def close(self) -> None:
         shared, self._shared = self._shared, None
         self.release()
         if shared is not None:
             shared.readers.discard(self)
             registry.release(shared)
 
-    def destroy(self) -> None:  # noqa: D102
+    def destroy(self) -> None:
         if self._shared is not None:
             registry.destroy(self._shared)
         self.close()
 
-    def trusted(self) -> bool:  # noqa: D102
+    def trusted(self) -> bool:
         return self._open().trusted
 
     def release(self) -> None:

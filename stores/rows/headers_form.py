@@ -19,7 +19,6 @@ class HeadersForm(TimestampedForm):
     """
 
     def compile_test(self) -> Callable[[Any], bool]:
-        """Return a function that says of any value, checked or not, whether it may wait for the commit as an object."""
         free_types, fits = self.free_types, self.fits
 
         def can_wait(value: Any) -> bool:
@@ -36,7 +35,6 @@ class HeadersForm(TimestampedForm):
         return can_wait
 
     def checked(self, value: Any) -> Any:
-        """Return `value`, or None where it means a deletion. Raises StoreError for anything else."""
         if type(value) is not ValueTimestampHeaders:
             raise StoreError(
                 f"store {self._store!r} keeps headers: expected ValueTimestampHeaders(value, timestamp, headers), "
@@ -51,11 +49,9 @@ class HeadersForm(TimestampedForm):
         return None if value[0] is None else value
 
     def encode(self, value: Any) -> bytes:
-        """Return the envelope of a checked value. Raises whatever the serde raises."""
         return _wrapped(self._serialize(value[0]), value)
 
     def encode_all(self, entries: Mapping[Any, Any], key_bytes: Callable[[Any], bytes]) -> dict[bytes, bytes | None]:
-        """Return entries as bytes, sooner than `encode` does; raises anything for what only `encode` takes."""
         serialize = self._serde.serializer()
         return {
             key_bytes(key): None if value is None else _wrapped(serialize(value[0]), value)

@@ -124,7 +124,6 @@ class TimestampedForm(ValueForm):
         return frozenset()
 
     def compile_test(self) -> Callable[[Any], bool]:
-        """Return a function that says of any value, checked or not, whether it may wait for the commit as an object."""
         free_types, fits = self.free_types, self.fits
 
         def can_wait(value: Any) -> bool:
@@ -140,7 +139,6 @@ class TimestampedForm(ValueForm):
         return can_wait
 
     def checked(self, value: Any) -> Any:
-        """Return `value`, or None where it means a deletion. Raises StoreError for anything else."""
         if type(value) is not ValueAndTimestamp:
             raise StoreError(
                 f"store {self._store!r} is timestamped: expected ValueAndTimestamp(value, timestamp), "
@@ -156,11 +154,9 @@ class TimestampedForm(ValueForm):
             )
 
     def encode(self, value: Any) -> bytes:
-        """Return the envelope of a checked value. Raises whatever the serde raises."""
         return wrap_stamped(self._serialize(value[0]), value[1])
 
     def encode_all(self, entries: Mapping[Any, Any], key_bytes: Callable[[Any], bytes]) -> dict[bytes, bytes | None]:
-        """Return entries as bytes, sooner than `encode` does; raises anything for what only `encode` takes."""
         serialize = self._serde.serializer()
         return {
             key_bytes(key): None if value is None else pack_stamp(STAMPED, value[1]) + serialize(value[0])

@@ -126,7 +126,6 @@ class KeyValueStoreSpec(StoreSpec):
 
     @property
     def traits(self) -> StoreTraits:
-        """Whether values have timestamps, and whether entries expire."""
         return StoreTraits(
             timestamped=self.timestamped or self.headers, expires=self.expires or self.ttl_ms is not None
         )

@@ -105,7 +105,6 @@ class SessionStoreSpec(StoreSpec):
 
     @property
     def traits(self) -> StoreTraits:
-        """How the store's content is kept."""
         return StoreTraits(timestamped=self.headers, fixed_options={"bucket_ms": bucket_ms(self.retention_ms)})
 
 

@@ -84,7 +84,6 @@ class VersionedStoreSpec(StoreSpec):
 
     @property
     def traits(self) -> StoreTraits:
-        """How the store's content is kept."""
         return StoreTraits(
             is_indexed=True,
             topic_config={"min.compaction.lag.ms": str(self.history_retention_ms + _DAY_MS)},

@@ -117,7 +117,6 @@ class WindowStoreSpec(StoreSpec):
 
     @property
     def traits(self) -> StoreTraits:
-        """How the store's content is kept."""
         return StoreTraits(
             timestamped=self.timestamped or self.headers,
             fixed_options={"bucket_ms": bucket_ms(self.retention_ms), "duplicates": int(self.retain_duplicates)},

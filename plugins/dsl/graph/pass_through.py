@@ -10,5 +10,4 @@ class PassThrough(Operator):
     """Forwards each record."""
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         return context.send

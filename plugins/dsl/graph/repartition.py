@@ -66,7 +66,6 @@ class RepartitionStep(Step):
         self.partitioner = partitioner
 
     def write(self, writer: Writer) -> None:
-        """Add the topic, and the nodes around it."""
         writer.repartition(
             self.names,
             self.parent_names(),

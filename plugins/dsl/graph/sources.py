@@ -27,7 +27,6 @@ class SourceStep(Step):
         self.consumed = consumed
 
     def write(self, writer: Writer) -> None:
-        """Add the source."""
         writer.source(self.name, self.topics, self.pattern, self.consumed)
 
 
@@ -77,7 +76,6 @@ class SinkStep(Step):
         self.partitioner = partitioner
 
     def write(self, writer: Writer) -> None:
-        """Add the sink."""
         writer.topology.add_sink(
             self.name,
             self.topic,
@@ -96,7 +94,6 @@ class StoreStep(Step):
         self.store = store
 
     def write(self, writer: Writer) -> None:
-        """Declare the store."""
         writer.topology.add_store(self.store)
 
 
@@ -122,7 +119,6 @@ class GlobalStoreStep(Step):
         self.options = dict(options)
 
     def write(self, writer: Writer) -> None:
-        """Declare the store."""
         writer.topology.add_global_store(
             self.store if isinstance(self.store, StoreBuilder) else self.store(writer),
             self.source,

@@ -82,7 +82,6 @@ class ProcessorStep(Step):
         self.saved_as: tuple[str, ...] = ()
 
     def write(self, writer: Writer) -> None:
-        """Add the processor."""
         self.add_to(writer, self.stores(writer) if self.stores is not None else (), self.options)
 
     def add_to(self, writer: Writer, stores: Sequence[str | StoreBuilder], options: Mapping[str, Any]) -> None:

@@ -51,7 +51,6 @@ class TimeWindowedSerde(_WindowedSerde):
         self.size_ms = size_ms
 
     def deserialize(self, data: bytes) -> Windowed:
-        """Return the key and its window."""
         key, times = self._parts(data, _LONG.size)
         start = _LONG.unpack(times)[0]
         return Windowed(key, start, min(start + self.size_ms, _MAX_TIME))
@@ -64,7 +63,6 @@ class SessionWindowedSerde(_WindowedSerde):
     """Keys of sessions: the key's bytes, the end and the start of the session (Kafka Streams' SessionWindowedSerde)."""
 
     def deserialize(self, data: bytes) -> Windowed:
-        """Return the key and its session."""
         key, times = self._parts(data, _PAIR.size)
         end, start = _PAIR.unpack(times)
         return Windowed(key, start, end)

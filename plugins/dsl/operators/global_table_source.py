@@ -20,7 +20,6 @@ class GlobalTableSource(Operator):
         self._store = store
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         store, drop = context.get_store(self._store), context.metrics.drop
         put, has_headers = store.put, isinstance(store, HeadersKeyValueStore)
 

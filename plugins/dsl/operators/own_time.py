@@ -45,7 +45,6 @@ class WindowTime(OwnTime):
         self.closed = max(self.now - wait_ms, values.get(_CLOSED, -1))
 
     def move(self, timestamp: int) -> None:
-        """Set the time, which is later than before."""
         self.now = self._values[_OBSERVED] = timestamp
         closed = timestamp - self._wait_ms
         if closed > self.closed:

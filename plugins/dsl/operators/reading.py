@@ -76,12 +76,10 @@ class StoreGetter(ValueGetter):
 
     @property
     def stores(self) -> tuple[str, ...]:
-        """The table's store."""
         return (self._store,)
 
     @property
     def history_ms(self) -> int | None:
-        """How long the store keeps versions."""
         return self._history_ms
 
     def open(self, context: ProcessorContext) -> Get:
@@ -98,7 +96,6 @@ class StoreGetter(ValueGetter):
         return sent
 
     def open_as_of(self, context: ProcessorContext) -> Callable[[Any, int], ValueAndTimestamp | None]:
-        """Return the versioned store's `get`."""
         get: Callable[[Any, int], ValueAndTimestamp | None] = context.get_store(self._store).get
         return get
 
@@ -111,12 +108,10 @@ class WrittenTable(TableSource):
         self._steps = steps
 
     def getter(self) -> ValueGetter:
-        """Return how the store is read."""
         return self._getter
 
     @property
     def is_versioned(self) -> bool:
-        """Whether the store keeps versions."""
         return self._getter.history_ms is not None
 
     def send_old_values(self, *, force: bool) -> bool:
@@ -154,7 +149,6 @@ class TopicTable(TableSource):
 
     @property
     def is_versioned(self) -> bool:
-        """Whether the store keeps versions."""
         return self._materialized.is_versioned
 
     def send_old_values(self, *, force: bool) -> bool:

@@ -17,7 +17,6 @@ class TableUpdates(TableOperator):
     """
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         drop = context.metrics.drop
         if self._store is None:
             forward = context.send

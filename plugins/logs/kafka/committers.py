@@ -67,7 +67,6 @@ class KafkaCommitter(TaskCommitter):
 
     @property
     def committed(self) -> Commit | None:
-        """The last commit."""
         return self._committed
 
     def is_current(self) -> bool:
@@ -99,11 +98,9 @@ class KafkaCommitter(TaskCommitter):
         ]
 
     def expires(self) -> bool:
-        """Return whether the positions should be committed again, so that brokers do not delete them."""
         return self._committed is not None and time.time() >= self._committed_at + self._renewal_seconds
 
     def send(self, outputs: Sequence[OutputBatch]) -> None:
-        """Produce ahead of the commit."""
         try:
             self._produce(self._outbox(), outputs)
         except BaseException:

@@ -63,7 +63,6 @@ class KafkaFollower(Follower):
         self._consumer: Consumer | None = None
 
     def add(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read these partitions, too."""
         self._topics.check(list(positions))
         self._positions.update(positions)
         if self._consumer is None or not self._had.isdisjoint(positions):
@@ -72,7 +71,6 @@ class KafkaFollower(Follower):
             self._assign(positions)
 
     def remove(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these partitions no more."""
         gone = [each for each in partitions if each in self._positions]
         for each in gone:
             del self._positions[each]
@@ -88,7 +86,6 @@ class KafkaFollower(Follower):
                 self._renew()
 
     def poll(self, seconds: float, most: int) -> list[RecordBatch]:
-        """Return records that have come."""
         if self._unanswered:
             self._look_at_unanswered()
         for error in self._failed.values():
@@ -120,11 +117,9 @@ class KafkaFollower(Follower):
             messages = []
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Return nothing of these partitions until `resume`."""
         self._paused.update(each for each in partitions if each in self._positions)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """End a pause."""
         self._paused.difference_update(partitions)
         again = [KafkaPartition(*each) for each in partitions if each in self._stopped]
         self._stopped.difference_update(partitions)
@@ -139,7 +134,6 @@ class KafkaFollower(Follower):
         return {each: self._end(each, position) for each, position in self._positions.items()}
 
     def close(self) -> None:
-        """End the consumer."""
         consumer, self._consumer = self._consumer, None
         self._positions.clear()
         if consumer is not None:

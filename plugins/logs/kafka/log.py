@@ -74,7 +74,6 @@ class KafkaLog(Log):
     # -- topics
 
     def topics(self) -> Mapping[str, TopicInfo]:
-        """Return all topics by name."""
         return self._topics.all()
 
     def topic(self, name: str) -> TopicInfo:
@@ -88,34 +87,28 @@ class KafkaLog(Log):
     def create_topic(
         self, name: str, partitions: int, config: Mapping[str, str] | None = None, *, internal: bool = False
     ) -> None:
-        """Create a topic."""
         self._topics.create(name, partitions, config or {})
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, its records and every position in it."""
         self._readers.forget(name)
         self._measured.pop(name, None)
         self._topics.delete(name)
 
     def start_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the first offset that can still be read, for each."""
         self._topics.check(partitions)
         return self._topics.start_offsets(partitions)
 
     def end_offsets(self, partitions: Sequence[TopicPartition], *, stable: bool = True) -> Mapping[TopicPartition, int]:
-        """Return the offset after the last committed record, for each."""
         self._topics.check(partitions)
         return self._topics.end_offsets(partitions, stable=stable)
 
     def offsets_for_time(self, partitions: Sequence[TopicPartition], timestamp_ms: int) -> Mapping[TopicPartition, int]:
-        """Return the first offset of each whose record is of that time or later."""
         self._topics.check(partitions)
         return self._topics.offsets_for_time(partitions, timestamp_ms)
 
     # -- records
 
     def fetch(self, partition: TopicPartition, offset: int, end: int, max_bytes: int) -> list[RecordBatch]:
-        """Return records from `offset` up to, not including, `end`."""
         self._topics.check([partition])
         if 0 <= end <= offset:
             return []
@@ -143,7 +136,6 @@ class KafkaLog(Log):
         return KafkaFollower(self._clients, self._topics, self._out_of_range)
 
     def append(self, batch: OutputBatch) -> None:
-        """Produce outside any task; durable when it returns."""
         self._topics.count(batch.topic)
         self._check_sizes(batch)
         self._outbox.deliver(batch)
@@ -158,7 +150,6 @@ class KafkaLog(Log):
     def committed(
         self, application_id: str, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, int | None]:
-        """Return the application's committed positions, without any fence."""
         self._topics.check(partitions)
         if not partitions:
             return {}
@@ -207,7 +198,6 @@ class KafkaLog(Log):
         self._notes.delete(application_id)
 
     def open_committer(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> TaskCommitter:
-        """Take the task's fence, then read its last commit."""
         self._topics.check(partitions)
         consumer = self._group(application_id, "read_committed")
         if self._renewal_seconds is None:
@@ -227,17 +217,14 @@ class KafkaLog(Log):
         return super().are_current(committers)
 
     def delete_commits(self, application_id: str) -> None:
-        """Forget every commit of an application, and its notes; open committers are fenced."""
         self._fence_all(application_id)
         self._groups.delete(application_id)
         self._notes.delete(application_id)
 
     def get_meta(self, application_id: str, key: str) -> bytes | None:
-        """Return the bytes that `put_meta` kept."""
         return self._notes.get(application_id, key)
 
     def put_meta(self, application_id: str, key: str, value: bytes) -> None:
-        """Keep a few bytes for an application."""
         self._notes.put(application_id, key, value)
 
     def lease(self, application_id: str, owner: str, ttl_ms: int) -> Lease:
@@ -246,7 +233,6 @@ class KafkaLog(Log):
         return self._notes.lease(application_id, owner, ttl_ms)
 
     def close(self) -> None:
-        """Release everything."""
         with self._lock:
             consumers, self._positions = list(self._positions.values()), {}
         self._outbox.close()

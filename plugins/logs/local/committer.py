@@ -47,7 +47,6 @@ class LocalCommitter(TaskCommitter):
 
     @property
     def committed(self) -> Commit | None:
-        """The last commit."""
         return self._committed
 
     def is_current(self) -> bool:
@@ -75,7 +74,6 @@ class LocalCommitter(TaskCommitter):
         self._committed = commit
 
     def close(self) -> None:
-        """Release everything."""
         self._row = None
 
     def _try_commit(self, commit: Commit, outputs: Sequence[OutputBatch], before: bytes, after: bytes) -> bool:

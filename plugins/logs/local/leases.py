@@ -79,13 +79,11 @@ class LocalLease(Lease):
             raise
 
     def renew(self) -> None:
-        """Keep it for another period."""
         with self._storage.write(f"renew the lease of {self._application_id!r}") as (transaction, _):
             self._check_mine(transaction)
             self._put(transaction, self._storage.clock.now_ms())
 
     def release(self) -> None:
-        """Release it; idempotent."""
         with self._storage.write(f"release the lease of {self._application_id!r}") as (transaction, _):
             holder = self._holder(transaction)
             if holder is not None and holder.token == self._token:

@@ -49,19 +49,16 @@ class LocalLog(Log):
     # -- topics
 
     def topics(self) -> Mapping[str, TopicInfo]:
-        """Return all topics by name."""
         with self._storage.read() as (_, topics):
             return {name: topic.info for name, topic in topics.items()}
 
     def topic(self, name: str) -> TopicInfo:
-        """Return one topic."""
         with self._storage.read() as (_, topics):
             return topics.named(name).info
 
     def create_topic(
         self, name: str, partitions: int, config: Mapping[str, str] | None = None, *, internal: bool = False
     ) -> None:
-        """Create a topic."""
         storage = self._storage
         with storage.write(f"create topic {name!r}") as (transaction, topics):
             info = check_new_topic(name, partitions, config or {}, topics, internal=internal)
@@ -69,7 +66,6 @@ class LocalLog(Log):
             storage.catalogue.put(transaction, topic)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, its records and every position in it."""
         storage = self._storage
         with storage.write(f"delete topic {name!r}") as (transaction, topics):
             topic = topics.named(name)
@@ -80,7 +76,6 @@ class LocalLog(Log):
             rows.delete_positions_of_topic(storage.environment, transaction, topic.id)
 
     def start_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the first offset that can still be read, for each."""
         return {each: found.start for each, found in self._extents(partitions).items()}
 
     def end_offsets(self, partitions: Sequence[TopicPartition], *, stable: bool = True) -> Mapping[TopicPartition, int]:
@@ -127,7 +122,6 @@ class LocalLog(Log):
         return FetchFollower(self, lambda: self._storage.environment.last_transaction())
 
     def append(self, batch: OutputBatch) -> None:
-        """Produce outside any task; durable when it returns."""
         storage, stale = self._storage, True
         while stale:
             packed = pack_outputs(storage, [batch])
@@ -154,16 +148,13 @@ class LocalLog(Log):
     def committed(
         self, application_id: str, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, int | None]:
-        """Return the application's committed positions."""
         with self._storage.read() as (transaction, topics):
             return read_positions(self._storage.environment, transaction, topics, application_id, partitions)
 
     def open_committer(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> TaskCommitter:
-        """Take the task's fence, then read its last commit."""
         return LocalCommitter(self._storage, application_id, task_id, partitions)
 
     def delete_commits(self, application_id: str) -> None:
-        """Forget every commit of an application, and what `put_meta` kept for it."""
         storage = self._storage
         with storage.write(f"delete the commits of {application_id!r}") as (transaction, _):
             rows.delete_application(storage.environment, transaction, named_key(application_id))
@@ -176,22 +167,18 @@ class LocalLog(Log):
             put_positions(storage.environment, transaction, topics, application_id, positions)
 
     def get_meta(self, application_id: str, key: str) -> bytes | None:
-        """Return what `put_meta` kept."""
         storage = self._storage
         with storage.read() as (transaction, _):
             row = transaction.get(named_key(application_id, key.encode()), db=storage.environment.database("meta"))
             return None if row is None else bytes(row)
 
     def put_meta(self, application_id: str, key: str, value: bytes) -> None:
-        """Keep a few bytes for an application; durable when it returns."""
         storage = self._storage
         with storage.write(f"keep {key!r} of {application_id!r}") as (transaction, _):
             transaction.put(named_key(application_id, key.encode()), value, db=storage.environment.database("meta"))
 
     def lease(self, application_id: str, owner: str, ttl_ms: int) -> Lease:
-        """Take the application's driver lease."""
         return LocalLease(self._storage, application_id, owner, ttl_ms)
 
     def close(self) -> None:
-        """Release everything; idempotent."""
         self._storage.close()

@@ -28,7 +28,6 @@ class PenstockDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name of the format."""
         return NAME
 
     def schema(self) -> str:

@@ -54,7 +54,6 @@ class Cargo(HostCargo):
     has_timeouts: bool
 
     def engine(self, host: HostInfo) -> StreamEngine:
-        """Return an engine with nothing open."""
         return StreamEngine(self, host.scope)
 
 
@@ -236,7 +235,6 @@ class StreamEngine(Engine):
             self._tasks.pop(group).close()
 
     def close(self) -> None:
-        """Close everything."""
         for task in self._tasks.values():
             task.close()
         self._resources.close()

@@ -28,7 +28,6 @@ class Aggregate(UpdatingOperator):
         self._fold = fold
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         store = context.get_store(self._store_name)
         if isinstance(store, VersionedKeyValueStore):
             return self._bind_versioned(context)

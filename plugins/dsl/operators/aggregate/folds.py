@@ -31,15 +31,12 @@ class Counting(Fold):
     """Counts."""
 
     def initial(self) -> int:
-        """Return 0."""
         return 0
 
     def compile_take(self, node: str) -> Take:
-        """Return a function that adds 1."""
         return lambda key, value, aggregate: aggregate + 1
 
     def merged(self, key: Any, one: Any, other: Any) -> Any:
-        """Return the sum."""
         return one + other
 
 
@@ -50,15 +47,12 @@ class Reducing(Fold):
     reducer: Aggregator
 
     def initial(self) -> None:
-        """Return nothing."""
         return
 
     def compile_take(self, node: str) -> Take:
-        """Return a function that calls the reducer."""
         return self.reducer.compile_reducer(node)
 
     def merged(self, key: Any, one: Any, other: Any) -> Any:
-        """Return what the reducer makes of both."""
         return other if one is None else self.reducer.function(one, other)
 
 
@@ -75,14 +69,11 @@ class Aggregating(Fold):
     merges_with_key: bool = False
 
     def initial(self) -> Any:
-        """Return what the initializer makes."""
         return self.initializer()
 
     def compile_take(self, node: str) -> Take:
-        """Return a function that calls the aggregator."""
         return self.aggregator.compile(node)
 
     def merged(self, key: Any, one: Any, other: Any) -> Any:
-        """Return what the merger makes of both."""
         assert self.merger is not None
         return self.merger(key, one, other) if self.merges_with_key else self.merger(one, other)

@@ -34,7 +34,6 @@ class TableAggregate(TableOperator):
         self._subtractor = subtractor
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         update, get, sends_old = self.compile_update(context), self.compile_get(context), self._sends_old
         add, subtract = self._adder.compile(context.node), self._subtractor.compile(context.node)
         initializer = self._initializer
@@ -71,7 +70,6 @@ class TableReduce(TableOperator):
         self._subtractor = subtractor
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         update, get, sends_old = self.compile_update(context), self.compile_get(context), self._sends_old
         add, subtract = self._adder.compile(context.node), self._subtractor.compile(context.node)
 

@@ -32,13 +32,11 @@ class ChangeSerde(WrappingSerde[Change]):
         self.inner: Serde[Any] = resolve_serde(inner, None, "ChangeSerde: inner")
 
     def serialize(self, value: Change) -> bytes:
-        """Return both values as bytes."""
         new = None if value[0] is None else self.inner.serialize(value[0])
         old = b"\x00" if value[1] is None else b"\x01" + self.inner.serialize(value[1])
         return _LENGTH.pack(_NONE if new is None else len(new)) + old[:1] + (new or b"") + old[1:]
 
     def deserialize(self, data: bytes) -> Change:
-        """Return both values."""
         start = _LENGTH.size + 1
         if len(data) < start:
             raise SerdeError(f"ChangeSerde expects at least {start} bytes, found {len(data)}")
@@ -61,7 +59,6 @@ class TableRepartition(Step):
         self._serdes = serdes
 
     def write(self, writer: Writer) -> None:
-        """Add the topic, and the nodes around it."""
         inner = value_of_internal_topic(self._serdes.value, writer.settings)
         changes: Serde[Any] = ChangeSerde(writer.settings.value_serde if inner is None else inner)
         serdes = Serdes(self._serdes.key, changes)

@@ -31,7 +31,6 @@ class TableSelect(Operator):
         self._ignores_older = ignores_older
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         forward, ignores_older = context.send, self._ignores_older
         select_key, select_value = self._select_key, self._select_value
 

@@ -37,7 +37,6 @@ class UpdatingStep(ProcessorStep):
         self.windows = ""
 
     def write(self, writer: Writer) -> None:
-        """Add the processor and its store."""
         store = self._declare(writer)
         keeps = getattr(store, "headers", False)
         options = {**self.options, "store": store.name, **({"keeps_headers": True} if keeps else {})}

@@ -33,7 +33,6 @@ class ForeignKeyReceive(Operator):
         self._topic = topic
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         topic = f"{context.application_id}-{self._topic}"
         prefix = compile_prefix(self._foreign_key_serde.bind(f"{topic}-fk", is_key=True))
         key_bytes = self._key_serde.bind(f"{topic}-pk", is_key=True).serialize
@@ -65,7 +64,6 @@ class ForeignKeyAnswer(Operator):
         self._topic = topic
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         topic = f"{context.application_id}-{self._topic}"
         key_bytes = self._foreign_key_serde.bind(f"{topic}-fk", is_key=True).serialize
         forward, get = context.send, self._right.open(context)
@@ -101,7 +99,6 @@ class ForeignKeyUpdates(Operator):
         self._ignores_older = ignores_older
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         topic = f"{context.application_id}-{self._topic}"
         serde = self._foreign_key_serde.bind(f"{topic}-fk", is_key=True)
         prefix, key_bytes = compile_prefix(serde), serde.serialize

@@ -77,19 +77,16 @@ class SubscriptionSerde(WrappingSerde[Subscription]):
         self.key: Serde[Any] = resolve_serde(key, None, "SubscriptionSerde: key")
 
     def serialize(self, value: Subscription) -> bytes:
-        """Return a subscription as bytes."""
         fixed = _SUBSCRIPTION.pack(value[1], value[0] is not None, value[0] or _NO_HASH, value[3], value[4])
         return fixed + self.key.serialize(value[2])
 
     def deserialize(self, data: bytes) -> Subscription:
-        """Return the subscription."""
         _check(self, data, _SUBSCRIPTION.size)
         instruction, has_hash, digest, partition, ticket = _SUBSCRIPTION.unpack_from(data)
         key = self.key.deserialize(data[_SUBSCRIPTION.size :])
         return Subscription(digest if has_hash else None, instruction, key, partition, ticket)
 
     def bind(self, topic: str, *, is_key: bool) -> Serde[Subscription]:
-        """Return the serde to use for one topic."""
         return SubscriptionSerde(self.key.bind(f"{topic}-pk", is_key=True))
 
 
@@ -100,14 +97,12 @@ class ResponseSerde(WrappingSerde[Response]):
         self.value: Serde[Any] = resolve_serde(value, None, "ResponseSerde: value")
 
     def serialize(self, value: Response) -> bytes:
-        """Return a response as bytes."""
         digest, found, partition, foreign_key, ticket = value
         has_value, has_foreign_key = found is not None, foreign_key is not None
         fixed = _RESPONSE.pack(has_value, has_foreign_key, digest is not None, digest or _NO_HASH, partition, ticket)
         return fixed + (self.value.serialize(found) if has_value else foreign_key or b"")
 
     def deserialize(self, data: bytes) -> Response:
-        """Return the response."""
         _check(self, data, _RESPONSE.size)
         has_value, has_foreign_key, has_hash, digest, partition, ticket = _RESPONSE.unpack_from(data)
         rest = data[_RESPONSE.size :]

@@ -47,7 +47,6 @@ class ForeignKeyResolve(Operator):
         self._deletions = deletions
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         topic = f"{context.application_id}-{self._topic}"
         digest = compile_hash(self._value_serde.bind(f"{topic}-vh", is_key=False))
         forward, drop, get, joiner = context.send, context.metrics.drop, self._left.open(context), self._joiner

@@ -56,7 +56,6 @@ class ForeignKeySend(Operator):
         return deletions
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         topic = f"{context.application_id}-{self._topic}"
         key_bytes = self._foreign_key_serde.bind(f"{topic}-fk", is_key=True).serialize
         digest = compile_hash(self._value_serde.bind(f"{topic}-vh", is_key=False))

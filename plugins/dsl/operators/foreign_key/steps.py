@@ -217,7 +217,6 @@ class LateStep(ProcessorStep):
         self._late = late
 
     def write(self, writer: Writer) -> None:
-        """Add the processor."""
         stores: Sequence[Any] = self.stores(writer) if self.stores is not None else ()
         self.add_to(writer, stores, {**self.options, **self._late(writer)})
 
@@ -239,7 +238,6 @@ class MessageTopic(Step):
         self._partitioner = partitioner
 
     def write(self, writer: Writer) -> None:
-        """Add the topic, and the nodes around it."""
         writer.repartition(
             self._names,
             self.parent_names(),

@@ -23,7 +23,6 @@ class Branch(Operator):
         self._default = default
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         forward, branches, default = context.send, self._branches, self._default
 
         def run(record: Record) -> None:

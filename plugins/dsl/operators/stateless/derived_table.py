@@ -37,7 +37,6 @@ class DerivedTable(TableSource):
         self._view = view
 
     def getter(self) -> ValueGetter:
-        """Return how the table is read."""
         if self._kept is not None:
             return StoreGetter(self._kept.name, history_ms=self._kept.history_ms)
         return self._view(self._parent.getter())
@@ -63,20 +62,16 @@ class ComputedGetter(ValueGetter):
 
     @property
     def stores(self) -> tuple[str, ...]:
-        """The other table's stores."""
         return self._parent.stores
 
     @property
     def history_ms(self) -> int | None:
-        """How far back the other table can be read."""
         return self._parent.history_ms
 
     def open(self, context: ProcessorContext) -> Get:
-        """Return the function that reads the table."""
         return self._computed(self._parent.open(context))
 
     def open_sent(self, context: ProcessorContext) -> Get:
-        """Return the function that reads the table as its updates say that were sent."""
         return self._computed(self._parent.open_sent(context))
 
     def _computed(self, get: Get) -> Get:
@@ -90,7 +85,6 @@ class ComputedGetter(ValueGetter):
         return computed
 
     def open_as_of(self, context: ProcessorContext) -> Callable[[Any, int], ValueAndTimestamp | None]:
-        """Return the function that reads the table as of a time (ms)."""
         get, compute = self._parent.open_as_of(context), self._compute
 
         def computed(key: Any, time: int) -> ValueAndTimestamp | None:
@@ -118,15 +112,12 @@ class TransformedGetter(ValueGetter):
 
     @property
     def stores(self) -> tuple[str, ...]:
-        """The other table's stores, and those of the transformer."""
         return tuple(dict.fromkeys((*self._parent.stores, *self._stores)))
 
     def open(self, context: ProcessorContext) -> Get:
-        """Return the function that reads the table."""
         return self._transformed(context, self._parent.open(context))
 
     def open_sent(self, context: ProcessorContext) -> Get:
-        """Return the function that reads the table as its updates say that were sent."""
         return self._transformed(context, self._parent.open_sent(context))
 
     def _transformed(self, context: ProcessorContext, get: Get) -> Get:

@@ -19,7 +19,6 @@ class Filter(Operator):
         self._inverted = inverted
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         forward, predicate = context.send, self._predicate
         if self._inverted:
             original = predicate

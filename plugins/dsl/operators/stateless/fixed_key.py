@@ -24,12 +24,10 @@ class FixedKey(WrappingProcessor):
 
     @classmethod
     def stores(cls, transformer: Callable[..., Processor], arguments: Mapping[str, Any]) -> Iterable[StoreBuilder]:
-        """Return the stores that the processor brings."""
         return provided_stores("process_values", transformer, arguments)
 
     @classmethod
     def saved_with(cls, transformer: Callable[..., Processor], arguments: Mapping[str, Any]) -> str | None:
-        """Return the store to which what the processor saves belongs."""
         return saved_with("process_values", transformer, arguments)
 
     def bind(self, context: ProcessorContext) -> Run:
@@ -44,7 +42,6 @@ class FixedKey(WrappingProcessor):
         return run
 
     def init(self, context: ProcessorContext) -> None:
-        """Initialise the processor with the same context."""
         self.inner.init(cast(ProcessorContext, self._checked))
 
     def on_timer(self, key: Any, at: int) -> None:

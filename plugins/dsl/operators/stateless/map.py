@@ -21,7 +21,6 @@ class Map(Operator):
         self._function = keyed(function, with_key=with_key)
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         forward, function = context.send, self._function
 
         def run(record: Record) -> None:
@@ -39,7 +38,6 @@ class FlatMap(Operator):
         self._function = keyed(function, with_key=with_key)
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         forward, function = context.send, self._function
 
         def run(record: Record) -> None:
@@ -59,7 +57,6 @@ class SelectKey(Operator):
         self._function = keyed(function, with_key=with_key)
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         forward, function = context.send, self._function
 
         def run(record: Record) -> None:

@@ -20,7 +20,6 @@ class MapValues(Operator):
         self._with_key = with_key
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         forward, function = context.send, self._function
         if self._with_key:
 
@@ -42,7 +41,6 @@ class FlatMapValues(Operator):
         self._with_key = with_key
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         forward, function, with_key = context.send, self._function, self._with_key
 
         def run(record: Record) -> None:

@@ -20,7 +20,6 @@ class Peek(Operator):
         self._is_last = is_last
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         forward, function = context.send, self._function
         if self._is_last:
             return lambda record: function(record[0], record[1])
@@ -40,7 +39,6 @@ class Printer(Operator):
         self._function = function
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         label, text = self._label, self._function or _pair_text
 
         def run(record: Record) -> None:

@@ -30,7 +30,6 @@ class TableFilter(TableOperator):
         self._forwards_all = forwards_all
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         keep, sends_old = self._keep, self._sends_old
         skips = sends_old and not self._forwards_all
         if self._store is not None:

@@ -22,7 +22,6 @@ class TableMapValues(TableOperator):
         self._function = function
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         function, sends_old = self._function, self._sends_old
         if self._store is not None:
             update, get = self.compile_update(context), self.compile_get(context)

@@ -26,8 +26,6 @@ class TablePrinter(Operator):
         self._widths: dict[str, int] = {}
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
-
         def run(record: Record) -> None:
             print(self._rows(as_record(record)), flush=True)
 

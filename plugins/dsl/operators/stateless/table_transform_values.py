@@ -34,12 +34,10 @@ class TableTransformValues(TableOperator):
         check_methods("transform_values", self._transformer)
 
     def init(self, context: ProcessorContext) -> None:
-        """Initialise the transformer."""
         super().init(context)
         self._transformer.init(transformer_context(context))
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         transform, sends_old = self._transformer.transform, self._sends_old
         if self._store is not None:
             update, get = self.compile_update(context), self.compile_get(context)
@@ -62,7 +60,6 @@ class TableTransformValues(TableOperator):
         return run
 
     def close(self) -> None:
-        """Close the transformer."""
         self._transformer.close()
 
 

@@ -11,7 +11,6 @@ class ToStream(Operator):
     """Forwards the new value of each Change."""
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         forward = context.send
 
         def run(record: Record) -> None:

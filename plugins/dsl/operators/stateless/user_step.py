@@ -45,7 +45,6 @@ class UserStep(ProcessorStep):
         self._is_named = is_named
 
     def write(self, writer: Writer) -> None:
-        """Add the processor."""
         supplier = self.supplier
         made = registry().load("processor", supplier) if isinstance(supplier, str) else supplier
         arguments = {name: each for name, each in self.options.items() if name not in _OF_NODE}

@@ -37,7 +37,6 @@ class StreamStreamJoin(Operator):
         self._is_left = is_left
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         forward, fetch, drop = context.send, context.get_store(self._others).fetch, context.metrics.drop
         before, after = self._before_ms, self._after_ms
         join = joining(self._joiner, with_key=self._with_key, is_left=self._is_left)

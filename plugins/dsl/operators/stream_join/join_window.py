@@ -17,7 +17,6 @@ class JoinWindow(Operator):
         self._store = store
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         forward, put = context.send, context.get_store(self._store).put
 
         def run(record: Record) -> None:

@@ -59,7 +59,6 @@ class StreamStreamOuterJoin(Operator):
         return waiting
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         forward, fetch, drop = context.send, context.get_store(self._others).fetch, context.metrics.drop
         waiting = context.get_store(self._waiting)
         add, delete = waiting.add, waiting.delete

@@ -28,7 +28,6 @@ class WaitingKeySerde(WrappingSerde[tuple[int, bool, Any]]):
         return _HEAD.pack(time, is_left) + (b"" if key is None else self.key.serialize(key))
 
     def deserialize(self, data: bytes) -> tuple[int, bool, Any]:
-        """Return time, side and key."""
         if len(data) < _HEAD.size:
             raise SerdeError(f"WaitingKeySerde expects at least {_HEAD.size} bytes, found {len(data)}")
         time, is_left = _HEAD.unpack_from(data)
@@ -48,7 +47,6 @@ class SideSerde(WrappingSerde[tuple[bool, Any]]):
         return b"\1" + self.left.serialize(content) if is_left else b"\0" + self.right.serialize(content)
 
     def deserialize(self, data: bytes) -> tuple[bool, Any]:
-        """Return side and value."""
         if data[:1] == b"\1":
             return True, self.left.deserialize(data[1:])
         return False, self.right.deserialize(data[1:])
@@ -66,7 +64,6 @@ class TimedKeySerde(WrappingSerde[tuple[int, Any]]):
         return _TIME.pack(time) + (b"" if key is None else self.key.serialize(key))
 
     def deserialize(self, data: bytes) -> tuple[int, Any]:
-        """Return time and key."""
         if len(data) < _TIME.size:
             raise SerdeError(f"TimedKeySerde expects at least {_TIME.size} bytes, found {len(data)}")
         return _TIME.unpack_from(data)[0], self.key.deserialize(data[_TIME.size :])
@@ -88,7 +85,6 @@ class ValueAndHeadersSerde(WrappingSerde[tuple[Any, Headers]]):
         return b"".join((*parts, self.value.serialize(content)))
 
     def deserialize(self, data: bytes) -> tuple[Any, Headers]:
-        """Return value and headers."""
         (count,), at = _LENGTH.unpack_from(data), _LENGTH.size
         headers: list[tuple[str, bytes | None]] = []
         for _ in range(count):

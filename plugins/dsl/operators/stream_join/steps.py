@@ -71,7 +71,6 @@ class StreamJoinStep(Step):
         self.takes_null_keys = any(keep_unmatched)
 
     def write(self, writer: Writer) -> None:
-        """Add the nodes."""
         check_same_keys(self.verb, *self.keys, writer.settings)
         waiting = None if self.waiting is None else self.waiting(writer)
         for is_left in (True, False):
@@ -118,7 +117,6 @@ class SelfJoinStep(Step):
         self._join = join
 
     def write(self, writer: Writer) -> None:
-        """Add the node."""
         side, windows, joiner = self._join.left, self._join.windows, self._join.joiner
         options: dict[str, Any] = {
             "store": side.store,

@@ -50,7 +50,6 @@ class BufferedSerde(WrappingSerde[Buffered]):
         return b"".join(parts)
 
     def deserialize(self, data: bytes) -> Buffered:
-        """Return the update."""
         try:
             time, timestamp, count = _HEAD.unpack_from(data)
             at, headers = _HEAD.size, []

@@ -30,7 +30,6 @@ class SuppressStep(ProcessorStep):
         self._logged = logged
 
     def write(self, writer: Writer) -> None:
-        """Add the processor and its buffer."""
         settings = writer.settings
         key = key_of_store(self.serdes.key, settings) or settings.state_serde
         value = value_of_store(self.serdes.value, settings) or settings.state_serde
@@ -49,7 +48,6 @@ class SuppressedTable(TableSource):
         self._parent = parent
 
     def getter(self) -> ValueGetter:
-        """Return how the table is read."""
         return SuppressedGetter(self._step.store, self._step.serdes, self._parent.getter())
 
     def send_old_values(self, *, force: bool) -> bool:
@@ -67,11 +65,9 @@ class SuppressedGetter(ValueGetter):
 
     @property
     def stores(self) -> tuple[str, ...]:
-        """The buffer, and the stores of the table above."""
         return (self._store, *self._parent.stores)
 
     def open(self, context: ProcessorContext) -> Get:
-        """Return the function that reads the table."""
         waiting, get = context.get_store(self._store).get, self._parent.open(context)
         settings: Any = SimpleNamespace(**context.config)
         key_serde = key_of_store(self._serdes.key, settings)

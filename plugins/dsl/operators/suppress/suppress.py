@@ -91,7 +91,6 @@ class Suppress(Operator):
         self._let_go_until(time - self._wait_ms)
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         store = context.get_store(self._store_name)
         get, put, key_bytes = store.get, store.put, self._keys.serialize
         time = self._time = OwnTime(context)

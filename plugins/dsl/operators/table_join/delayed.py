@@ -46,7 +46,6 @@ class StreamTableDelayedJoin(StreamTableJoin):
         return waiting
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         drop, join, keeps = context.metrics.drop, self.bind_join(context), self._keeps_unmatched
         waiting, grace = context.get_store(self._waiting), self._grace_ms
         add = waiting.add

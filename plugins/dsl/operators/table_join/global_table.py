@@ -33,7 +33,6 @@ class StreamGlobalTableJoin(Operator):
         self._keeps_unmatched = keeps_unmatched
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         forward, drop, get = context.send, context.metrics.drop, context.get_store(self._store).get
         joiner, select, with_key, keeps = self._joiner, self._select_key, self._with_key, self._keeps_unmatched
 

@@ -46,7 +46,6 @@ class JoinedTable(TableSource):
 
     @property
     def is_versioned(self) -> bool:
-        """Whether its store keeps versions."""
         return self._kept is not None and self._kept.is_versioned
 
     def send_old_values(self, *, force: bool) -> bool:
@@ -71,15 +70,12 @@ class JoinedGetter(ValueGetter):
 
     @property
     def stores(self) -> tuple[str, ...]:
-        """The stores of both tables."""
         return tuple(dict.fromkeys((*self._left.stores, *self._right.stores)))
 
     def open(self, context: ProcessorContext) -> Get:
-        """Return the function that reads the table."""
         return self._joined(self._left.open(context), self._right.open(context))
 
     def open_sent(self, context: ProcessorContext) -> Get:
-        """Return the function that reads the table as its updates say that were sent."""
         return self._joined(self._left.open_sent(context), self._right.open_sent(context))
 
     def _joined(self, get_left: Get, get_right: Get) -> Get:

@@ -124,6 +124,5 @@ class TableJoinStep(ProcessorStep):
         self.takes_null_keys = bool(options["keeps_unmatched"])
 
     def write(self, writer: Writer) -> None:
-        """Add the processor."""
         check_same_keys(self.verb, *self.keys, writer.settings)
         super().write(writer)

@@ -37,7 +37,6 @@ class StreamTableJoin(Operator):
         self._keeps_unmatched = keeps_unmatched
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         if self._table.history_ms is not None or self._with_key:
             return self._bind_general(context)
         forward, drop, get = context.send, context.metrics.drop, self._table.open(context)

@@ -40,7 +40,6 @@ class TableJoin(Operator):
         self._sends_old = sends_old
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         forward, drop, get, joiner = context.send, context.metrics.drop, self._other.open_sent(context), self._joiner
         needs_this, needs_other, sends_old = self._needs_this, self._needs_other, self._sends_old
         ignores_older = self._ignores_older
@@ -76,7 +75,6 @@ class TableMerge(TableOperator):
     """Forwards the results of both sides of a join, from its store if it has one."""
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         forward, sends_old = context.send, self._sends_old
         if self._store is not None:
             update = self.compile_update(context)

@@ -80,12 +80,10 @@ class WindowedOperator(UpdatingOperator):
         """Return the windows in the store that end later than `after`, or more."""
 
     def _emitter(self, context: ProcessorContext) -> Run:
-        """Return the function that sends a record to the children of the table."""
         forward, updates_to = context.send, self._updates_to
         return forward if updates_to is None else lambda record: forward(record, updates_to)
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         time = self._time = WindowTime(context, self._wait_ms)
         forward, late_to = context.send, self._late_to
         store, on_close = context.get_store(self._store_name), self._on_close

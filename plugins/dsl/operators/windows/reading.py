@@ -22,11 +22,9 @@ class WindowGetter(ValueGetter):
 
     @property
     def stores(self) -> tuple[str, ...]:
-        """The table's store."""
         return (self._store,)
 
     def open(self, context: ProcessorContext) -> Get:
-        """Return the function that reads the store."""
         store = context.get_store(self._store)
         if not isinstance(store, SessionStore):
             fetch = store.fetch

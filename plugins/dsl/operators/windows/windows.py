@@ -71,12 +71,10 @@ class TumblingWindows(TimeWindows):
 
     @property
     def form(self) -> str:
-        """Which windows these are, in words."""
         return f"tumbling windows of {self.length_ms} ms"
 
     @property
     def size_ms(self) -> int:
-        """How long a window is."""
         return self.length_ms
 
     def windows_for(self, timestamp: int) -> Sequence[Window]:
@@ -85,7 +83,6 @@ class TumblingWindows(TimeWindows):
         return ((start, start + self.length_ms),)
 
     def compile(self) -> Callable[[int], Sequence[Window]]:
-        """Return a function that does what `windows_for` does."""
         length = self.length_ms
 
         def windows_for(timestamp: int) -> Sequence[Window]:
@@ -105,14 +102,12 @@ class HoppingWindows(TimeWindows):
 
     @property
     def form(self) -> str:
-        """Which windows these are, in words."""
         if self.advance_ms == self.length_ms:
             return TumblingWindows(self.length_ms, self.grace_ms).form
         return f"hopping windows of {self.length_ms} ms every {self.advance_ms} ms"
 
     @property
     def size_ms(self) -> int:
-        """How long a window is."""
         return self.length_ms
 
     def windows_for(self, timestamp: int) -> Sequence[Window]:
@@ -131,7 +126,6 @@ class UnlimitedWindows(TimeWindows):
 
     @property
     def form(self) -> str:
-        """Which windows these are, in words."""
         return f"one window from {self.start_ms} ms on"
 
     @property
