@@ -2,7 +2,7 @@
 
 from .committer import ENGINE_STATE_BYTES, Commit, TaskCommitter
 from .follower import Follower
-from .log import Lease, Log, LogCommits, LogFactory, LogLeases, LogRecords, LogTopics, TopicInfo
+from .log import Lease, Log, LogCommits, LogFactory, LogLeases, LogRecords, LogTopics, TakesPath, TopicInfo
 
 __all__ = [
     "ENGINE_STATE_BYTES",
@@ -15,6 +15,7 @@ __all__ = [
     "LogLeases",
     "LogRecords",
     "LogTopics",
+    "TakesPath",
     "TaskCommitter",
     "TopicInfo",
 ]

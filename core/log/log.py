@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from ..errors import UnknownTopicError
 from ..record import OutputBatch, RecordBatch, TopicPartition
@@ -219,7 +219,7 @@ class Log(LogTopics, LogRecords, LogCommits, LogLeases):
 class LogFactory(Protocol):
     """Opens a log at a location; a plugin gives it a name.
 
-    With a true attribute `location_is_path`, relative locations are under `data_dir`.
+    It may also be a `TakesPath`.
     """
 
     def __call__(self, location: str, settings: Mapping[str, str]) -> Log:
@@ -231,3 +231,10 @@ class LogFactory(Protocol):
         secret.
         """
         ...
+
+
+@runtime_checkable
+class TakesPath(Protocol):
+    """A factory that says whether locations are paths: relative ones are then under `data_dir`."""
+
+    location_is_path: bool

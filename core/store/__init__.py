@@ -1,19 +1,24 @@
 """State stores: what a backend author writes, what a kind of store is built on, and what a topology declares."""
 
-from .backend import Change, Changes, StoreBackend, StoreBackendFactory
+from .backend import Change, Changes, CountsFiles, OpensAlone, StoreBackend, StoreBackendFactory
 from .context import BytesStore, IndexStore, StoreContext
+from .kind import StoreKind, TopicRows
 from .state_store import Entries, StateStore, StoreBuilder, ValueAndTimestamp
 
 __all__ = [
     "BytesStore",
     "Change",
     "Changes",
+    "CountsFiles",
     "Entries",
     "IndexStore",
+    "OpensAlone",
     "StateStore",
     "StoreBackend",
     "StoreBackendFactory",
     "StoreBuilder",
     "StoreContext",
+    "StoreKind",
+    "TopicRows",
     "ValueAndTimestamp",
 ]

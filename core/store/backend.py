@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from .view import StoreView
 
@@ -86,9 +86,7 @@ class StoreBackend(ABC):
 class StoreBackendFactory(Protocol):
     """A class or function that opens a store backend; a plugin gives it a name.
 
-    It may have attributes: `open_files`, how many file descriptors an open backend needs at least (a runner refuses to
-    start where the limit is too low for its tasks), and `exclusive`, True if one process at a time opens a directory to
-    write: a global store, which all processes of a host fill, is then on `lmdb`.
+    It may also be a `CountsFiles` or an `OpensAlone`.
     """
 
     def __call__(self, directory: Path, stores: Sequence[str], *, read_only: bool = False) -> StoreBackend:
@@ -97,3 +95,23 @@ class StoreBackendFactory(Protocol):
         Raises StoreError with the directory when it cannot. `read_only`: for a reader beside a writer; never writes.
         """
         ...
+
+
+@runtime_checkable
+class CountsFiles(Protocol):
+    """A factory that says how many file descriptors an open backend needs at least.
+
+    A runner refuses to start where the limit is too low for its tasks.
+    """
+
+    open_files: int
+
+
+@runtime_checkable
+class OpensAlone(Protocol):
+    """A factory that says whether only one process at a time can open a directory to write.
+
+    If so, a global store, which all processes of a host fill, is on `lmdb`.
+    """
+
+    exclusive: bool

@@ -6,6 +6,7 @@ from penstock.errors import RuntimeUnavailableError
 from penstock.hooks import registry
 from penstock.log import Log
 from penstock.settings.application import Application
+from penstock.store import CountsFiles
 from penstock.support.system_errors import open_files_advice, open_files_limit
 
 from .preparation import Prepared
@@ -61,4 +62,5 @@ def open_files(application: Application, log: Log, tasks: int) -> int:
 
 
 def _of_backend(name: str) -> int:
-    return int(getattr(registry().load("store backend", name), "open_files", 0))
+    factory = registry().load("store backend", name)
+    return factory.open_files if isinstance(factory, CountsFiles) else 0

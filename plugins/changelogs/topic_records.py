@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from struct import Struct
-from typing import Protocol
 
 from penstock.errors import ChangelogError
 from penstock.hooks import registry
 from penstock.program.layouts import KeptStore
 from penstock.record import Headers, OutputBatch, RecordBatch, TopicPartition
-from penstock.store import Change
+from penstock.store import Change, StoreKind, TopicRows
 from penstock.stores.rows.envelope import PLAIN, unwrap, wrap
 
 _KIND, _EXPIRY, _WALL_CLOCK_EXPIRY = "__penstock.timestamped", "__penstock.expiry", "__penstock.wall_clock_expiry"
@@ -18,26 +17,10 @@ _OURS = frozenset({_KIND, _EXPIRY, _WALL_CLOCK_EXPIRY})
 _LONG = Struct(">q")
 
 
-class TopicRows(Protocol):
-    """How the keys of a store kind's rows look in a changelog topic.
-
-    A store kind whose rows have keys of its own brings it as the attribute `topic_rows` of its function: called with
-    the store's fixed options, it returns one of these.
-    """
-
-    def record_of(self, row_key: bytes, data: bytes | None) -> tuple[bytes, bytes | None, int | None]:
-        """Return the record's key, the row's content, and the record's timestamp in ms (None: any)."""
-        ...
-
-    def row_of(self, key: bytes, data: bytes | None, timestamp: int) -> tuple[bytes, bytes | None]:
-        """Return key and content of the row for a record."""
-        ...
-
-
 def rows_of(kept: KeptStore) -> TopicRows | None:
-    """Return what turns a store's rows into records; None where the key of a row is that of its record."""
-    rows = getattr(registry().load("store kind", kept.kind), "topic_rows", None)
-    return None if rows is None else rows(kept.fixed_options)
+    """Return the form of a store's rows as records; None where a row and its record have the same key."""
+    kind = registry().load("store kind", kept.kind)
+    return kind.topic_rows(kept.fixed_options) if isinstance(kind, StoreKind) else None
 
 
 def encode(

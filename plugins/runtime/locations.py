@@ -12,7 +12,7 @@ from penstock.changelog import TaskChangelog
 from penstock.clock import duration_ms
 from penstock.errors import ConfigError, LogError, PenstockError, StoreError
 from penstock.hooks import registry
-from penstock.log import Log, LogFactory
+from penstock.log import Log, LogFactory, TakesPath
 from penstock.program.layouts import Layout
 from penstock.settings.secret import ClientSettings
 from penstock.settings.settings import Settings
@@ -34,7 +34,7 @@ def open_log(settings: Settings, *, sends_at_once: bool = False) -> Log:
     """
     name, _, location = settings.log.partition(":")
     factory: LogFactory = registry().load("log", name)
-    if getattr(factory, "location_is_path", False):
+    if isinstance(factory, TakesPath) and factory.location_is_path:
         location = resolve(settings, location)
     try:
         return factory(location, log_settings(settings, sends_at_once=sends_at_once))

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.errors import StoreError
 from penstock.serde import Serde
-from penstock.store import BytesStore, Entries, StoreContext
+from penstock.store import BytesStore, Entries, StoreContext, TopicRows
 from penstock.store.kinds.session import SessionStore, SessionStoreSpec
 from penstock.store.kinds.windowed import Windowed
 
@@ -322,7 +322,7 @@ class BucketSessionStore(SessionStore[Any, Any]):
             )
 
 
-class SessionTopicRows:
+class SessionTopicRows(TopicRows):
     """A session store's rows as records of its changelog topic: key, session end and start (8 bytes each).
 
     Semantics: Kafka Streams' SessionKeySchema. The store's own row has the empty key.
@@ -332,14 +332,12 @@ class SessionTopicRows:
         self._keys = BucketKeys(fixed_options["bucket_ms"], _TIMES)
 
     def record_of(self, row_key: bytes, data: bytes | None) -> tuple[bytes, bytes | None, int | None]:
-        """Return the key, value and timestamp of the record for a row."""
         if not row_key:
             return row_key, data, None
         key, end, start = self._keys.parts(row_key)
         return key + _LONG.pack(end) + start, data, end
 
     def row_of(self, key: bytes, data: bytes | None, timestamp: int) -> tuple[bytes, bytes | None]:
-        """Return the row for a record."""
         if not key:
             return key, data
         (end,) = _LONG.unpack_from(key, len(key) - _TIMES)

@@ -7,11 +7,12 @@ the version is a deletion. The row b"" has the newest timestamp ever put, and th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from struct import Struct
 from typing import Any
 
 from penstock.errors import StoreError
-from penstock.store import BytesStore, StoreContext
+from penstock.store import BytesStore, StoreContext, StoreKind, TopicRows
 from penstock.store.kinds.versioned import (
     NOT_PUT,
     VALID_TO_UNDEFINED,
@@ -252,20 +253,7 @@ class VersionedStore(VersionedKeyValueStore[Any, Any]):
             raise StoreError(f"store {self.name!r}: expected {what} as a whole number of milliseconds, found {time!r}")
 
 
-def build_versioned_store(spec: VersionedStoreSpec, bytes_store: BytesStore, context: StoreContext) -> VersionedStore:
-    """Return the store that `spec` declares, on top of `bytes_store`."""
-    return VersionedStore(
-        bytes_store,
-        KeyForm(spec.name, context.serde(spec.key_serde, spec.name)),
-        ValueForm(spec.name, context.serde(spec.value_serde, spec.name)),
-        spec.history_retention_ms,
-        spec.grace_ms,
-        LateDrops(spec.name, context),
-        History(bytes_store, context.index, spec.history_retention_ms),
-    )
-
-
-class VersionedTopicRows:
+class VersionedTopicRows(TopicRows):
     """A versioned store's rows as records of its changelog topic: the user's key, and the version's timestamp.
 
     A deletion has no value. Semantics: Kafka Streams' versioned stores. The store's own row has the key META_KEY, and a
@@ -276,7 +264,6 @@ class VersionedTopicRows:
         pass
 
     def record_of(self, row_key: bytes, data: bytes | None) -> tuple[bytes, bytes | None, int | None]:
-        """Return the key, value and timestamp of the record for a row."""
         if row_key == META_ROW:
             return META_KEY, data, None
         key, at = unescaped(row_key)
@@ -290,7 +277,6 @@ class VersionedTopicRows:
         return key, None if data == DELETED else data, timestamp
 
     def row_of(self, key: bytes, data: bytes | None, timestamp: int) -> tuple[bytes, bytes | None]:
-        """Return the row for a record."""
         if key == META_KEY:
             return META_ROW, data
         if key.startswith(META_KEY):
@@ -304,7 +290,18 @@ class VersionedTopicRows:
         return row_key, DELETED if (_IS, b"deletion") in headers else wrap(value)
 
 
-build_versioned_store.topic_rows = VersionedTopicRows  # type: ignore[attr-defined]
+@partial(StoreKind, topic_rows=VersionedTopicRows)
+def build_versioned_store(spec: VersionedStoreSpec, bytes_store: BytesStore, context: StoreContext) -> VersionedStore:
+    """Return the store that `spec` declares, on top of `bytes_store`."""
+    return VersionedStore(
+        bytes_store,
+        KeyForm(spec.name, context.serde(spec.key_serde, spec.name)),
+        ValueForm(spec.name, context.serde(spec.value_serde, spec.name)),
+        spec.history_retention_ms,
+        spec.grace_ms,
+        LateDrops(spec.name, context),
+        History(bytes_store, context.index, spec.history_retention_ms),
+    )
 
 
 def _shown(version: VersionedRecord) -> VersionedRecord | None:

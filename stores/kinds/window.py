@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from penstock.errors import StoreError
 from penstock.serde import Serde
-from penstock.store import BytesStore, Entries, StoreContext
+from penstock.store import BytesStore, Entries, StoreContext, TopicRows
 from penstock.store.kinds.window import HeadersWindowStore, TimestampedWindowStore, WindowStore, WindowStoreSpec
 from penstock.store.kinds.windowed import Windowed
 
@@ -338,7 +338,7 @@ class HeadersBucketWindowStore(BucketWindowStore, HeadersWindowStore[Any]):
     form_of_values = HeadersForm
 
 
-class WindowTopicRows:
+class WindowTopicRows(TopicRows):
     """A window store's rows as records of its changelog topic: key, window start (8 bytes) and number (4 bytes).
 
     Semantics: Kafka Streams' WindowKeySchema. The number is 0 in a store that does not retain duplicates. The store's
@@ -350,14 +350,12 @@ class WindowTopicRows:
         self._keys = BucketKeys(fixed_options["bucket_ms"], _TIMES if self._duplicates else _TIME)
 
     def record_of(self, row_key: bytes, data: bytes | None) -> tuple[bytes, bytes | None, int | None]:
-        """Return the key, value and timestamp of the record for a row."""
         if not row_key:
             return row_key, data, None
         key, start, number = self._keys.parts(row_key)
         return key + _LONG.pack(start) + (number or _NUMBER.pack(0)), data, start
 
     def row_of(self, key: bytes, data: bytes | None, timestamp: int) -> tuple[bytes, bytes | None]:
-        """Return the row for a record."""
         if not key:
             return key, data
         (start,) = _LONG.unpack_from(key, len(key) - _TIMES)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.store import BytesStore, StateStore, StoreContext
+from functools import partial
+
+from penstock.store import BytesStore, StateStore, StoreContext, StoreKind
 from penstock.store.kinds.session import SessionStoreSpec
 from penstock.store.kinds.window import WindowStoreSpec
 
@@ -12,6 +14,7 @@ from .session import BucketSessionStore, SessionTopicRows
 from .window import BucketWindowStore, HeadersBucketWindowStore, StampedBucketWindowStore, WindowTopicRows
 
 
+@partial(StoreKind, topic_rows=WindowTopicRows)
 def build_window_store(spec: WindowStoreSpec, below: BytesStore, context: StoreContext) -> StateStore:
     """Return the store that `spec` declares, on top of `below`."""
     kind: type[BucketWindowStore]
@@ -27,13 +30,10 @@ def build_window_store(spec: WindowStoreSpec, below: BytesStore, context: StoreC
     return cache_window_store(store, context.record_cache) if spec.cached else store
 
 
+@partial(StoreKind, topic_rows=SessionTopicRows)
 def build_session_store(spec: SessionStoreSpec, below: BytesStore, context: StoreContext) -> StateStore:
     """Return the store that `spec` declares, on top of `below`."""
     key_serde = context.serde(spec.key_serde, spec.name)
     value_serde = context.serde(spec.value_serde, spec.name)
     store = BucketSessionStore(spec, below, key_serde, value_serde, context)
     return cache_session_store(store, context.record_cache) if spec.cached else store
-
-
-build_window_store.topic_rows = WindowTopicRows  # type: ignore[attr-defined]
-build_session_store.topic_rows = SessionTopicRows  # type: ignore[attr-defined]

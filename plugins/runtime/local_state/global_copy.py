@@ -17,7 +17,7 @@ from penstock.hooks import registry
 from penstock.program.layouts import KeptStore
 from penstock.program.nodes import GlobalStore
 from penstock.settings.application import Application
-from penstock.store import StateStore, StoreBackend
+from penstock.store import OpensAlone, StateStore, StoreBackend
 from penstock.store.record_cache import CacheBudget, RecordCache
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.support.file_lock import FileLock
@@ -161,7 +161,7 @@ class Copies:
         self._directory = directory
         self._backend = spec.store.backend or application.settings.store_backend
         self._factory = registry().load("store backend", self._backend)
-        if getattr(self._factory, "exclusive", False):
+        if isinstance(self._factory, OpensAlone) and self._factory.exclusive:
             self._backend = _SHARED_BACKEND
             self._factory = registry().load("store backend", self._backend)
         self._tables = KeptStore.of(spec.store, self._backend).tables(spec.store.name)
