@@ -1,6 +1,6 @@
 """Names for authors of plugins, and for annotations; each can be imported from `penstock`, or from its own module."""
 
-from .changelog import Changelog, Restore, TaskChangelog
+from .changelog import Changelog, DeltaChangelog, LogChangelog, Restore, TaskChangelog
 from .clock import Clock, Duration, ManualClock, Punctuator, SystemClock, duration_ms
 from .context import NodeMetrics
 from .errors import (
@@ -76,6 +76,7 @@ __all__ = [
     "Commit",
     "ConnectedStoreProvider",
     "Decision",
+    "DeltaChangelog",
     "Duration",
     "Entries",
     "Fail",
@@ -93,6 +94,7 @@ __all__ = [
     "Lease",
     "ListStoreSpec",
     "Log",
+    "LogChangelog",
     "LogError",
     "LogFactory",
     "LruMapSpec",

@@ -68,7 +68,7 @@ class Hooks:
 
     @_gives("changelog")
     def penstock_changelogs(self) -> Components:
-        """Return changelogs by name: each a Changelog, which opens the changelog of a task."""
+        """Return changelogs by name: each a Changelog, which opens a DeltaChangelog, or a class of LogChangelog."""
         raise NotImplementedError
 
     @_gives("renderer")

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from ..store import StoreBuilder
+from ..store.kept_store import KEY_VALUE
 from .assignment import Assignment
-from .layouts import KEY_VALUE
 from .nodes import Graph, Node, ProcessorNode, Subtopology
 from .serdes import NodeDefaults, SerdeLike, resolve_serde
 

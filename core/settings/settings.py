@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from os import PathLike
 from typing import Any
 
+from ..changelog import LogChangelog
 from ..clock import Duration, duration_ms
 from ..errors import ConfigError, PluginError, TopologyError
 from ..extractors import TimestampExtractor, fail_on_invalid_timestamp
@@ -202,9 +203,10 @@ class Settings:
         return self.topology_optimization == "all" or what in self.topology_optimization.split(",")
 
     @property
-    def changelog_is_in_log(self) -> bool:
-        """Whether the changelog is kept in the log, in topics."""
-        return bool(getattr(registry().load("changelog", self.changelog.partition(":")[0]), "in_log", False))
+    def log_changelog(self) -> type[LogChangelog] | None:
+        """The class of the changelog if that is kept in the log; None for one in a place of its own."""
+        found = registry().load("changelog", self.changelog.partition(":")[0])
+        return found if isinstance(found, type) and issubclass(found, LogChangelog) else None
 
     def __repr__(self) -> str:
         shown = (f"{each.name}={hide(each.name, getattr(self, each.name))!r}" for each in fields(self))

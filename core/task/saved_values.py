@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ..program.layouts import Layout
 from ..program.nodes import ProcessorNode, Subtopology
+from ..store.kept_store import Layout
 
 Values = dict[str, int]
 Saved = dict[str, Values]

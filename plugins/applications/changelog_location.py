@@ -10,7 +10,7 @@ from shlex import quote
 from penstock.changelog import TaskChangelog
 from penstock.errors import ChangelogError, IncompatibleStateError
 from penstock.log import Commit, Log
-from penstock.plugins.runtime.locations import open_changelog, resolve
+from penstock.plugins.runtime.locations import open_deltas, resolve
 from penstock.plugins.upgrade.coverage import Coverage
 from penstock.program.assignment import Assignment
 from penstock.program.nodes import TaskId
@@ -29,7 +29,7 @@ def check_location(application: Application, assignment: Assignment, log: Log, i
     committed. Raises IncompatibleStateError for a state that is not there.
     """
     stateful = stateful_tasks(application, assignment)
-    if not stateful or application.settings.changelog_is_in_log:
+    if not stateful or application.settings.log_changelog is not None:
         return
     now, before = _location(application.settings), _noted(application, log, identity)
     if now == before:
@@ -93,7 +93,7 @@ def _missing(application: Application, assignment: Assignment, log: Log, task: T
     commit = committed_state(application, assignment, log, task)
     if commit is None:
         return None
-    with closing(open_changelog(application.settings, application.id, str(task))) as changelog:
+    with closing(open_deltas(application.settings, application.id, str(task))) as changelog:
         return None if reaches(changelog, commit.version) else commit.version
 
 

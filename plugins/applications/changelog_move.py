@@ -12,7 +12,7 @@ from pathlib import Path
 from penstock.changelog import Restore
 from penstock.errors import ConfigError, IncompatibleStateError
 from penstock.log import Log
-from penstock.plugins.runtime.locations import open_changelog
+from penstock.plugins.runtime.locations import open_deltas
 from penstock.settings.secret import hide
 
 from .changelog_location import committed_state, note_location, reaches, stateful_tasks
@@ -44,7 +44,7 @@ def move_changelog(
     application, assignment = prepared.application, prepared.assignment
     name = application.settings.changelog.partition(":")[0]
     from_settings = replace(application.settings, changelog=source)
-    if source.partition(":")[0] != name or application.settings.changelog_is_in_log:
+    if source.partition(":")[0] != name or application.settings.log_changelog is not None:
         raise ConfigError(
             f"--from {hide('changelog', source)!r}: expected another location of the changelog in force, which is "
             f"{hide('changelog', application.settings.changelog)!r}; state moves between places of one kind, and one "
@@ -62,11 +62,11 @@ def move_changelog(
         commit = committed_state(application, assignment, log, task)
         if commit is None:
             continue
-        with closing(open_changelog(application.settings, application.id, str(task))) as target:
+        with closing(open_deltas(application.settings, application.id, str(task))) as target:
             if reaches(target, commit.version):
                 there.append(str(task))
                 continue
-            with closing(open_changelog(from_settings, application.id, str(task))) as origin, _Sorted() as rows:
+            with closing(open_deltas(from_settings, application.id, str(task))) as origin, _Sorted() as rows:
                 rows.take(origin.restore(commit.version, None))
                 target.snapshot(commit.version, rows, commit)
             target.restore(commit.version, None)

@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-from penstock.changelog import TaskChangelog, version_counter
+from penstock.changelog import DeltaChangelog, version_counter
 from penstock.clock import SystemClock
 from penstock.errors import ChangelogError, ConfigError, IncompatibleStateError
 from penstock.log import Commit, Log
 from penstock.plugins.runtime.local_state.task_state import first_version
-from penstock.plugins.runtime.locations import open_changelog
+from penstock.plugins.runtime.locations import open_deltas
 from penstock.plugins.runtime.lost_commits import KEEPS_NO_POSITIONS
 from penstock.plugins.runtime.topic_ids import without_ids
 from penstock.program.assignment import Assignment
@@ -140,14 +140,14 @@ def _check_kept(application: Application, log: Log, plan: FromStatePlan) -> None
     """
     recovered = {each.task for each in plan.recoveries}
     tasks = [each for each in plan.assignment.tasks if each not in recovered and keeps_state(application, each)]
-    if application.settings.changelog_is_in_log or not tasks:
+    if application.settings.log_changelog is not None or not tasks:
         return
 
     def unreachable(task: TaskId) -> str:
         with closing(log.open_committer(application.id, str(task), plan.assignment.tasks[task])) as committer:
             commit = committer.committed
         if commit is not None:
-            with closing(open_changelog(application.settings, application.id, str(task))) as changelog:
+            with closing(open_deltas(application.settings, application.id, str(task))) as changelog:
                 try:
                     changelog.restore(commit.version, None)
                 except ChangelogError as error:
@@ -181,7 +181,7 @@ def _commit(application: Application, log: Log, partitions: Sequence[TopicPartit
         if commit is None:
             commit = Commit(recovery.then, first_version())
             if recovery.has_stores:
-                with closing(open_changelog(application.settings, application.id, str(recovery.task))) as changelog:
+                with closing(open_deltas(application.settings, application.id, str(recovery.task))) as changelog:
                     changelog.destroy()
                     changelog.append({}, None, commit.version, commit)
         committer.commit(Commit(recovery.then, commit.version, without_ids(commit.engine_state)), [])
@@ -217,10 +217,10 @@ class _Finder:
         proven: Commit | None = None
         reason = "it has no stores, so nothing says how far it was"
         had_commit = bool(lost)
-        if stores and self.application.settings.changelog_is_in_log:
+        if stores and self.application.settings.log_changelog is not None:
             reason = f"{KEEPS_NO_POSITIONS}: `penstock reset` without --from-state starts the application afresh"
         elif stores:
-            with closing(open_changelog(self.application.settings, self.application.id, str(task))) as changelog:
+            with closing(open_deltas(self.application.settings, self.application.id, str(task))) as changelog:
                 proven, reason, is_proof = _newest(changelog, begun=bool(lost))
             had_commit = had_commit or is_proof
         if not had_commit:
@@ -291,14 +291,15 @@ class _Finder:
         ]
 
     def _chosen(self, recovery: Recovery, asked: Offsets) -> Recovery:
-        if not asked or (recovery.has_stores and not recovery.now and self.application.settings.changelog_is_in_log):
+        keeps_none = recovery.has_stores and self.application.settings.log_changelog is not None
+        if not asked or (keeps_none and not recovery.now):
             return recovery
         left = tuple(each for each in recovery.open if each not in asked)
         refused = recovery.refused if left else ""
         return replace(recovery, then={**recovery.then, **asked}, open=left, refused=refused, chosen=tuple(asked))
 
 
-def _newest(changelog: TaskChangelog, begun: bool) -> tuple[Commit | None, str, bool]:
+def _newest(changelog: DeltaChangelog, begun: bool) -> tuple[Commit | None, str, bool]:
     """Return the newest commit that a changelog proves and can restore.
 
     Else return None and the reason. The third value says whether the changelog proves any commit. `begun`: the task has

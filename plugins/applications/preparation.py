@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.errors import IncompatibleStateError, TopologyError
-from penstock.hooks import registry
 from penstock.log import Log
 from penstock.plugins.upgrade.check import check_saved
 from penstock.plugins.upgrade.saved_program import gone_stores, read_note, saved_subtopologies, write_note
@@ -125,9 +124,9 @@ def _make_changelog_topics(
 
     Raises IncompatibleStateError.
     """
-    if not application.settings.changelog_is_in_log:
+    changelog = application.settings.log_changelog
+    if changelog is None:
         return
-    changelog = registry().load("changelog", application.settings.changelog.partition(":")[0])
     topics = log.topics()
     saved = [*saved_subtopologies(before).values()] if before else []
     known = {name for each in saved for name, store in each["stores"].items() if store["logged"]}

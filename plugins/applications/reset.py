@@ -13,7 +13,7 @@ from penstock.errors import ConfigError
 from penstock.log import Log
 from penstock.plugins.changelogs.topic import changelog_topic
 from penstock.plugins.runtime.local_state.directories import remove_all
-from penstock.plugins.runtime.locations import open_changelog, state_directory
+from penstock.plugins.runtime.locations import open_deltas, state_directory
 from penstock.plugins.upgrade.check import waiting_records
 from penstock.plugins.upgrade.saved_program import saved_fingerprint
 from penstock.program.assignment import Assignment
@@ -191,8 +191,9 @@ def reset(application: Application, log: Log, plan: ResetPlan, check_lease: Call
     ends = log.end_offsets(own)
     check_lease()
     log.set_positions(application.id, {**positions, **ends})
-    for task in plan.tasks:
-        with closing(open_changelog(application.settings, application.id, task, log)) as changelog:
+    # The history in a log goes with its topics.
+    for task in plan.tasks if application.settings.log_changelog is None else ():
+        with closing(open_deltas(application.settings, application.id, task)) as changelog:
             check_lease()
             changelog.destroy()
     if own:

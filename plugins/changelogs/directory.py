@@ -13,7 +13,7 @@ from itertools import chain
 from math import ceil
 from statistics import median
 
-from penstock.changelog import Restore, TaskChangelog, version_counter
+from penstock.changelog import DeltaChangelog, Restore, version_counter
 from penstock.errors import ChangelogError, ConfigError
 from penstock.log import Commit
 from penstock.store import Changes
@@ -34,7 +34,7 @@ _UPLOADS, _UPLOAD_BYTES = 5, 1024
 """How `least_commit_interval` measures: number and size of the files."""
 
 
-class DirectoryChangelog(TaskChangelog):
+class DirectoryChangelog(DeltaChangelog):
     """A task's changelog in the folder LOCATION/APPLICATION ID/TASK ID.
 
     LOCATION is a path on this host (written with fsync), or a URL that `pyarrow.fs.FileSystem.from_uri` knows

@@ -12,7 +12,7 @@ goes on from that of the frame before, so that a missing, doubled or moved frame
 | `Z` | as `C`, compressed with zlib |
 | `E` | last frame: how many frames came before it (4 bytes) and how many changes they hold (8 bytes) |
 
-`commit` is what `TaskChangelog.append` or `snapshot` was given: [version, [[topic, partition, position], ...], engine
+`commit` is what `DeltaChangelog.append` or `snapshot` was given: [version, [[topic, partition, position], ...], engine
 state], or nil. Older files do not have it.
 """
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
-from penstock.changelog import Restore, TaskChangelog, version_counter
+from penstock.changelog import DeltaChangelog, Restore, version_counter
 from penstock.errors import ChangelogError
 from penstock.log import Commit
 from penstock.store import Change, Changes
@@ -39,7 +39,7 @@ class _History:
 _histories: dict[tuple[str, str, str], _History] = {}
 
 
-class MemoryChangelog(TaskChangelog):
+class MemoryChangelog(DeltaChangelog):
     """A task's changelog in this process; objects with the same location, application id and task id share it.
 
     It follows the rules of a durable one, `clean` included, so a test with it shows how a durable one behaves.

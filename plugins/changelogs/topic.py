@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from zlib import crc32
 
-from penstock.changelog import Restore, TaskChangelog
+from penstock.changelog import LogChangelog, Restore
 from penstock.errors import ChangelogError
-from penstock.log import Commit, Log
-from penstock.program.layouts import Layout
+from penstock.log import Log
 from penstock.record import OutputBatch, TopicPartition
 from penstock.store import Changes
+from penstock.store.kept_store import Layout
 
 from .topic_records import decode, encode, rows_of
 
@@ -43,7 +43,7 @@ def changelog_topic(application_id: str, store: str) -> str:
     return f"{application_id}-{store}-changelog"
 
 
-class TopicChangelog(TaskChangelog):
+class TopicChangelog(LogChangelog):
     """One partition, that of the task's number, of one compacted topic for each store.
 
     A record is an entry: the key and the value as the store's serdes write them, without penstock's envelope; None is a
@@ -52,8 +52,6 @@ class TopicChangelog(TaskChangelog):
     can be caught up by reading on from there.
     """
 
-    in_log = True
-    """It gets the log, and its deltas are records of the commit."""
     topic_of = staticmethod(changelog_topic)
     topic_config = CONFIG
 
@@ -82,9 +80,6 @@ class TopicChangelog(TaskChangelog):
         incarnation = secrets.token_hex(4) if previous is None else _VersionName.of(previous, self._where).incarnation
         offsets = "_".join(map(str, self._end_offsets.values()))
         return f"-{incarnation}-{self._stores_hash()}-{int(time.time()):x}-{offsets}"
-
-    def append(self, changes: Changes, previous: str | None, version: str, commit: Commit | None = None) -> None:
-        """Do nothing: the delta is what `records` returns."""
 
     def records(self, changes: Changes) -> list[OutputBatch]:
         batches = []
@@ -239,21 +234,6 @@ class TopicChangelog(TaskChangelog):
 
     def _stores_hash(self) -> str:
         return f"{crc32(' '.join(self._generations).encode()):08x}"
-
-    # ------------------------------------------------------------------ upkeep
-
-    def snapshot(self, version: str, changes: Iterable[tuple[str, bytes, bytes]], commit: Commit | None = None) -> None:
-        """Do nothing: compaction keeps the last value of each key."""
-
-    def wants_snapshot(self) -> bool:
-        """Return False: compaction does that."""
-        return False
-
-    def clean(self, version: str, grace_ms: int, now_ms: int, is_current: Callable[[], bool]) -> None:
-        """Do nothing: the log compacts."""
-
-    def destroy(self) -> None:
-        """Do nothing: the topics are internal topics of the application, and deleted with them."""
 
     def close(self) -> None:
         """Do nothing: the log is closed by its owner."""

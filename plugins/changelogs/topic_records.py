@@ -7,9 +7,9 @@ from struct import Struct
 
 from penstock.errors import ChangelogError
 from penstock.hooks import registry
-from penstock.program.layouts import KeptStore
 from penstock.record import Headers, OutputBatch, RecordBatch, TopicPartition
 from penstock.store import Change, StoreKind, TopicRows
+from penstock.store.kept_store import KeptStore
 from penstock.stores.rows.envelope import PLAIN, unwrap, wrap
 
 _KIND, _EXPIRY, _WALL_CLOCK_EXPIRY = "__penstock.timestamped", "__penstock.expiry", "__penstock.wall_clock_expiry"

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from penstock.changelog import DeltaChangelog, LogChangelog
 from penstock.errors import PenstockError, PluginError
 from penstock.hooks import GROUP, KINDS, MARK, PACKAGE, Component
 from penstock.hooks.plugin_code import plugin_code
@@ -171,7 +172,11 @@ def _store_backend(found: Any) -> str | None:
 
 
 def _changelog(found: Any) -> str | None:
-    in_log = {"log": None, "stores": None} if getattr(found, "in_log", False) else {}
+    if not isinstance(found, type):
+        return _takes(found, "location", "application_id", "task_id")
+    if not issubclass(found, (DeltaChangelog, LogChangelog)):
+        return f"class {found.__name__} is derived neither from penstock.DeltaChangelog nor from penstock.LogChangelog"
+    in_log = {"log": None, "stores": None} if issubclass(found, LogChangelog) else {}
     return _abstract(found) or _takes(found, "location", "application_id", "task_id", **in_log)
 
 

@@ -53,7 +53,7 @@ class PendingCommit:
     def write(self) -> None:
         """Do steps 1 and 2: append the delta to the changelog, and make the commit.
 
-        Another thread may call it while the task rests. Raises as `TaskChangelog.append` and `TaskCommitter.commit`.
+        Another thread may call it while the task rests. Raises as `DeltaChangelog.append` and `TaskCommitter.commit`.
         """
         since, outputs = perf_counter(), self.outputs
         if self.delta is not None:

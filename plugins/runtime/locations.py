@@ -6,16 +6,15 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from penstock.changelog import TaskChangelog
+from penstock.changelog import Changelog, DeltaChangelog, TaskChangelog
 from penstock.clock import duration_ms
-from penstock.errors import ConfigError, LogError, PenstockError, StoreError
+from penstock.errors import ConfigError, LogError, PenstockError, PluginError, StoreError
 from penstock.hooks import registry
 from penstock.log import Log, LogFactory, TakesPath
-from penstock.program.layouts import Layout
 from penstock.settings.secret import ClientSettings
 from penstock.settings.settings import Settings
+from penstock.store.kept_store import Layout
 from penstock.support.system_errors import what_to_do
 
 _ELSEWHERE = "set `state_dir` to another directory"
@@ -58,26 +57,33 @@ def log_settings(settings: Settings, *, sends_at_once: bool = False) -> dict[str
     }
 
 
-def open_changelog(
-    settings: Settings, application_id: str, task_id: str, log: Log | None = None, layout: Layout | None = None
-) -> TaskChangelog:
-    """Return the changelog of a task that `settings.changelog` names.
+def open_changelog(settings: Settings, application_id: str, task_id: str, log: Log, layout: Layout) -> TaskChangelog:
+    """Return the changelog of a task that `settings.changelog` names, in `log` or in a place of its own.
 
-    A changelog that is kept in the log also needs `log` and the task's stores. Raises ConfigError without them.
+    `layout`: the stores of the task.
     """
-    name, _, location = settings.changelog.partition(":")
-    factory: Any = registry().load("changelog", name)
-    changelog: TaskChangelog
-    if not getattr(factory, "in_log", False):
-        changelog = factory(resolve(settings, location), application_id, task_id)
-    elif log is None:
+    in_log = settings.log_changelog
+    if in_log is None:
+        return open_deltas(settings, application_id, task_id)
+    stores = {name: kept for name, kept in layout.items() if kept.logged}
+    return in_log(settings.changelog.partition(":")[2], application_id, task_id, log=log, stores=stores)
+
+
+def open_deltas(settings: Settings, application_id: str, task_id: str) -> DeltaChangelog:
+    """Return the changelog of a task, in the place of its own that `settings.changelog` names.
+
+    Raises ConfigError for one that is kept in the log, PluginError for one of neither type.
+    """
+    if settings.log_changelog is not None:
         raise ConfigError(
             f"setting 'changelog': {settings.changelog!r} keeps the state's history in the log, and there is none "
             "here: use `directory:PATH-OR-URL`"
         )
-    else:
-        stores = {name: kept for name, kept in (layout or {}).items() if kept.logged}
-        changelog = factory(location, application_id, task_id, log=log, stores=stores)
+    name, _, location = settings.changelog.partition(":")
+    factory: Changelog = registry().load("changelog", name)
+    changelog = factory(resolve(settings, location), application_id, task_id)
+    if not isinstance(changelog, DeltaChangelog):
+        raise PluginError(f"changelog {name!r} opened {changelog!r}, expected a penstock.DeltaChangelog")
     return changelog
 
 

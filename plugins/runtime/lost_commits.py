@@ -28,7 +28,7 @@ def ways_on(settings: Settings, *, partly: bool = False, made_again: bool = Fals
     if made_again and settings.offset_out_of_range == "fail":
         others = ways_on(settings, partly=partly)
         return f"To go on with what the new topic has, set `offset_out_of_range` to earliest or latest. {others}"
-    if settings.changelog_is_in_log and not partly:
+    if settings.log_changelog is not None and not partly:
         return (
             "To start now would process everything again. `penstock reset` starts the application afresh, from where "
             f"it says; its state cannot be kept, for {KEEPS_NO_POSITIONS}"

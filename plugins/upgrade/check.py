@@ -12,9 +12,10 @@ from penstock.errors import IncompatibleStateError
 from penstock.log import Log
 from penstock.program.assignment import Assignment
 from penstock.program.compatibility import check_compatible
-from penstock.program.layouts import KeptStore, Layout, Layouts, layout_from_data, layout_to_data
+from penstock.program.layouts import Layouts, layout_from_data, layout_to_data
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
+from penstock.store.kept_store import KeptStore, Layout
 from penstock.support.names import index_name
 
 from .older import BY_STORE

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.program.layouts import KeptStore, Layouts, id_of_version
+from penstock.program.layouts import Layouts, id_of_version
+from penstock.store.kept_store import KeptStore
 
 
 class Coverage:

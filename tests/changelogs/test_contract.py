@@ -1,4 +1,4 @@
-"""Both changelogs keep the published contract, and the contract finds faults that were once made."""
+"""Our changelogs pass the published contracts, and the contract finds faults that were once made."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from penstock.errors import ChangelogError
 from penstock.plugins.changelogs.chain import route_to
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.changelogs.memory import MemoryChangelog
+from penstock.plugins.changelogs.topic import TopicChangelog
 from penstock.plugins.testing.contracts.changelog import ChangelogContract
+from penstock.plugins.testing.contracts.log_changelog import LogChangelogContract
 
 
 class TestDirectory(ChangelogContract):
@@ -30,6 +32,10 @@ class TestCompressed(ChangelogContract):
 class TestMemory(ChangelogContract):
     changelog = MemoryChangelog
     examples = 50
+
+
+class TestTopic(LogChangelogContract):
+    changelog = TopicChangelog
 
 
 class _DeletesWhateverItDoesNotNeed(MemoryChangelog):

@@ -9,9 +9,9 @@ import pytest
 
 from penstock.hooks import Registry, hookimpl
 from penstock.plugins.changelogs.topic_records import decode, encode, rows_of
-from penstock.program.layouts import KeptStore
 from penstock.record import RecordBatch, TopicPartition
 from penstock.store import BytesStore, StateStore, StoreContext, StoreKind, TopicRows
+from penstock.store.kept_store import KeptStore
 from penstock.stores.rows.envelope import PLAIN
 
 PARTITION = TopicPartition("changelog", 0)

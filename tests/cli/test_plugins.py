@@ -262,6 +262,12 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
         "acme 1.5 (store backend acme.disk)",
         "store backend 'acme.disk' of package acme 1.5: calling it raised OSError: no such engine",
     ),
+    "a changelog of neither type": (
+        hook("changelogs", "{'acme.history': 'acme.serdes:Fine'}"),
+        "acme 1.5 (changelog acme.history)",
+        "changelog 'acme.history' of package acme 1.5: class Fine is derived neither from penstock.DeltaChangelog nor "
+        "from penstock.LogChangelog",
+    ),
     "a renderer that renders nothing": (
         hook("renderers", "{'acme.none': 'acme.processors:renders_nothing'}"),
         "acme 1.5 (renderer acme.none)",

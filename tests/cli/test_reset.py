@@ -274,7 +274,7 @@ class Killed(Exception):
     pass
 
 
-STEPS = ["delete_checkpoint", "set_positions", "delete_topic", "set_positions again", "open_changelog", "remove_all"]
+STEPS = ["delete_checkpoint", "set_positions", "delete_topic", "set_positions again", "open_deltas", "remove_all"]
 
 
 @pytest.fixture(params=[f"{when} {step}" for step in STEPS for when in ("before", "after")])

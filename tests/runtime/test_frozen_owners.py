@@ -13,7 +13,7 @@ from penstock import Application
 from penstock.clock import Clock, SystemClock
 from penstock.log import Log, TaskCommitter
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.locations import open_changelog
+from penstock.plugins.runtime.locations import open_deltas
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.program.nodes import TaskId
@@ -74,7 +74,7 @@ def test_it_deletes_nothing_that_its_successor_needs(tmp_path: Path, meanwhile: 
         successor_application = on("two")
         if meanwhile == "reset":
             log.set_positions("app", log.end_offsets(INPUTS))
-            open_changelog(successor_application.settings, "app", "0_0").destroy()
+            open_deltas(successor_application.settings, "app", "0_0").destroy()
         successor = _worker(successor_application, log, _Later(1))
         open_ones.append(successor)
         for number in range(2 if meanwhile == "reset" else 8):

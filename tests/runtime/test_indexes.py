@@ -28,9 +28,9 @@ from penstock.plugins.runtime.local_state import task_state
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.plugins.testing.contracts.log_tests import read
 from penstock.plugins.upgrade.saved_stores import accept_stores, drop_stores
-from penstock.program.layouts import KeptStore
 from penstock.record import RecordBatch, TopicPartition
 from penstock.store import BytesStore
+from penstock.store.kept_store import KeptStore
 from penstock.stores.rows.envelope import PLAIN, wrap
 from penstock.stores.rows.time_index import IndexBuild, TimeIndex
 from penstock.support.names import index_name, is_topic_name

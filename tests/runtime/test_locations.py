@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import ConfigError, LogError, PenstockError
+from penstock.errors import ConfigError, LogError, PenstockError, PluginError
 from penstock.hooks import Component, registry
 from penstock.log import Log
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.runtime.locations import open_deltas, open_log
 from penstock.settings.secret import Secret
 from penstock.settings.settings import Settings
 
@@ -65,6 +65,13 @@ def test_a_log_gets_the_clients_settings_and_what_concerns_it_as_text() -> None:
         "replication.factor": "3",
     }
     assert all(type(value) is str for value in log.settings.values())
+
+
+def test_a_changelog_of_neither_type_is_refused_when_it_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    component = Component("changelog", "wrong", lambda *where: "a history", "test", "test", "1")
+    monkeypatch.setitem(registry().components, ("changelog", "wrong"), component)
+    with pytest.raises(PluginError, match=r"changelog 'wrong' opened 'a history', expected a penstock\.DeltaChangelog"):
+        open_deltas(Settings(changelog="wrong:x"), "app", "0_0")
 
 
 @pytest.mark.parametrize("kind", [ConfigError, LogError, OSError, KeyError])

@@ -58,7 +58,7 @@ class TableSourceStep(ProcessorStep):
             store.logged
             and not store.traits.expires
             and settings.optimizes("reuse_ktable_source_topics")
-            and settings.changelog_is_in_log
+            and settings.log_changelog is not None
             # Else the store would be restored with records that the table never had.
             and (settings.offset_reset if reset is None else reset) == "earliest"
         )

@@ -14,10 +14,10 @@ from pathlib import Path
 from penstock.clock import duration_ms
 from penstock.errors import StoreLockedError
 from penstock.hooks import registry
-from penstock.program.layouts import KeptStore
 from penstock.program.nodes import GlobalStore
 from penstock.settings.application import Application
 from penstock.store import OpensAlone, StateStore, StoreBackend
+from penstock.store.kept_store import KeptStore
 from penstock.store.record_cache import CacheBudget, RecordCache
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.support.file_lock import FileLock

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
-from penstock.changelog import TaskChangelog, version_counter
+from penstock.changelog import DeltaChangelog, LogChangelog, TaskChangelog, version_counter
 from penstock.errors import StaleStoreError
 from penstock.log import Commit
 from penstock.plugins.upgrade.coverage import Coverage
@@ -70,6 +70,8 @@ class TaskState:
         # A fixed share, so that what is forwarded does not depend on the other tasks of a process.
         self._cache_budget = CacheBudget(self._settings.statestore_cache_max_bytes // task_count)
         self._changelog = changelog
+        self._deltas = changelog if isinstance(changelog, DeltaChangelog) else None
+        self._in_log = changelog if isinstance(changelog, LogChangelog) else None
         self._subtopology = application.program.subtopology(task_id.subtopology)
         self._builders = self._subtopology.stores
         self.application_id = application.id
@@ -158,13 +160,13 @@ class TaskState:
         snapshot leads there: the history before it does not count any more.
         """
         outputs: list[OutputBatch] = []
-        if self._changelog is not None:
-            if self._coverage.needs_new_history:
-                self._changelog.snapshot(commit.version, self._counted(self._rows()), commit)
-            else:
-                self._changelog.append({}, last.version, commit.version, last)
+        if self._in_log is not None:
             begun = self._coverage.begun
-            outputs = self._changelog.begin(begun, (row for row in self._counted(self._rows()) if row[0] in begun))
+            outputs = self._in_log.begin(begun, (row for row in self._counted(self._rows()) if row[0] in begun))
+        elif self._deltas is not None and self._coverage.needs_new_history:
+            self._deltas.snapshot(commit.version, self._counted(self._rows()), commit)
+        elif self._deltas is not None:
+            self._deltas.append({}, last.version, commit.version, last)
         self._backends.begin_transition(last.version, commit.version)
         return outputs
 
@@ -197,8 +199,8 @@ class TaskState:
 
     def check_commit_interval(self, seconds: float) -> None:
         """Raise ConfigError when the changelog cannot take commits as fast as every `seconds`."""
-        if self._changelog is not None:
-            self._changelog.check_commit_interval(seconds)
+        if self._deltas is not None:
+            self._deltas.check_commit_interval(seconds)
 
     def size_bytes(self) -> int:
         """Return about how many bytes of memory the uncommitted changes take, and will take while they are written."""
@@ -235,11 +237,11 @@ class TaskState:
     @property
     def keeps_commits(self) -> bool:
         """Whether `reset --from-state` can use commits that the changelog keeps."""
-        return self._changelog is not None and not getattr(self._changelog, "in_log", False)
+        return self._deltas is not None
 
     def proven(self) -> set[str]:
         """Return the versions that the changelog proves to have been committed."""
-        return set() if self._changelog is None else self._changelog.proven()
+        return set() if self._deltas is None else self._deltas.proven()
 
     def new_version(self, previous: str | None) -> str:
         """Return a new name for the version after `previous` (None: for the empty state).
@@ -248,23 +250,23 @@ class TaskState:
         """
         counter = 0 if previous is None else version_counter(previous) + 1
         named = previous if self._coverage.had_changelog else None
-        suffix = "" if self._changelog is None else self._changelog.version_suffix(named)
+        suffix = "" if self._in_log is None else self._in_log.version_suffix(named)
         return f"{counter:012d}-{secrets.token_hex(4)}_{self._layouts.id}{suffix}"
 
     def append_delta(self, changes: Changes, version: str, commit: Commit | None = None) -> list[OutputBatch]:
         """Write the changes to the changelog as the delta that leads to `version`.
 
         Return the records of the delta that the commit must produce, where the changelog is kept in the log. `commit`
-        is kept beside the delta (`TaskChangelog.append`).
+        is kept beside the delta (`DeltaChangelog.append`).
         """
-        if self._changelog is None:
-            return []
-        logged = {name: rows for name, rows in changes.items() if rows and name in self._logged}
-        previous = self.version if self._coverage.had_changelog else None
-        self._changelog.append(logged, previous, version, commit)
-        if getattr(self._changelog, "in_log", False):
-            logged = self._with(lambda buffer, rows: buffer.topic_changes(rows), changes, self._logged)
-        return self._changelog.records(logged)
+        if self._in_log is not None:
+            return self._in_log.records(
+                self._with(lambda buffer, rows: buffer.topic_changes(rows), changes, self._logged)
+            )
+        if self._deltas is not None:
+            logged = {name: rows for name, rows in changes.items() if rows and name in self._logged}
+            self._deltas.append(logged, self.version if self._coverage.had_changelog else None, version, commit)
+        return []
 
     def apply(self, changes: Changes, version: str) -> None:
         """Write committed changes to the backends: the last step of a commit."""
@@ -318,13 +320,13 @@ class TaskState:
 
     def wants_snapshot(self, is_current: Callable[[], bool]) -> bool:
         """Return whether a snapshot is due and `is_current` returns True. Any thread may call it."""
-        return self._changelog is not None and self._changelog.wants_snapshot() and is_current()
+        return self._deltas is not None and self._deltas.wants_snapshot() and is_current()
 
     def write_snapshot(self, version: str, rows: Iterator[tuple[str, bytes, bytes]], commit: Commit | None) -> bool:
         """Write a snapshot; return False if StaleStoreError ends it. Any thread may call it, with rows of a content."""
-        assert self._changelog is not None
+        assert self._deltas is not None
         try:
-            self._changelog.snapshot(version, rows, commit)
+            self._deltas.snapshot(version, rows, commit)
         except StaleStoreError as error:
             _log.info("task %s: no snapshot: %s", self.task_id, error)
             return False
@@ -341,8 +343,8 @@ class TaskState:
         Any thread may call it.
         """
         # Ask here as well: writing the snapshot may have taken long.
-        if self._changelog is not None and is_current():
-            self._changelog.clean(version, grace_ms, now_ms, is_current)
+        if self._deltas is not None and is_current():
+            self._deltas.clean(version, grace_ms, now_ms, is_current)
 
     def _rows(self) -> Iterator[tuple[str, bytes, bytes]]:
         for store in sorted(self._logged):

@@ -10,10 +10,8 @@ from penstock.program.checks import nearest
 from penstock.program.nodes import SinkNode, SourceNode
 from penstock.settings.application import Application
 
-_UNSUITED_CHANGELOGS = {
-    "memory": "it ends with its process, and a batch may run in any",
-    "topic": "its records are part of a log's commit, and here Spark's checkpoint is the commit",
-}
+_IN_LOG = "its records are part of a log's commit, and here Spark's checkpoint is the commit"
+_IN_MEMORY = "it ends with its process, and a batch may run in any"
 
 
 def check_application(application: Any) -> None:
@@ -24,10 +22,11 @@ def check_application(application: Any) -> None:
     if not isinstance(application, Application):
         raise ConfigError(f"transform: expected an Application, found {application!r}: Application(ID, topology)")
     name = application.settings.changelog.partition(":")[0]
-    if name in _UNSUITED_CHANGELOGS:
+    unsuited = _IN_LOG if application.settings.log_changelog is not None else _IN_MEMORY if name == "memory" else None
+    if unsuited is not None:
         raise ConfigError(
             f"application {application.id!r}, setting 'changelog': a changelog of the kind {name!r} does not do for an "
-            f"operator of a Spark pipeline, because {_UNSUITED_CHANGELOGS[name]}; name a place that all workers reach, "
+            f"operator of a Spark pipeline, because {unsuited}; name a place that all workers reach, "
             "for instance changelog='directory:s3://bucket/folder'"
         )
     for problem in _problems(application):

@@ -14,7 +14,7 @@ from penstock.errors import ConfigError, IncompatibleStateError, StaleStoreError
 from penstock.log import Commit
 from penstock.plugins.runtime.commit import PendingCommit, TaskCommits
 from penstock.plugins.runtime.local_state.task_state import TaskState
-from penstock.plugins.runtime.locations import open_changelog
+from penstock.plugins.runtime.locations import open_deltas
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.report import Phases
 from penstock.plugins.runtime.task_runner import TaskRunner
@@ -183,7 +183,7 @@ class StreamTask(TaskRunner):
         layouts = Layouts.of_program(builders, self._settings.store_backend)
         if known is not None:
             layouts = Layouts(layout_of_fingerprint(self._stores_in(known.fingerprint))).followed_by(layouts.now)
-        changelog = open_changelog(self._settings, self._application.id, self._directory_name) if builders else None
+        changelog = open_deltas(self._settings, self._application.id, self._directory_name) if builders else None
         directory = self._resources.task_directory(self._application, self._directory_name)
         state = self._state = TaskState(
             self._application, self.id, directory, changelog, layouts, repeats=self._resources.repeats

@@ -1,4 +1,4 @@
-"""The tests that every changelog must pass; subclass `ChangelogContract` to run them over yours."""
+"""The tests that every `DeltaChangelog` must pass; subclass `ChangelogContract` to run them over yours."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from penstock.changelog import Changelog, TaskChangelog, version_counter
+from penstock.changelog import Changelog, DeltaChangelog, TaskChangelog, version_counter
 from penstock.clock import SystemClock
 from penstock.errors import ChangelogError
 from penstock.log import Commit
@@ -30,7 +30,7 @@ _DAY_MS = 24 * 60 * 60 * 1000
 
 
 class ChangelogContract:
-    """The contract of a changelog, as tests; run them in a test class of yours.
+    """The contract of a changelog in a place of its own, as tests; run them in a test class of yours.
 
     >>> from penstock.plugins.changelogs.memory import MemoryChangelog
     >>> class TestMemory(ChangelogContract):
@@ -340,7 +340,7 @@ class ChangelogContract:
         log.close()
         log.close()
 
-    def _open(self, directory: Path) -> TaskChangelog:
+    def _open(self, directory: Path) -> DeltaChangelog:
         return type(self).changelog(self.location(directory), "application", "0_0")
 
 
@@ -348,7 +348,7 @@ def _commit_of(version: str, position: int) -> Commit:
     return Commit({TopicPartition("in", 3): position, TopicPartition("other", 3): 7}, version, b"%d" % position)
 
 
-def _commit(log: TaskChangelog, previous: str | None, *versions: str) -> None:
+def _commit(log: DeltaChangelog, previous: str | None, *versions: str) -> None:
     """Append a delta for each version, which sets one key to the version's name."""
     for version in versions:
         log.append({"s": [(b"key", version.encode())]}, previous, version)
@@ -369,7 +369,7 @@ def restored(log: TaskChangelog, target: str, have: str | None, known: dict[str,
         for store, rows in changes.items():
             keys = [key for key, _ in rows]
             assert keys == sorted(set(keys)), "changes of a step must be in key order, each key once"
-            _apply(state, store, rows)
+            apply(state, store, rows)
         assert version != at, "a step must lead to another version"
         at = version
         if version in known:
@@ -382,7 +382,8 @@ def _is_current() -> bool:
     return True
 
 
-def _apply(state: State, store: str, rows: Any) -> None:
+def apply(state: State, store: str, rows: Any) -> None:
+    """Apply changes of a store to a state."""
     entries = state.setdefault(store, {})
     for key, value in rows:
         if value is None:
@@ -421,7 +422,7 @@ class _History(RuleBasedStateMachine):
         self._sure = 0
         """How many versions at the beginning of the chain may have been deleted by `clean`."""
         self._count = 0
-        self._fenced: list[tuple[TaskChangelog, str]] = []
+        self._fenced: list[tuple[DeltaChangelog, str]] = []
         self._reopen()
 
     def teardown(self) -> None:
@@ -441,7 +442,7 @@ class _History(RuleBasedStateMachine):
         self._log.append(changes, previous, version, commit)
         state: State = {store: dict(rows) for store, rows in self._known[previous].items()} if previous else {}
         for store, rows in changes.items():
-            _apply(state, store, rows)
+            apply(state, store, rows)
         self._known[version] = state
         return version
 
@@ -484,7 +485,7 @@ class _History(RuleBasedStateMachine):
             return  # Its files may have been cleaned up.
         state: State = {store: dict(rows) for store, rows in self._known[last].items()}
         for store, rows in changes.items():
-            _apply(state, store, rows)
+            apply(state, store, rows)
         self._known[version] = state
 
     @precondition(lambda self: self._chain)
@@ -567,4 +568,4 @@ class _History(RuleBasedStateMachine):
         assert self._log.wants_snapshot() in (True, False)
 
 
-__all__ = ["Change", "ChangelogContract", "State", "restored"]
+__all__ = ["Change", "ChangelogContract", "State", "apply", "restored"]

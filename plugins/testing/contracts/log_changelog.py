@@ -1,0 +1,217 @@
+"""The tests that every `LogChangelog` must pass; subclass `LogChangelogContract` to run them over yours."""
+
+from __future__ import annotations
+
+import secrets
+from typing import ClassVar
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from penstock.changelog import LogChangelog, version_counter
+from penstock.errors import ChangelogError
+from penstock.log import Commit, Log
+from penstock.plugins.logs.memory import MemoryLog
+from penstock.record import TopicPartition
+from penstock.store import Changes
+from penstock.store.kept_store import KeptStore
+from penstock.stores.rows.envelope import wrap
+
+from .changelog import State, apply, restored
+from .histories import run_histories
+
+_APPLICATION, _TASK = "application", "0_1"
+_INPUT = TopicPartition("in", 1)
+_STORES = {"counts": KeptStore("memory"), "names": KeptStore("memory", timestamped=True)}
+
+
+class LogChangelogContract:
+    """The contract of a changelog in the log, as tests; run them in a test class of yours.
+
+    >>> from penstock.plugins.changelogs.topic import TopicChangelog
+    >>> class TestTopic(LogChangelogContract):
+    ...     changelog = TopicChangelog
+
+    Needs pytest and hypothesis (`pip install 'penstock[testing]'`).
+    """
+
+    changelog: type[LogChangelog]
+    examples: ClassVar[int] = 50
+    """How many random histories are tried."""
+
+    def open_log(self) -> Log:
+        """Return a new, empty log; by default one in memory."""
+        return MemoryLog()
+
+    def test_any_history_is_restored(self) -> None:
+        """The last commit is restored to any older copy, whatever was committed or lost since."""
+        run_histories(lambda: _History(self), examples=self.examples, steps=20)
+
+    def test_tasks_and_applications_are_apart(self) -> None:
+        """Each has records of its own."""
+        log = self._prepared()
+        places = [(_APPLICATION, "0_0"), (_APPLICATION, _TASK), ("other", _TASK)]
+        tasks = [_Task(self, log, *place) for place in places]
+        for number, task in enumerate(tasks):
+            task.commit({"counts": [(b"key", wrap(b"%d" % number))]})
+        for number, (task, place) in enumerate(zip(tasks, places, strict=True)):
+            assert _Task(self, log, *place).state == {"counts": {b"key": wrap(b"%d" % number)}} == task.state
+
+    def test_a_new_history_replaces_what_a_store_had(self) -> None:
+        """Entries of an earlier store of the same name are gone, and other stores are unchanged."""
+        log = self._prepared()
+        task = _Task(self, log)
+        task.commit({"counts": [(b"a", wrap(b"1")), (b"b", wrap(b"2"))], "names": [(b"n", wrap(b"x", 5))]})
+        entries = [("counts", b"a", wrap(b"3")), ("counts", b"c", wrap(b"4"))]
+        task.committer.commit(Commit({_INPUT: 9}, task.next_version()), task.changelog.begin(["counts"], iter(entries)))
+        expected = {"counts": {b"a": wrap(b"3"), b"c": wrap(b"4")}, "names": {b"n": wrap(b"x", 5)}}
+        assert _Task(self, log).state == expected
+
+    def test_a_reset_that_was_killed_leaves_no_history(self) -> None:
+        """It set positions in the topics, and did not delete them. A copy from before it is not caught up."""
+        log = self._prepared()
+        before = _Task(self, log)
+        before.commit({"counts": [(b"a", wrap(b"1"))]})
+        topics = [TopicPartition(self.changelog.topic_of(_APPLICATION, store), 1) for store in _STORES]
+        log.set_positions(_APPLICATION, {_INPUT: 0, **log.end_offsets(topics)})
+        _Task(self, log).commit({"counts": [(b"b", wrap(b"2"))]})
+        for have in (None, before.version):
+            known = {before.version or "": before.state}
+            assert _Task(self, log, have=have, known=known).state == {"counts": {b"b": wrap(b"2")}}
+
+    def test_lost_records_are_an_error(self) -> None:
+        """A task never starts without a part of its state."""
+        log = self._prepared()
+        task = _Task(self, log)
+        for number in range(2):
+            task.commit({"counts": [(b"a", wrap(b"%d" % number))]})
+        topic = self.changelog.topic_of(_APPLICATION, "counts")
+        log.delete_topic(topic)
+        log.create_topic(topic, 2, self.changelog.topic_config, internal=True)
+        with pytest.raises(ChangelogError, match=topic):
+            _Task(self, log)
+
+    def test_a_history_without_a_commit_is_an_error(self) -> None:
+        """Lost positions must not become a fresh start on an old state."""
+        log = self._prepared()
+        _Task(self, log).commit({"counts": [(b"a", wrap(b"1"))]})
+        log.delete_commits(_APPLICATION)
+        with pytest.raises(ChangelogError, match=self.changelog.topic_of(_APPLICATION, "counts")):
+            _Task(self, log)
+
+    def test_closing_twice_is_fine(self) -> None:
+        """`close` may be called by an error path that ran already."""
+        changelog = _Task(self, self._prepared()).changelog
+        changelog.close()
+        changelog.close()
+
+    def _prepared(self) -> Log:
+        """Return a log with the topics that an application creates."""
+        log = self.open_log()
+        log.create_topic(_INPUT.topic, 2)
+        assert self.changelog.topic_config["cleanup.policy"] == "compact"
+        for application in (_APPLICATION, "other"):
+            for store in _STORES:
+                topic = self.changelog.topic_of(application, store)
+                log.create_topic(topic, 2, self.changelog.topic_config, internal=True)
+        return log
+
+
+class _Task:
+    """A task with a local copy of its state, which is brought to the last commit when it is opened."""
+
+    def __init__(
+        self,
+        contract: LogChangelogContract,
+        log: Log,
+        application_id: str = _APPLICATION,
+        task_id: str = _TASK,
+        have: str | None = None,
+        known: dict[str, State] | None = None,
+    ) -> None:
+        known = {} if known is None else known
+        self.committer = log.open_committer(application_id, task_id, [_INPUT])
+        self.changelog = contract.changelog("", application_id, task_id, log=log, stores=_STORES)
+        self.version: str | None = None
+        last = self.committer.committed
+        if last is None:
+            self.state: State = {}
+            self.commit({})
+        elif last.version == have:
+            self.version, self.state = have, known[have]
+        else:
+            self.version, self.state = last.version, restored(self.changelog, last.version, have, known)
+
+    def next_version(self) -> str:
+        """Return a new name for the version after the present one, as the engine forms it."""
+        counter = 0 if self.version is None else version_counter(self.version) + 1
+        return f"{counter:012d}-{secrets.token_hex(4)}_00c0ffee{self.changelog.version_suffix(self.version)}"
+
+    def commit(self, changes: Changes) -> None:
+        """Commit a delta."""
+        version = self.next_version()
+        self.committer.commit(Commit({_INPUT: version_counter(version)}, version), self.changelog.records(changes))
+        self.version, self.state = version, {store: dict(rows) for store, rows in self.state.items()}
+        for store, rows in changes.items():
+            apply(self.state, store, rows)
+
+
+_keys = st.binary(max_size=3)
+_values = st.none() | st.binary(max_size=4)
+
+
+def _rows(store: str) -> st.SearchStrategy[list[tuple[bytes, bytes | None]]]:
+    """Return rows of a store as it writes them: its values are in envelopes."""
+    times = st.integers(0, 1 << 40) if _STORES[store].timestamped else st.none()
+    rows = st.builds(lambda value, time: None if value is None else wrap(value, time), _values, times)
+    return st.dictionaries(_keys, rows, min_size=1, max_size=6).map(lambda entries: sorted(entries.items()))
+
+
+_changes = st.fixed_dictionaries({}, optional={store: _rows(store) for store in _STORES})
+
+
+class _History(RuleBasedStateMachine):
+    """A task's history: commits, lost attempts, and openings on hosts with older copies or none."""
+
+    def __init__(self, contract: LogChangelogContract) -> None:
+        super().__init__()
+        self._contract = contract
+        self._log = contract._prepared()
+        self._known: dict[str, State] = {}
+        self._task = _Task(contract, self._log)
+        self._note()
+
+    def teardown(self) -> None:
+        self._log.close()
+
+    def _note(self) -> None:
+        assert self._task.version is not None
+        self._known[self._task.version] = self._task.state
+
+    @rule(changes=_changes)
+    def commit(self, changes: Changes) -> None:
+        self._task.commit(changes)
+        self._note()
+
+    @rule(changes=_changes)
+    def crash_before_the_commit(self, changes: Changes) -> None:
+        self._task.next_version()
+        self._task.changelog.records(changes)
+        self._open(self._task.version)
+
+    @rule(data=st.data())
+    def open_elsewhere(self, data: st.DataObject) -> None:
+        haves = [None, "restoring:000001-x:1", "999999-elsewhere", *self._known]
+        self._open(data.draw(st.sampled_from(haves), label="have"))
+
+    def _open(self, have: str | None) -> None:
+        version, state = self._task.version, self._task.state
+        self._task.changelog.close()
+        self._task = _Task(self._contract, self._log, have=have, known=self._known)
+        filled = {store: rows for store, rows in state.items() if rows}
+        found = {store: rows for store, rows in self._task.state.items() if rows}
+        assert (self._task.version, found) == (version, filled)
+
+
+__all__ = ["LogChangelogContract"]
