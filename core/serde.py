@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from hashlib import sha256
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from .errors import SerdeError
 
@@ -49,6 +49,8 @@ class Serde(ABC, Generic[T]):
 
     immutable_types: frozenset[type] = frozenset()
     checked_types: frozenset[type] = frozenset()
+    saved_name: ClassVar[str]
+    """Set it in a class whose `written_form` must stay when the class is moved or renamed; not inherited."""
 
     @abstractmethod
     def serialize(self, value: T) -> bytes:
@@ -81,14 +83,17 @@ class Serde(ABC, Generic[T]):
     def written_form(self) -> str:
         """Return a name for the bytes that this serde writes; only a serde of the same name may read saved ones.
 
-        The default is the class's full name, and a check sum of the attributes that are plain data, if there are any.
-        Override it if an attribute does not change the bytes (such as a password), or if something else does.
+        The default is the class's `saved_name`, else its full name, and a check sum of the attributes that are plain
+        data, if there are any. Override it if an attribute does not change the bytes (such as a password), or if
+        something else does.
 
         >>> StrSerde().written_form()
         'penstock.serde.StrSerde'
         """
         plain = {name: value for name, value in getattr(self, "__dict__", {}).items() if _is_plain(value)}
-        name = f"{type(self).__module__}.{type(self).__qualname__}"
+        kind = type(self)
+        # A subclass may write other bytes, so it does not have the name of its base.
+        name = vars(kind).get("saved_name", f"{kind.__module__}.{kind.__qualname__}")
         return f"{name}({sha256(_plain_text(plain).encode()).hexdigest()[:8]})" if plain else name
 
 
@@ -117,7 +122,8 @@ class WrappingSerde(Serde[T]):
 
     def written_form(self) -> str:
         """Return the name of the class, with the written forms of the serdes inside."""
-        return f"{type(self).__name__}({', '.join(inner.written_form() for _, inner in self._inner())})"
+        name = vars(type(self)).get("saved_name", type(self).__name__)
+        return f"{name}({', '.join(inner.written_form() for _, inner in self._inner())})"
 
     def _inner(self) -> Iterator[tuple[str, Serde[Any]]]:
         return ((name, each) for name, each in vars(self).items() if isinstance(each, Serde))
@@ -130,6 +136,7 @@ class BytesSerde(Serde[bytes]):
     b'abc'
     """
 
+    saved_name = "penstock.serde.BytesSerde"
     immutable_types = frozenset({bytes})
 
     def serialize(self, value: bytes) -> bytes:
@@ -157,6 +164,7 @@ class StrSerde(Serde[str]):
     b'\xc3\xa4'
     """
 
+    saved_name = "penstock.serde.StrSerde"
     checked_types = frozenset({str})
 
     def serialize(self, value: str) -> bytes:
@@ -232,6 +240,7 @@ class IntSerde(_StructSerde[int]):
     b'\x00\x00\x00\x00\x00\x00\x01\x02'
     """
 
+    saved_name = "penstock.serde.IntSerde"
     name, layout, types = "int", struct.Struct(">q"), (int,)
     checked_types = frozenset({int})
 
@@ -243,6 +252,7 @@ class FloatSerde(_StructSerde[float]):
     0.5
     """
 
+    saved_name = "penstock.serde.FloatSerde"
     name, layout, types = "float", struct.Struct(">d"), (float, int)
     immutable_types = frozenset({float})
 
@@ -254,6 +264,7 @@ class BoolSerde(_StructSerde[bool]):
     b'\x01'
     """
 
+    saved_name = "penstock.serde.BoolSerde"
     name, layout, types = "bool", struct.Struct(">?"), (bool,)
     immutable_types = frozenset({bool})
 

@@ -55,6 +55,9 @@ class ValueAndTimestamp(NamedTuple):
     timestamp: int
 
 
+ValueAndTimestamp.__module__ = "penstock.store"  # pickled values name it, so it does not follow the file
+
+
 class Entries(Protocol[K_co, V_co]):
     """An iterator of (key, value) pairs that ends by itself, or with `close()` or a `with` block."""
 

@@ -25,6 +25,7 @@ class JsonSerde(Serde[Any]):
     b'{"user":"alice","amount":3}'
     """
 
+    saved_name = "penstock.plugins.serdes.json.JsonSerde"
     immutable_types = frozenset({bool})
     checked_types = frozenset({str, int})
 

@@ -48,6 +48,7 @@ class MsgpackSerde(Serde[Any]):
     {('alice', 1): [2.5, datetime.date(2024, 2, 29)]}
     """
 
+    saved_name = "penstock.plugins.serdes.msgpack.MsgpackSerde"
     immutable_types = frozenset({str, int, float, bool, bytes})
 
     def __init__(self) -> None:

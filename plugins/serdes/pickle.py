@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import reprlib
+from io import BytesIO
 from typing import Any
 
 from penstock.errors import SerdeError
@@ -22,6 +23,8 @@ class PickleSerde(Serde[Any]):
     {1, 2}
     """
 
+    saved_name = "penstock.plugins.serdes.pickle.PickleSerde"
+
     def serialize(self, value: Any) -> bytes:
         """Return `value` pickled. Raises SerdeError for what pickle cannot hold."""
         try:
@@ -35,9 +38,20 @@ class PickleSerde(Serde[Any]):
     def deserialize(self, data: bytes) -> Any:
         """Return the object. Raises SerdeError for bytes that are no pickle, or that name a missing class."""
         try:
-            return pickle.loads(data)
+            try:
+                return pickle.loads(data)
+            except ModuleNotFoundError:
+                return _MovedClasses(BytesIO(data)).load()
         except Exception as error:
             raise SerdeError(
                 f"serde 'pickle': cannot read {len(data)} bytes {data[:40]!r}: {type(error).__name__}: {error}; "
                 "name the serde they were written with, and keep the classes where they were"
             ) from error
+
+
+class _MovedClasses(pickle.Unpickler):
+    """Finds `Windowed` and other values of stores also by the module that they had when they were pickled."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return the class."""
+        return super().find_class("penstock" if module.startswith("penstock.store_kinds.") else module, name)

@@ -13,3 +13,6 @@ class ValueTimestampHeaders(NamedTuple):
     value: Any
     timestamp: int
     headers: Headers = ()
+
+
+ValueTimestampHeaders.__module__ = "penstock"  # pickled values name it, so it does not follow the file

@@ -33,6 +33,9 @@ class VersionedRecord(NamedTuple):
     valid_to: int = VALID_TO_UNDEFINED
 
 
+VersionedRecord.__module__ = "penstock"  # pickled values name it, so it does not follow the file
+
+
 class ReadOnlyVersionedKeyValueStore(StateStore, Generic[K, V], reads_only=True):
     """The reading half of a versioned store."""
 

@@ -16,6 +16,9 @@ class Windowed(NamedTuple):
     end: int
 
 
+Windowed.__module__ = "penstock"  # pickled values name it, so it does not follow the file
+
+
 def bucket_ms(retention_ms: int) -> int:
     """Return how long the buckets are in which a store with this retention keeps its windows.
 
