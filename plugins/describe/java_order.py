@@ -35,8 +35,8 @@ class TreeSet:
     """Java's TreeSet, for a rank that changes while names are in the set.
 
     Then where a new name goes depends on which of the others it is compared with, so on the shape of the tree: a
-    red-black tree as in Cormen et al., Introduction to Algorithms, chapter 13, without deletion. A sorted list would
-    put some names elsewhere.
+    red-black tree as in Cormen et al., Introduction to Algorithms, chapter 13, without deletion. A sorted list, or
+    another balance, would put some names elsewhere.
     """
 
     def __init__(self, rank: Callable[[str], tuple[int, bytes]]) -> None:
@@ -44,66 +44,52 @@ class TreeSet:
         self._root: _Branch | None = None
 
     def __iter__(self) -> Iterator[str]:
-        path: list[_Branch] = []
-        at = self._root
-        while path or at is not None:
-            while at is not None:
-                path.append(at)
-                at = at.child[0]
-            at = path.pop()
-            yield at.name
-            at = at.child[1]
+        return _names(self._root)
 
     def add(self, name: str) -> None:
         """Put a name in, which must not be there."""
-        above: _Branch | None = None
-        at, side = self._root, 0
-        while at is not None:
-            above, side = at, int(self._rank(name) > self._rank(at.name))
-            at = at.child[side]
-        new = _Branch(name, above)
-        if above is None:
-            self._root = new
-        else:
-            above.child[side] = new
-        self._balance(new)
+        self._root = self._added(self._root, name)
+        self._root.red = False
 
-    def _balance(self, at: _Branch) -> None:
-        while (above := at.above) is not None and above.red and (top := above.above) is not None:
-            side = int(above is top.child[1])
-            uncle = top.child[1 - side]
-            if uncle is not None and uncle.red:
-                above.red = uncle.red = False
-                top.red = True
-                at = top
-                continue
-            if at is above.child[1 - side]:
-                self._rotate(above, side)
-                at, above = above, at
-            above.red, top.red = False, True
-            self._rotate(top, 1 - side)
-        if self._root is not None:
-            self._root.red = False
-
-    def _rotate(self, down: _Branch, side: int) -> None:
-        """Move a branch down to its `side` (0: left), and its child of the other side into its place."""
-        up = down.child[1 - side]
-        assert up is not None
-        down.child[1 - side] = moved = up.child[side]
-        if moved is not None:
-            moved.above = down
-        up.above = down.above
-        if down.above is None:
-            self._root = up
-        else:
-            down.above.child[int(down is down.above.child[1])] = up
-        up.child[side] = down
-        down.above = up
+    def _added(self, top: _Branch | None, name: str) -> _Branch:
+        if top is None:
+            return _Branch(name)
+        side = int(self._rank(name) > self._rank(top.name))
+        child = top.child[side] = self._added(top.child[side], name)
+        if top.red or not child.red:
+            return top
+        inner, outer, uncle = child.child[1 - side], child.child[side], top.child[1 - side]
+        if not any(each is not None and each.red for each in (inner, outer)):
+            return top
+        if uncle is not None and uncle.red:
+            top.red, child.red, uncle.red = True, False, False
+            return top
+        if inner is not None and inner.red:
+            top.child[side] = _rotated(child, side)
+        top.red = True
+        above = _rotated(top, 1 - side)
+        above.red = False
+        return above
 
 
 class _Branch:
-    __slots__ = ("name", "above", "child", "red")
+    __slots__ = ("child", "name", "red")
 
-    def __init__(self, name: str, above: _Branch | None) -> None:
-        self.name, self.above, self.red = name, above, True
+    def __init__(self, name: str) -> None:
+        self.name, self.red = name, True
         self.child: list[_Branch | None] = [None, None]
+
+
+def _names(top: _Branch | None) -> Iterator[str]:
+    if top is not None:
+        yield from _names(top.child[0])
+        yield top.name
+        yield from _names(top.child[1])
+
+
+def _rotated(down: _Branch, side: int) -> _Branch:
+    """Move a branch down to its `side` (0: left), and its child of the other side into its place; return the child."""
+    up = down.child[1 - side]
+    assert up is not None
+    down.child[1 - side], up.child[side] = up.child[side], down
+    return up
