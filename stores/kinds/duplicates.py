@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import Any
-
-from penstock.store import Entries
 
 from ..rows.buckets import MAX_TIME
 from ..rows.escaping import END, without_end
 from ..rows.key_form import MISSING
-from ..rows.scan import ListScan, Scan
+from ..rows.scan import ListScan
 from ..rows.value_form import Encoded
 from . import plain
 from .known_rows import KnownRows, drop_oldest
@@ -87,7 +85,7 @@ class _RetainsDuplicates(BucketWindowStore):
 
     # ------------------------------------------------------------------ the commit
 
-    def _flush_open(self) -> None:
+    def _flush_objects(self) -> None:
         pending, kept_after = self._pending, self.retention.kept_after
         if not pending:
             return
@@ -126,22 +124,17 @@ class _RetainsDuplicates(BucketWindowStore):
                 rows[row] = to_bytes(key, value) if encode is None else encode(value)
         return rows
 
-    def discard(self) -> None:
-        super().discard()
+    def _drop_objects(self) -> None:
         self._known.clear()
         self._pending.clear()
         self._unknown_up_to = None
         self._added = 0
 
-    def close(self) -> None:
-        self._known.clear()
-        self._pending.clear()
-
     # ------------------------------------------------------------------ off the hot path
 
     def _fetch_one(self, key: Any, time: int) -> Any:
         # Only the entry that was put last has a number that is known, as in Kafka Streams.
-        self._flush_open()
+        self._flush_objects()
         data = self._below.get(self._row_key(key, time, self.retention.number))
         return None if data is None else self.values.to_object(key, data)
 
@@ -160,20 +153,8 @@ class _RetainsDuplicates(BucketWindowStore):
         self._pending.append((which, window_start, number, kept))
         return True
 
-    def _scan_key(self, key: Any, time_from: int, time_to: int, *, reverse: bool) -> Entries[int, Any]:
-        self._check_time(key, time_from)
-        self._check_time(key, time_to)
-        self.retention.load()
-        raw, which = self.keys.locate(key)
-        first, last = self._kept(time_from, time_to)
-        if which is MISSING:
-            self._flush_open()
-            found = self._buckets.of_key(raw, first, last, reverse=reverse)
-            return Scan((start, value) for _, start, value in self._decoded(found))
-        rows = self._rows(raw, which)
-        at, end = bisect_left(rows.times, first), bisect_right(rows.times, last)
-        entries = list(zip(rows.times[at:end], self._objects(which, rows.values[at:end]), strict=True))
-        return ListScan(reversed(entries) if reverse else entries)
+    def _kept_entries(self, raw: bytes, key: Any, first: int, last: int) -> Iterable[tuple[int, Any]]:
+        return self._entries(key, self._rows(raw, key), first, last)
 
     def _rows(self, raw: bytes, which: Any) -> KnownRows:
         """Return the rows of a key; if they are not in memory, read those that the store below may have."""
@@ -184,7 +165,7 @@ class _RetainsDuplicates(BucketWindowStore):
             self._unknown_up_to = self.retention.newest
         self._added += 1
         if self._added > plain.CACHED_ENTRIES // 4:
-            self._flush_open()
+            self._flush_objects()
             self._drop_rows()
         rows = self._known[which] = KnownRows()
         first, last = self._kept(0, self._unknown_up_to)

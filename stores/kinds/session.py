@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from struct import Struct
 from typing import Any
 
 from penstock.errors import StoreError
 from penstock.serde import Serde
-from penstock.store import BytesStore, Entries, StoreContext, TopicRows
+from penstock.store import BytesStore, Entries, StoreContext
 from penstock.store.kinds.session import SessionStore, SessionStoreSpec
 from penstock.store.kinds.windowed import Windowed
 
-from ..rows.buckets import MAX_TIME, BucketKeys, Buckets, Row
+from ..rows.buckets import MAX_TIME, Row
 from ..rows.escaping import escaped
 from ..rows.headers_form import HeadersForm
-from ..rows.key_form import MISSING, KeyForm
-from ..rows.retention import Retention
+from ..rows.key_form import MISSING
 from ..rows.scan import ListScan, Scan
 from ..rows.value_form import Encoded, ValueForm
 from .known_sessions import KnownSessions
 from .plain import CACHED_ENTRIES
+from .retained import TIME, RetainedRows, RetainedStore
 
-_LONG, _PAIR = Struct(">q"), Struct(">qq")
-_TIMES = 16
+_PAIR = Struct(">qq")
 
 
-class BucketSessionStore(SessionStore[Any, Any]):
+class BucketSessionStore(RetainedStore, SessionStore[Any, Any]):
     """A SessionStore over a BytesStore. Its rows are entries (key, end, start).
 
     For keys that were used recently it has their latest sessions as objects, in `_known`. `_changed` has those of these
@@ -35,6 +34,8 @@ class BucketSessionStore(SessionStore[Any, Any]):
     into another before the commit nothing is written. The sessions of a key that cannot be kept as an object (see
     `KeyForm`) are written at once.
     """
+
+    tail_bytes = _PAIR.size
 
     def __init__(
         self,
@@ -44,15 +45,9 @@ class BucketSessionStore(SessionStore[Any, Any]):
         value_serde: Serde[Any],
         context: StoreContext,
     ) -> None:
-        self.name = spec.name
-        self._below = below
-        self._buckets = Buckets(below, context.fixed_options["bucket_ms"], _TIMES)
-        self.retention = Retention(below, self._buckets, spec.retention_ms, context)
-        self.keys = KeyForm(self.name, key_serde)
         form = HeadersForm if spec.headers else ValueForm
-        self.values = form(self.name, value_serde)
+        super().__init__(spec, below, key_serde, form(spec.name, value_serde), context)
         self._slack_ms = spec.retention_ms // 64
-        self._written = 0
         self._can_wait = self.values.compile_test()
         self._known: dict[Any, KnownSessions] = {}
         self._changed: list[tuple[Any, KnownSessions]] = []
@@ -199,7 +194,7 @@ class BucketSessionStore(SessionStore[Any, Any]):
         sessions = self._known.get(key)
         if sessions is None:
             if len(self._known) >= CACHED_ENTRIES:
-                self._flush_known()
+                self._flush_objects()
                 for old in list(islice(self._known, CACHED_ENTRIES // 2)):
                     del self._known[old]
             sessions = self._known[key] = KnownSessions(self.retention.newest)
@@ -209,7 +204,7 @@ class BucketSessionStore(SessionStore[Any, Any]):
             rows = []
             for row_key, data in self._buckets.of_key(raw, known_after + 1, sessions.known_after, reverse=False):
                 _, end, rest = self._buckets.parts(row_key)
-                (start,) = _LONG.unpack(rest)
+                (start,) = TIME.unpack(rest)
                 value = self.values.to_object(key, data)
                 rows.append((end, start, value if self._can_wait(value) else Encoded(data)))
             sessions.add_earlier(rows, known_after)
@@ -219,7 +214,7 @@ class BucketSessionStore(SessionStore[Any, Any]):
         return self.values.to_object(key, value.data) if type(value) is Encoded else value
 
     def _row_key(self, raw: bytes, end: int, start: int) -> bytes:
-        return self._buckets.row_key(raw, end, _LONG.pack(start))
+        return self._buckets.row_key(raw, end, TIME.pack(start))
 
     # ------------------------------------------------------------------ sessions of several keys
 
@@ -237,42 +232,26 @@ class BucketSessionStore(SessionStore[Any, Any]):
         self, key_from: Any, key_to: Any, earliest_end: int, latest_start: int, *, reverse: bool
     ) -> Entries[Windowed, Any]:
         self._check(key_from, latest_start, earliest_end)
-        self.retention.load()
-        self._flush_known()
-        low = None if key_from is None else self.keys.to_bytes(key_from)
-        high = None if key_to is None else self.keys.to_bytes(key_to)
-        first = max(earliest_end, self.retention.kept_after + 1)
-        rows = self._buckets.of_keys(low, high, first, self.retention.newest, reverse=reverse)
+        rows = self._rows_between(key_from, key_to, earliest_end, MAX_TIME, reverse=reverse)
         return Scan(self._windowed(rows, latest_start))
 
     def _windowed(self, rows: Iterable[Row], latest_start: int) -> Iterator[tuple[Windowed, Any]]:
         for row_key, data in rows:
             raw, end, rest = self._buckets.parts(row_key)
-            (start,) = _LONG.unpack(rest)
+            (start,) = TIME.unpack(rest)
             if start <= latest_start:
                 key = self.keys.to_object(raw)
                 yield Windowed(key, start, end), self.values.to_object(key, data)
 
-    def approximate_count(self) -> int:
-        self._flush_known()
-        return self._below.approximate_count() - self.retention.rows()
-
     # ------------------------------------------------------------------ the commit
-
-    def flush(self) -> None:
-        """Serialize what is kept as objects, and free what has expired."""
-        self._flush_known()
-        self.retention.flush(self._written)
-        self._written = 0
 
     def unflushed(self) -> int:
         """Return how many keys have sessions that wait to be serialized."""
         return len(self._changed)
 
-    def _flush_known(self) -> None:
-        """Write what changed of the sessions that are known, as far as it has not expired."""
+    def _flush_objects(self) -> None:
         key_bytes, encode, kept_after = self.keys.to_bytes, self.values.encode, self.retention.kept_after
-        bucket_ms, pack_bucket, pack_times = self._buckets.bucket_ms, _LONG.pack, _PAIR.pack
+        bucket_ms, pack_bucket, pack_times = self._buckets.bucket_ms, TIME.pack, _PAIR.pack
         written: dict[bytes, bytes | None] = {}
         for key, sessions in self._changed:
             middle = escaped(key_bytes(key))
@@ -287,13 +266,9 @@ class BucketSessionStore(SessionStore[Any, Any]):
             self._below.put_all(written)
             self._written += len(written)
 
-    def discard(self) -> None:
+    def _drop_objects(self) -> None:
         self._known.clear()
         self._changed.clear()
-        self.retention.discard()
-
-    def close(self) -> None:
-        self.discard()
 
     # ------------------------------------------------------------------ wrong use
 
@@ -322,23 +297,7 @@ class BucketSessionStore(SessionStore[Any, Any]):
             )
 
 
-class SessionTopicRows(TopicRows):
-    """A session store's rows as records of its changelog topic: key, session end and start (8 bytes each).
+class SessionTopicRows(RetainedRows):
+    """The first time is a session's end, the rest its start. Semantics: Kafka Streams' SessionKeySchema."""
 
-    Semantics: Kafka Streams' SessionKeySchema. The store's own row has the empty key.
-    """
-
-    def __init__(self, fixed_options: Mapping[str, int]) -> None:
-        self._keys = BucketKeys(fixed_options["bucket_ms"], _TIMES)
-
-    def record_of(self, row_key: bytes, data: bytes | None) -> tuple[bytes, bytes | None, int | None]:
-        if not row_key:
-            return row_key, data, None
-        key, end, start = self._keys.parts(row_key)
-        return key + _LONG.pack(end) + start, data, end
-
-    def row_of(self, key: bytes, data: bytes | None, timestamp: int) -> tuple[bytes, bytes | None]:
-        if not key:
-            return key, data
-        (end,) = _LONG.unpack_from(key, len(key) - _TIMES)
-        return self._keys.row_key(key[:-_TIMES], end, key[-8:]), data
+    rest_bytes = TIME.size

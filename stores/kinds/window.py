@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping
-from struct import Struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from penstock.errors import StoreError
 from penstock.serde import Serde
-from penstock.store import BytesStore, Entries, StoreContext, TopicRows
+from penstock.store import BytesStore, Entries, StoreContext
 from penstock.store.kinds.window import HeadersWindowStore, TimestampedWindowStore, WindowStore, WindowStoreSpec
 from penstock.store.kinds.windowed import Windowed
 
-from ..rows.buckets import MAX_TIME, BucketKeys, Buckets, Row
+from ..rows.buckets import MAX_TIME, Row
 from ..rows.headers_form import HeadersForm
-from ..rows.key_form import MISSING, KeyForm
-from ..rows.retention import Retention
+from ..rows.key_form import MISSING
 from ..rows.scan import ListScan, Scan
 from ..rows.value_form import Encoded, TimestampedForm, ValueForm
 from . import plain
-from .known_rows import LatestRows
+from .known_rows import KnownRows
 from .open_window import OpenWindow, WindowKeys
 from .recent_keys import RecentKeys
+from .retained import TIME, RetainedRows, RetainedStore
 
-_LONG, _NUMBER = Struct(">q"), Struct(">i")
-_TIME, _TIMES = 8, 12
 _OPEN_WINDOWS = 1_024
 """Of how many windows entries are kept as objects at most."""
 
 
-class BucketWindowStore(WindowStore[Any, Any]):
+class BucketWindowStore(RetainedStore, WindowStore[Any, Any]):
     """A WindowStore over a BytesStore. `fetch` and `put` are compiled, as those of a key-value store are.
 
     `_open` has the windows that were used recently, by their start, with entries as objects; `_changed` has those of
@@ -38,8 +35,7 @@ class BucketWindowStore(WindowStore[Any, Any]):
     """
 
     form_of_values: ClassVar[type[ValueForm]] = ValueForm
-    tail_bytes: ClassVar[int] = _TIME
-    """How many bytes the key of a row has behind the user's key."""
+    tail_bytes = TIME.size
 
     def __init__(
         self,
@@ -49,17 +45,12 @@ class BucketWindowStore(WindowStore[Any, Any]):
         value_serde: Serde[Any],
         context: StoreContext,
     ) -> None:
-        self.name = spec.name
-        self._below = below
+        super().__init__(spec, below, key_serde, self.form_of_values(spec.name, value_serde), context)
         self.size_ms = spec.window_size_ms
-        self._buckets = Buckets(below, context.fixed_options["bucket_ms"], self.tail_bytes)
-        self.retention = Retention(below, self._buckets, spec.retention_ms, context)
-        self.keys = KeyForm(self.name, key_serde)
-        self.values = self.form_of_values(self.name, value_serde)
         self._open: dict[int, OpenWindow] = {}
         self._changed: list[OpenWindow] = []
-        self._recent = RecentKeys(self._buckets, self.keys, self.values, lambda: self._flush_open())
-        self._misses = self._written = 0
+        self._recent = RecentKeys(self._buckets, self.keys, self.values, lambda: self._flush_objects())
+        self._misses = 0
         setattr(self, "fetch", self._compile_fetch())  # noqa: B010
         setattr(self, "put", self._compile_put())  # noqa: B010
 
@@ -138,24 +129,13 @@ class BucketWindowStore(WindowStore[Any, Any]):
     def backward_fetch_range(self, key_from: Any, key_to: Any, time_from: int, time_to: int) -> Entries[Windowed, Any]:
         return self._scan_keys(key_from, key_to, time_from, time_to, reverse=True)
 
-    def approximate_count(self) -> int:
-        self._flush_open()
-        return self._below.approximate_count() - self.retention.rows()
-
     # ------------------------------------------------------------------ the commit
-
-    def flush(self) -> None:
-        """Serialize what is kept as objects, and free what has expired."""
-        self._flush_open()
-        self.retention.flush(self._written)
-        self._written = 0
 
     def unflushed(self) -> int:
         """Return how many rows wait to be serialized, without those of keys that are fetched over several windows."""
         return sum(window.unflushed() for window in self._changed)
 
-    def _flush_open(self) -> None:
-        """Serialize what is kept as objects; of what has expired, only deletions of entries that may be written."""
+    def _flush_objects(self) -> None:
         changes: dict[bytes, bytes | None] = {}
         kept_after = self.retention.kept_after
         for window in self._changed:
@@ -174,14 +154,7 @@ class BucketWindowStore(WindowStore[Any, Any]):
         self._changed.clear()
         self._recent.settle(kept_after, self._open.values())
 
-    def discard(self) -> None:
-        self._open.clear()
-        self._changed.clear()
-        self._recent.discard()
-        self._written = 0
-        self.retention.discard()
-
-    def close(self) -> None:
+    def _drop_objects(self) -> None:
         self._open.clear()
         self._changed.clear()
         self._recent.discard()
@@ -252,7 +225,7 @@ class BucketWindowStore(WindowStore[Any, Any]):
         self._misses += 1
         if self._misses <= plain.CACHED_ENTRIES // 4 and len(self._open) <= _OPEN_WINDOWS:
             return
-        self._flush_open()
+        self._flush_objects()
         self._misses = 0
         entries = sum(len(window.clean) for window in self._open.values())
         if entries > plain.CACHED_ENTRIES or len(self._open) > _OPEN_WINDOWS:
@@ -273,18 +246,21 @@ class BucketWindowStore(WindowStore[Any, Any]):
         self.retention.load()
         raw, which = self.keys.locate(key)
         first, last = self._kept(time_from, time_to)
-        if last < first:
-            return ListScan()
-        if which is not MISSING:
-            known = self._recent.reach(raw, which, first, last, self.retention.newest, self._open)
-            if known is not None:
-                entries = self._entries(which, known, first, last)
-                return ListScan(reversed(list(entries)) if reverse else entries)
-        self._flush_open()
+        entries = None if which is MISSING else self._kept_entries(raw, which, first, last)
+        if entries is not None:
+            return ListScan(reversed(list(entries)) if reverse else entries)
+        self._flush_objects()
         rows = self._buckets.of_key(raw, first, last, reverse=reverse)
         return Scan((start, value) for _, start, value in self._decoded(rows))
 
-    def _entries(self, key: Any, rows: LatestRows, first: int, last: int) -> Iterator[tuple[int, Any]]:
+    def _kept_entries(self, raw: bytes, key: Any, first: int, last: int) -> Iterable[tuple[int, Any]] | None:
+        """Return the entries of a key that are kept as objects; None if not all of this range are."""
+        if last < first:
+            return ()
+        rows = self._recent.reach(raw, key, first, last, self.retention.newest, self._open)
+        return None if rows is None else self._entries(key, rows, first, last)
+
+    def _entries(self, key: Any, rows: KnownRows, first: int, last: int) -> Iterator[tuple[int, Any]]:
         """Return a copy of the known rows of a key with first <= start <= last."""
         at = bisect_left(rows.times, first)
         end = bisect_right(rows.times, last, at)
@@ -302,16 +278,7 @@ class BucketWindowStore(WindowStore[Any, Any]):
     ) -> Entries[Windowed, Any]:
         self._check_time(key_from, time_from)
         self._check_time(key_to, time_to)
-        self.retention.load()
-        self._flush_open()
-        low = None if key_from is None else self.keys.to_bytes(key_from)
-        high = None if key_to is None else self.keys.to_bytes(key_to)
-        first, last = self._kept(time_from, time_to)
-        return Scan(self._windowed(self._buckets.of_keys(low, high, first, last, reverse=reverse)))
-
-    def _kept(self, time_from: int, time_to: int) -> tuple[int, int]:
-        """Return the part of a range of times in which there can be windows: each bucket costs a search."""
-        return max(time_from, self.retention.kept_after + 1, 0), min(time_to, self.retention.newest)
+        return Scan(self._windowed(self._rows_between(key_from, key_to, time_from, time_to, reverse=reverse)))
 
     def _windowed(self, rows: Iterator[Row]) -> Iterator[tuple[Windowed, Any]]:
         size = self.size_ms
@@ -338,25 +305,10 @@ class HeadersBucketWindowStore(BucketWindowStore, HeadersWindowStore[Any]):
     form_of_values = HeadersForm
 
 
-class WindowTopicRows(TopicRows):
-    """A window store's rows as records of its changelog topic: key, window start (8 bytes) and number (4 bytes).
+class WindowTopicRows(RetainedRows):
+    """The rest is the number of a duplicate, 0 in a store without. Semantics: Kafka Streams' WindowKeySchema."""
 
-    Semantics: Kafka Streams' WindowKeySchema. The number is 0 in a store that does not retain duplicates. The store's
-    own row has the empty key.
-    """
+    rest_bytes = 4
 
     def __init__(self, fixed_options: Mapping[str, int]) -> None:
-        self._duplicates = bool(fixed_options["duplicates"])
-        self._keys = BucketKeys(fixed_options["bucket_ms"], _TIMES if self._duplicates else _TIME)
-
-    def record_of(self, row_key: bytes, data: bytes | None) -> tuple[bytes, bytes | None, int | None]:
-        if not row_key:
-            return row_key, data, None
-        key, start, number = self._keys.parts(row_key)
-        return key + _LONG.pack(start) + (number or _NUMBER.pack(0)), data, start
-
-    def row_of(self, key: bytes, data: bytes | None, timestamp: int) -> tuple[bytes, bytes | None]:
-        if not key:
-            return key, data
-        (start,) = _LONG.unpack_from(key, len(key) - _TIMES)
-        return self._keys.row_key(key[:-_TIMES], start, key[-4:] if self._duplicates else b""), data
+        super().__init__(fixed_options, has_rest=bool(fixed_options["duplicates"]))
