@@ -131,6 +131,10 @@ class Topology(TopologyVerbs):
         self._draft.save_as(processor, names)
         return self
 
+    def saved_as(self, processor: str) -> tuple[str, ...]:
+        """Return these names of a processor that was added; empty: it is saved under the node's own."""
+        return self._draft.saved_as(processor)
+
     def add_sink(
         self,
         name: str,

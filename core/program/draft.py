@@ -259,12 +259,17 @@ class Draft:
 
     def save_as(self, processor: str, names: tuple[str, ...]) -> None:
         """Set under which names what the engine saves for a processor is found."""
-        node = self.nodes.get(processor)
+        self.nodes[processor] = replace(self._processor("save_as", processor), saved_as=names)
+
+    def saved_as(self, processor: str) -> tuple[str, ...]:
+        """Return these names."""
+        return self._processor("saved_as", processor).saved_as
+
+    def _processor(self, method: str, name: str) -> ProcessorNode:
+        node = self.nodes.get(name)
         if not isinstance(node, ProcessorNode):
-            raise TopologyError(
-                f"save_as: there is no processor named {processor!r} yet{nearest(processor, self.nodes)}"
-            )
-        self.nodes[processor] = replace(node, saved_as=names)
+            raise TopologyError(f"{method}: there is no processor named {name!r} yet{nearest(name, self.nodes)}")
+        return node
 
     def copartition(self, sources: tuple[str, ...]) -> None:
         """Note that the topics of sources need equal numbers of partitions."""

@@ -174,7 +174,7 @@ class StreamsBuilder(Verbs, TopologyBuilder):
         self._recorder.add(source)
         self._recorder.add(step, source)
         flow = Flow(step, consumed.serdes, frozenset({source.name}))
-        return KTable(self._recorder, flow, TopicTable(step, kept, flow.serdes), kept.name if kept.is_named else None)
+        return KTable(self._recorder, flow, TopicTable(step, kept, flow.serdes), kept.own_name)
 
     @overload
     def global_table(

@@ -18,8 +18,8 @@ from .operators.aggregate.aggregate import Aggregate
 from .operators.aggregate.aggregator import Aggregator
 from .operators.aggregate.folds import Aggregating
 from .operators.aggregate.grouped_source import GroupedSource, table_of
-from .operators.aggregate.updating_step import UpdatingStep
 from .operators.reading import StoreGetter, TableSource, WrittenTable
+from .operators.updates import updating_step
 from .operators.windows.reading import WindowGetter
 from .operators.windows.step import AnyWindows, Emit, check_merger, windowed_serdes, windowed_step
 from .operators.windows.windows import SessionWindows, SlidingWindows, TimeWindows
@@ -86,12 +86,12 @@ class _Cogrouped(Verbs, Generic[K, A]):
         if self._windows is not None:
             table: TableSource = WrittenTable(WindowGetter(made.name), *steps)
             return table_of(first, merge, all_sources, windowed_serdes(serdes, self._windows), table, made)
-        table = WrittenTable(StoreGetter(made.name, history_ms=made.history_ms), *steps)
+        table = WrittenTable(StoreGetter(made.name, made.history_ms), *steps)
         return table_of(first, merge, all_sources, serdes, table, made)
 
-    def _step(self, name: str, fold: Aggregating, made: Materialized, serdes: Serdes) -> UpdatingStep:
+    def _step(self, name: str, fold: Aggregating, made: Materialized, serdes: Serdes) -> ProcessorStep:
         if self._windows is None:
-            return UpdatingStep(name, Aggregate, {"fold": fold}, lambda writer: made.key_value(writer, serdes))
+            return updating_step(name, Aggregate, {"fold": fold}, lambda writer: made.key_value(writer, serdes))
         return windowed_step(name, fold, self._windows, made, serdes, Emit("on_update", None, None))
 
     def _check_names(self) -> None:

@@ -20,8 +20,8 @@ from .operators.aggregate.aggregate import Aggregate
 from .operators.aggregate.aggregator import Aggregator
 from .operators.aggregate.folds import Aggregating, Counting, Fold, Reducing
 from .operators.aggregate.grouped_source import AGGREGATE, REDUCE, GroupedSource, store_of, table_of
-from .operators.aggregate.updating_step import UpdatingStep
-from .operators.reading import StoredTable
+from .operators.reading import StoreGetter, WrittenTable
+from .operators.updates import updating_step
 from .operators.windows.step import Emit
 from .operators.windows.windows import SessionWindows, SlidingWindows, TimeWindows
 from .stream_base import K, V
@@ -210,7 +210,7 @@ class KGroupedStream(Verbs, Columnar[K], Generic[K, V]):
         step_name = source.recorder.names.step(prefix, name)
         serdes = made.serdes(Serdes(source.serdes.key, value_serde))
         parent, sources = source.behind_repartition(made.name)
-        step = UpdatingStep(step_name, Aggregate, {"fold": fold}, lambda writer: made.key_value(writer, serdes))
+        step = updating_step(step_name, Aggregate, {"fold": fold}, lambda writer: made.key_value(writer, serdes))
         source.recorder.add(step, parent)
-        table = StoredTable(step, made)
+        table = WrittenTable(StoreGetter(made.name, made.history_ms), step)
         return table_of(source, step, sources, serdes, table, made)

@@ -11,16 +11,16 @@ from .graph.flow import Flow
 from .graph.functions import check_aggregator, check_function
 from .graph.materialized import Materialized, StoreLike, StoreOptions, materialized
 from .graph.recorder import Recorder
-from .graph.repartition import SUFFIX
-from .graph.serdes import Default, Serdes
+from .graph.repartition import SUFFIX, RepartitionStep
+from .graph.serdes import Default, KnownSerde, Serdes, value_of_internal_topic
 from .graph.step import ProcessorStep
-from .graph.writer import RepartitionNames
+from .graph.writer import RepartitionNames, Writer
 from .missing_verbs import Verbs
 from .operators.aggregate.aggregator import Aggregator
 from .operators.aggregate.several import Column, columns_of, removable
-from .operators.aggregate.table_aggregate import TableAggregate, TableReduce
-from .operators.aggregate.table_repartition import TableRepartition
-from .operators.reading import StoredTable
+from .operators.aggregate.table_aggregate import TableAggregate
+from .operators.aggregate.table_repartition import ChangeSerde
+from .operators.reading import StoreGetter, WrittenTable
 from .stream_base import K, V
 
 if TYPE_CHECKING:
@@ -43,27 +43,14 @@ class KGroupedTable(Verbs, Generic[K, V]):
         self.recorder = recorder
         self.flow = flow
         self.name = name
-        self._repartition: TableRepartition | None = None
+        self._repartition: RepartitionStep | None = None
 
     def count(
         self, store: StoreLike | None = None, *, name: str | None = None, **options: Unpack[StoreOptions]
     ) -> KTable[K, int]:
         """Count the rows of each group. A group that has lost all its rows has a count of 0."""
-        made: KTable[K, int] = self._aggregated(
-            "count",
-            "KTABLE-AGGREGATE-",
-            store,
-            name,
-            options,
-            "int",
-            TableAggregate,
-            {
-                "initializer": int,
-                "adder": Aggregator(lambda count, value: count + 1),
-                "subtractor": Aggregator(lambda count, value: count - 1),
-            },
-        )
-        return made
+        adder, subtractor = Aggregator(lambda count, value: count + 1), Aggregator(lambda count, value: count - 1)
+        return self._aggregated("count", store, name, options, "int", adder, subtractor, int)
 
     @overload
     def reduce(
@@ -101,20 +88,8 @@ class KGroupedTable(Verbs, Generic[K, V]):
 
         The first value of a group is its first aggregate. One of None deletes the group's row.
         """
-        made: KTable[K, V] = self._aggregated(
-            "reduce",
-            "KTABLE-REDUCE-",
-            store,
-            name,
-            options,
-            self.flow.serdes.value,
-            TableReduce,
-            {
-                "adder": self._function("reduce", "adder", adder, with_key),
-                "subtractor": self._function("reduce", "subtractor", subtractor, with_key),
-            },
-        )
-        return made
+        functions = self._functions("reduce", adder, subtractor, with_key)
+        return self._aggregated("reduce", store, name, options, self.flow.serdes.value, *functions)
 
     @overload
     def aggregate(
@@ -161,21 +136,8 @@ class KGroupedTable(Verbs, Generic[K, V]):
                 f"aggregate(lambda: {initializer!r}, ...)"
             )
         check_function("aggregate", initializer, what="initializer")
-        made: KTable[K, A] = self._aggregated(
-            "aggregate",
-            "KTABLE-AGGREGATE-",
-            store,
-            name,
-            options,
-            None,
-            TableAggregate,
-            {
-                "initializer": initializer,
-                "adder": self._function("aggregate", "adder", adder, with_key),
-                "subtractor": self._function("aggregate", "subtractor", subtractor, with_key),
-            },
-        )
-        return made
+        functions = self._functions("aggregate", adder, subtractor, with_key)
+        return self._aggregated("aggregate", store, name, options, None, *functions, initializer)
 
     def agg(
         self, store: StoreLike | None = None, *, name: str | None = None, **columns: Column
@@ -200,38 +162,34 @@ class KGroupedTable(Verbs, Generic[K, V]):
         [{'rows': 1, 'age': 30.0}, {'rows': 2, 'age': 35.0}, {'rows': 2, 'age': 35.5}]
         """
         checked = removable(columns_of(columns))
-        functions = {
-            "initializer": checked.initial,
-            "adder": Aggregator(checked.taken),
-            "subtractor": Aggregator(checked.removed),
-        }
-        made: KTable[K, Any] = self._aggregated(
-            "agg", "KTABLE-AGGREGATE-", store, name, {}, None, TableAggregate, functions
-        )
-        return made.map_values(checked.shown)
+        functions = Aggregator(checked.taken), Aggregator(checked.removed)
+        return self._aggregated("agg", store, name, {}, None, *functions, checked.initial).map_values(checked.shown)
 
-    def _function(self, verb: str, what: str, function: Any, with_key: bool) -> Aggregator:
-        check_aggregator(verb, function, with_key=with_key, what=what)
-        return Aggregator(function, with_key=with_key, may_delete=what == "subtractor")
+    def _functions(self, verb: str, adder: Any, subtractor: Any, with_key: bool) -> tuple[Aggregator, Aggregator]:
+        check_aggregator(verb, adder, with_key=with_key, what="adder")
+        check_aggregator(verb, subtractor, with_key=with_key, what="subtractor")
+        return Aggregator(adder, with_key=with_key), Aggregator(subtractor, with_key=with_key, may_delete=True)
 
     def _aggregated(
         self,
         verb: str,
-        prefix: str,
         store: StoreLike | None,
         name: str | None,
         options: Any,
-        value_serde: Any,
-        supplier: Any,
-        arguments: dict[str, Any],
-    ) -> Any:
+        value_serde: KnownSerde,
+        adder: Aggregator,
+        subtractor: Aggregator,
+        initializer: Callable[[], Any] | None = None,
+    ) -> KTable[Any, Any]:
         names = self.recorder.names
+        prefix = "KTABLE-REDUCE-" if initializer is None else "KTABLE-AGGREGATE-"
         kept = materialized(verb, names, store, options, prefix)
         if not kept.is_named:
             names.generated[kept.name] = f'{verb}(..., store="NAME")'
         sink = names.suffixed(name, "-sink", "KSTREAM-SINK-")
         source = names.suffixed(name, "-source", "KSTREAM-SOURCE-")
-        step = ProcessorStep(names.step(prefix, name), supplier, {**arguments, "store": kept.name, "sends_old": False})
+        arguments = {"adder": adder, "subtractor": subtractor, "initializer": initializer, "store": kept.name}
+        step = ProcessorStep(names.step(prefix, name), TableAggregate, {**arguments, "sends_old": False})
         repartition = self._repartition
         if repartition is None:
             repartition = self._add_repartition(kept, sink, source)
@@ -239,16 +197,22 @@ class KGroupedTable(Verbs, Generic[K, V]):
         serdes = kept.serdes(Serdes(Default.TOPIC if key is None else key, value_serde))
         step.stores = lambda writer: (kept.key_value(writer, serdes),)
         self.recorder.add(step, repartition)
-        table = StoredTable(step, kept)
+        table = WrittenTable(StoreGetter(kept.name, kept.history_ms), step)
         flow = Flow(step, serdes, frozenset({repartition.name}))
-        return self.recorder.kinds.table(self.recorder, flow, table, kept.name if kept.is_named else None)
+        made: KTable[Any, Any] = self.recorder.kinds.table(self.recorder, flow, table, kept.own_name)
+        return made
 
-    def _add_repartition(self, kept: Materialized, sink: str, source: str) -> TableRepartition:
+    def _add_repartition(self, kept: Materialized, sink: str, source: str) -> RepartitionStep:
         """Add the repartition topic. One with a name of its own serves all aggregations of these groups."""
         topic = (self.name or kept.name) + SUFFIX
         if self.name is None and not kept.is_named:
             self.recorder.names.generated[topic] = 'group_by(..., name="NAME")'
-        made = TableRepartition(RepartitionNames(topic, sink, "", source), self.flow.serdes)
+
+        def changes(writer: Writer) -> ChangeSerde:
+            value = value_of_internal_topic(self.flow.serdes.value, writer.settings)
+            return ChangeSerde(writer.settings.value_serde if value is None else value)
+
+        made = RepartitionStep(RepartitionNames(topic, sink, "", source), self.flow.serdes, messages=changes)
         self.recorder.add(made, self.flow.step)
         if self.name is not None:
             self._repartition = made

@@ -12,11 +12,11 @@ from .graph.flow import Flow
 from .graph.functions import check_function, check_options, check_same_program
 from .graph.serdes import KnownSerde, Serdes, check_same_keys
 from .missing_verbs import Verbs, found
-from .operators.stream_join.record import INNER, LEFT, OUTER, JoinKind, record_stream_join
-from .operators.stream_join.steps import Joiner
-from .operators.stream_join.stores import StreamJoinOptions, TableJoinOptions
+from .operators.joins import INNER, LEFT, OUTER, Joiner, JoinKind, TableSide
+from .operators.stream_join.record import record_stream_join
+from .operators.stream_join.stores import StreamJoinOptions
 from .operators.stream_join.within import JoinWindows
-from .operators.table_join.record import record_global_table_join, record_table_join
+from .operators.table_join.record import TableJoinOptions, record_global_table_join, record_table_join
 from .stream_base import K, V
 from .stream_output import Output
 
@@ -275,7 +275,7 @@ class Joining(Output[K, V]):
         else:
             select_key = options.pop("select_key", None)
             check_options(verb, options, ("select_key",))
-            made = record_global_table_join(self.recorder, kind, self.flow, other, how, select_key, name)
+            made = record_global_table_join(self.recorder, kind, self.flow, other.store, how, select_key, name)
         return kinds.stream(self.recorder, made)
 
     def _joined_with_stream(
@@ -298,7 +298,9 @@ class Joining(Output[K, V]):
         check_same_keys(kind.verb, serdes.key, table.flow.serdes.key)
         serdes = Serdes(_first(serdes.key, table.flow.serdes.key), serdes.value)
         flow = self._behind_repartition(kind, name, serdes)
-        return record_table_join(self.recorder, kind, flow, table, joiner, grace, name, options)
+        return record_table_join(
+            self.recorder, kind, flow, TableSide(table.flow, table.source), joiner, grace, name, options
+        )
 
     def _flows(
         self, kind: JoinKind, other: Joining[Any, Any], name: str | None, options: StreamJoinOptions

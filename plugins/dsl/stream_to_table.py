@@ -42,6 +42,6 @@ class ToTable(Output[K, V]):
             self.recorder,
             Flow(step, serdes, flow.sources),
             TopicTable(step, kept, serdes),
-            kept.name if kept.is_named else None,
+            kept.own_name,
         )
         return made

@@ -17,6 +17,7 @@ from .graph.serdes import Serdes, check_same_keys
 from .graph.step import ProcessorStep
 from .missing_verbs import found
 from .operators.foreign_key.steps import ForeignKeyJoin
+from .operators.joins import TableSide
 from .operators.table_join.joined_table import JoinedGetter, JoinedTable, join_step
 from .operators.table_join.tables import TableMerge
 from .stream_base import K, StreamBase, V
@@ -294,8 +295,9 @@ class TableJoins(TableBase[K, V]):
         check_function(verb, joiner, *(("key", "left", "right") if with_key else ("left", "right")), what="joiner")
         check_mapper(verb, foreign_key, with_key=with_key, what="foreign_key")
         join = ForeignKeyJoin(
-            self,
-            other,
+            self.recorder,
+            TableSide(self.flow, self.source),
+            TableSide(other.flow, other.source),
             keyed(foreign_key, with_key=with_key),
             joiner if with_key else lambda key, mine, others: joiner(mine, others),
             verb == "left_join",

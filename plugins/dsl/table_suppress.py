@@ -8,7 +8,7 @@ from penstock.clock import Duration, duration_ms
 from penstock.errors import TopologyError
 
 from .graph.flow import Flow
-from .operators.suppress.step import SuppressedTable, SuppressStep, grace_above
+from .operators.suppress.step import SuppressedTable, grace_above, suppress_step
 from .stream_base import K, V
 from .table_base import TableBase
 
@@ -77,8 +77,7 @@ class Suppression(TableBase[K, V]):
         step_name = names.unless_given(name, _SUPPRESS)
         store = names.store(_SUPPRESS, 'suppress(..., name="NAME")') if name is None else f"{step_name}-store"
         self.source.send_old_values(force=True)
-        step = SuppressStep(step_name, store, self.flow.serdes, logged=logged)
-        step.options |= {
+        options = {
             "wait_ms": wait_ms,
             "by_window": by_window,
             "drops_tombstones": by_window,
@@ -87,7 +86,9 @@ class Suppression(TableBase[K, V]):
             "stops_when_full": full == "stop",
             "idle_ms": None if idle is None else max(1, duration_ms(idle, "suppress: idle")),
         }
+        step = suppress_step(step_name, store, self.flow, options, logged=logged)
         self.recorder.add(step, self.flow.step)
         flow = Flow(step, self.flow.serdes, self.flow.sources)
-        made: KTable[K, V] = self.recorder.kinds.table(self.recorder, flow, SuppressedTable(step, self.source), None)
+        source = SuppressedTable(store, flow.serdes, self.source)
+        made: KTable[K, V] = self.recorder.kinds.table(self.recorder, flow, source, None)
         return made

@@ -19,8 +19,8 @@ from .missing_verbs import Verbs
 from .operators.aggregate.aggregator import Aggregator
 from .operators.aggregate.folds import Aggregating, Counting, Fold, Reducing
 from .operators.aggregate.grouped_source import AGGREGATE, REDUCE, GroupedSource, store_of, table_of
-from .operators.aggregate.updating_step import UpdatingStep
-from .operators.windows.reading import WindowedTable
+from .operators.reading import WrittenTable
+from .operators.windows.reading import WindowGetter
 from .operators.windows.step import AnyWindows, Emit, check_merger, windowed_serdes, windowed_step
 from .stream_base import K, V
 
@@ -88,9 +88,9 @@ class WindowedStream(Verbs, Columnar[Windowed], Generic[K, V]):
         source.recorder.add(step, parent)
         serdes = windowed_serdes(made.serdes(Serdes(source.serdes.key, value_serde)), windows)
         last = step if self._emit.late is None else self._split(verb, step, sources, made)
-        return table_of(source, last, sources, serdes, WindowedTable(step, made.name), made)
+        return table_of(source, last, sources, serdes, WrittenTable(WindowGetter(made.name), step), made)
 
-    def _split(self, verb: str, step: UpdatingStep, sources: frozenset[str], made: Materialized) -> ProcessorStep:
+    def _split(self, verb: str, step: ProcessorStep, sources: frozenset[str], made: Materialized) -> ProcessorStep:
         """Add the stream of late records; return the step that has all others.
 
         What `reduce` stores is a value of the stream, so its store's serde fits. Where no serde is known, the

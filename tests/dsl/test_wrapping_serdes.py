@@ -10,13 +10,13 @@ from penstock import Serde, StrSerde
 from penstock.plugins.dsl import SessionWindowedSerde, StreamsBuilder, TimeWindowedSerde, tumbling
 from penstock.plugins.dsl.operators.aggregate.table_repartition import ChangeSerde
 from penstock.plugins.dsl.operators.foreign_key.messages import ResponseSerde, SubscriptionSerde
-from penstock.plugins.dsl.operators.stream_join.serdes import (
+from penstock.plugins.dsl.operators.suppress.buffered import BufferedSerde
+from penstock.plugins.dsl.operators.waiting import (
     SideSerde,
     TimedKeySerde,
     ValueAndHeadersSerde,
     WaitingKeySerde,
 )
-from penstock.plugins.dsl.operators.suppress.buffered import BufferedSerde
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.program.serdes import resolve_serde
 from penstock.serde import WrappingSerde

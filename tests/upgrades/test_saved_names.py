@@ -24,13 +24,13 @@ from penstock.plugins.dsl import (
 )
 from penstock.plugins.dsl.operators.aggregate.table_repartition import ChangeSerde
 from penstock.plugins.dsl.operators.foreign_key.messages import ResponseSerde, SubscriptionSerde
-from penstock.plugins.dsl.operators.stream_join.serdes import (
+from penstock.plugins.dsl.operators.suppress.buffered import BufferedSerde
+from penstock.plugins.dsl.operators.waiting import (
     SideSerde,
     TimedKeySerde,
     ValueAndHeadersSerde,
     WaitingKeySerde,
 )
-from penstock.plugins.dsl.operators.suppress.buffered import BufferedSerde
 from penstock.plugins.serdes.json import JsonSerde
 from penstock.plugins.serdes.msgpack import MsgpackSerde
 from penstock.plugins.serdes.pickle import PickleSerde

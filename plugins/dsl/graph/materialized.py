@@ -61,6 +61,9 @@ class WindowOptions(TypedDict, total=False):
     retention: Duration
 
 
+TableStoreSpec = KeyValueStoreSpec | VersionedStoreSpec | WindowStoreSpec | SessionStoreSpec
+"""A declared store of a table."""
+
 StoreLike = str | StoreSpec
 """The name of a store, or a declared store."""
 
@@ -74,6 +77,11 @@ class Materialized:
     is_named: bool
     given: StoreSpec | None
     options: Mapping[str, Any]
+
+    @property
+    def own_name(self) -> str | None:
+        """The name that the user chose; None: it is numbered."""
+        return self.name if self.is_named else None
 
     @property
     def history_ms(self) -> int | None:
@@ -90,7 +98,7 @@ class Materialized:
         key, value = self._given_serde("key_serde"), self._given_serde("value_serde")
         return Serdes(known.key if key is None else key, known.value if value is None else value)
 
-    def key_value(self, writer: Writer, serdes: Serdes) -> StoreSpec:
+    def key_value(self, writer: Writer, serdes: Serdes) -> TableStoreSpec:
         """Return the declared key-value store, with timestamps; or the versioned one that the user declared."""
         if isinstance(self.given, VersionedStoreSpec):
             return self._filled(self.given, serdes, writer)
@@ -100,17 +108,17 @@ class Materialized:
         form = {**self._common(writer, serdes), **self._chosen("ttl", "ttl_clock")}
         return key_value_store(self.name, **form)
 
-    def window(self, writer: Writer, serdes: Serdes, retention_ms: int, size_ms: int, form: str) -> StoreSpec:
+    def window(self, writer: Writer, serdes: Serdes, retention_ms: int, size_ms: int, form: str) -> TableStoreSpec:
         """Return the declared window store, with timestamps. `retention_ms` is the least that the windows need."""
         return dataclasses.replace(self._window(writer, serdes, retention_ms, size_ms), windows=form)
 
-    def session(self, writer: Writer, serdes: Serdes, retention_ms: int, form: str) -> StoreSpec:
+    def session(self, writer: Writer, serdes: Serdes, retention_ms: int, form: str) -> TableStoreSpec:
         """Return the declared session store."""
         return dataclasses.replace(self._session(writer, serdes, retention_ms), windows=form)
 
     # ------------------------------------------------------------------ parts
 
-    def _window(self, writer: Writer, serdes: Serdes, retention_ms: int, size_ms: int) -> StoreSpec:
+    def _window(self, writer: Writer, serdes: Serdes, retention_ms: int, size_ms: int) -> TableStoreSpec:
         if self.given is not None:
             spec = self._expected(WindowStoreSpec)
             return self._filled(self._like_the_others(spec, writer), serdes, writer)
@@ -119,7 +127,7 @@ class Materialized:
             self.name, retention=f"{kept}ms", window_size=f"{size_ms}ms", **self._common(writer, serdes)
         )
 
-    def _session(self, writer: Writer, serdes: Serdes, retention_ms: int) -> StoreSpec:
+    def _session(self, writer: Writer, serdes: Serdes, retention_ms: int) -> TableStoreSpec:
         if self.given is not None:
             spec = self._expected(SessionStoreSpec)
             headers = spec.headers or has_headers(writer)
@@ -163,8 +171,8 @@ class Materialized:
         cached = spec.cached and writer.has_record_cache
         return dataclasses.replace(spec, timestamped=True, headers=spec.headers or has_headers(writer), cached=cached)
 
-    def _filled(self, spec: Any, serdes: Serdes, writer: Writer) -> StoreSpec:
-        found: StoreSpec = dataclasses.replace(
+    def _filled(self, spec: Any, serdes: Serdes, writer: Writer) -> TableStoreSpec:
+        found: TableStoreSpec = dataclasses.replace(
             spec,
             key_serde=key_of_store(serdes.key, writer.settings),
             value_serde=value_of_store(serdes.value, writer.settings),

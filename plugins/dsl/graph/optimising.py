@@ -111,7 +111,7 @@ def _comes_only_from(step: Step, changer: Step) -> bool:
     pending, seen = list(step.parents), {id(changer)}
     while pending:
         parent = pending.pop()
-        if id(parent) in seen or isinstance(parent, RepartitionStep):
+        if id(parent) in seen or (isinstance(parent, RepartitionStep) and parent.messages is None):
             continue
         if parent.changes_key:
             return False

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 from penstock.program.nodes import Partitioner
+from penstock.serde import Serde
 
 from .names import Names
 from .serdes import Serdes
@@ -46,7 +49,9 @@ def _after(topic: str) -> RepartitionNames:
 class RepartitionStep(Step):
     """Writes a repartition topic. Its children get the records of the source that reads the topic.
 
-    One that `may_merge` was not asked for by the user, and may be merged with others of the same stream.
+    One that `may_merge` was not asked for by the user, and may be merged with others of the same stream. One that
+    carries no records of a stream has a serde of its own for what it carries, which `messages` returns: updates of a
+    table, or what two sides of a join send each other. Nothing is dropped there.
     """
 
     def __init__(
@@ -54,6 +59,7 @@ class RepartitionStep(Step):
         names: RepartitionNames,
         serdes: Serdes,
         *,
+        messages: Callable[[Writer], Serde[Any]] | None = None,
         may_merge: bool = True,
         partitions: int | None = None,
         partitioner: Partitioner | None = None,
@@ -61,18 +67,21 @@ class RepartitionStep(Step):
         super().__init__(names.source)
         self.names = names
         self.serdes = serdes
-        self.may_merge = may_merge
+        self.messages = messages
+        self.may_merge = may_merge and messages is None
         self.partitions = partitions
         self.partitioner = partitioner
 
     def write(self, writer: Writer) -> None:
+        is_of_stream = self.messages is None
         writer.repartition(
             self.names,
             self.parent_names(),
-            self.serdes,
+            self.serdes if self.messages is None else Serdes(self.serdes.key, self.messages(writer)),
             partitions=self.partitions,
             partitioner=self.partitioner,
-            keeps_null_keys=_leads_to_null_keys(self),
+            drops_null_keys=is_of_stream,
+            keeps_null_keys=is_of_stream and _leads_to_null_keys(self),
         )
 
 

@@ -15,21 +15,28 @@ from .writer import Writer
 Stores = Callable[[Writer], Sequence[str | StoreBuilder]]
 """Returns the stores of a processor once the settings are known: names, or declared stores."""
 
+Late = Callable[[Writer], Mapping[str, Any]]
+"""Returns the options of a processor that follow from the settings. Raises TopologyError for those that do not fit."""
+
 
 class Step(ABC):
     """A node of the logical graph. Kafka Streams calls it GraphNode.
 
     `priority` is its place among all steps: they are written in this order, each after its parents. `changes_key` and
     `changes_value` say what it may do to records; the optimisations depend on it. `takes_null_keys`: it is a join that
-    has a result for records without a key (KIP-962), so repartition topics above it do not drop them.
+    has a result for records without a key (KIP-962), so repartition topics above it do not drop them. `window_form`
+    says in words which windows its keys are of, and `window_grace_ms` how long after their end they close.
     """
+
+    is_merge = False
+    takes_null_keys = False
+    window_form = ""
+    window_grace_ms: int | None = None
 
     def __init__(self, name: str, *, changes_key: bool = False, changes_value: bool = False) -> None:
         self.name = name
         self.changes_key = changes_key
         self.changes_value = changes_value
-        self.is_merge = False
-        self.takes_null_keys = False
         self.priority = -1
         self.parents: list[Step] = []
         self.children: list[Step] = []
@@ -61,8 +68,8 @@ class Step(ABC):
 class ProcessorStep(Step):
     """Writes one processor. `options` are the arguments of `supplier`; they may be changed until the program is built.
 
-    `stores` are known when it is written, since a table may get its store only from a later verb. `saved_as`: under
-    which names the engine saves what it keeps for the processor, see `Topology.save_as`.
+    `stores` and `late`, more options, are asked for when it is written, since a table may get its store only from a
+    later verb. `saved_as`: under which names the engine saves what it keeps for the processor, see `Topology.save_as`.
     """
 
     def __init__(
@@ -72,6 +79,7 @@ class ProcessorStep(Step):
         options: Mapping[str, Any] | None = None,
         *,
         stores: Stores | None = None,
+        late: Late | None = None,
         changes_key: bool = False,
         changes_value: bool = False,
     ) -> None:
@@ -79,14 +87,13 @@ class ProcessorStep(Step):
         self.supplier = supplier
         self.options = dict(options or {})
         self.stores = stores
+        self.late = late
         self.saved_as: tuple[str, ...] = ()
 
     def write(self, writer: Writer) -> None:
-        self.add_to(writer, self.stores(writer) if self.stores is not None else (), self.options)
-
-    def add_to(self, writer: Writer, stores: Sequence[str | StoreBuilder], options: Mapping[str, Any]) -> None:
-        """Add the processor with these stores and options."""
         parents = writer.names_of(self.parent_names())
+        stores = () if self.stores is None else self.stores(writer)
+        options = self.options if self.late is None else {**self.options, **self.late(writer)}
         writer.topology.add_processor(self.name, self.supplier, parents, stores=stores, **options)
         if self.saved_as:
             writer.topology.save_as(self.name, *self.saved_as)

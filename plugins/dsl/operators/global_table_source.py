@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from penstock.context import ProcessorContext
 from penstock.operator import Operator, Run, new
 from penstock.record import Record
@@ -10,17 +12,17 @@ from penstock.store.kinds.headers import ValueTimestampHeaders
 from penstock.store.kinds.key_value import HeadersKeyValueStore
 
 
+@dataclass(kw_only=True, eq=False)
 class GlobalTableSource(Operator):
     """Puts the value of each record under its key, with its timestamp; the one that is read last counts.
 
     Records without a key are dropped. Kafka Streams: KTableSource.
     """
 
-    def __init__(self, store: str) -> None:
-        self._store = store
+    store: str
 
     def bind(self, context: ProcessorContext) -> Run:
-        store, drop = context.get_store(self._store), context.metrics.drop
+        store, drop = context.get_store(self.store), context.metrics.drop
         put, has_headers = store.put, isinstance(store, HeadersKeyValueStore)
 
         def run(record: Record) -> None:

@@ -67,7 +67,7 @@ class IdleClock:
 
     def __init__(self, context: ProcessorContext, idle_ms: int, time: OwnTime, move: Callable[[int], Any]) -> None:
         self._values = context.saved_numbers
-        self._idle_ms = idle_ms
+        self.idle_ms = idle_ms
         self._interval = max(1, idle_ms // 4)
         self._time = time
         self._move = move
@@ -81,7 +81,7 @@ class IdleClock:
 
     def _tick(self, now: int) -> None:
         values = self._values
-        if self._time.now >= 0 and now - values[_ARRIVED] >= self._idle_ms:
+        if self._time.now >= 0 and now - values[_ARRIVED] >= self.idle_ms:
             passed = now - max(values[_ARRIVED], values.get(_MOVED, 0))
             values[_MOVED] = now
             if passed > 0:

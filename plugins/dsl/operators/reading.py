@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.context import ProcessorContext
@@ -29,16 +30,12 @@ class ValueGetter(ABC):
         """The stores that a processor must be connected to."""
 
     @abstractmethod
-    def open(self, context: ProcessorContext) -> Get:
-        """Return the function that reads the table in one task."""
+    def open(self, context: ProcessorContext, *, sent: bool = False) -> Get:
+        """Return the function that reads the table in one task.
 
-    def open_sent(self, context: ProcessorContext) -> Get:
-        """Return the function that reads the table as its updates say that were sent so far.
-
-        Updates that wait in a record cache do not count. Joins of tables read it: if both rows change between two
-        commits, each change then finds the other row as it was joined before, and old values are right.
+        With `sent`, updates that wait in a record cache do not count. Joins of tables read so: if both rows change
+        between two commits, each change then finds the other row as it was joined before, and old values are right.
         """
-        return self.open(context)
 
     @property
     def history_ms(self) -> int | None:
@@ -67,36 +64,29 @@ class TableSource(ABC):
         return False
 
 
+@dataclass(frozen=True)
 class StoreGetter(ValueGetter):
-    """Reads a table's own store, with or without headers, versioned or not."""
+    """Reads a table's own store, with or without headers, versioned or not. `kept_ms`: how long it keeps versions."""
 
-    def __init__(self, store: str, *, history_ms: int | None = None) -> None:
-        self._store = store
-        self._history_ms = history_ms
+    store: str
+    kept_ms: int | None = None
 
     @property
     def stores(self) -> tuple[str, ...]:
-        return (self._store,)
+        return (self.store,)
 
     @property
     def history_ms(self) -> int | None:
-        return self._history_ms
+        return self.kept_ms
 
-    def open(self, context: ProcessorContext) -> Get:
+    def open(self, context: ProcessorContext, *, sent: bool = False) -> Get:
         """Return the store's own `get`: its entries begin with value and timestamp, whatever its kind."""
-        get: Get = context.get_store(self._store).get
+        store = context.get_store(self.store)
+        get: Get = store.record_cache.sent if sent and store.record_cache is not None else store.get
         return get
 
-    def open_sent(self, context: ProcessorContext) -> Get:
-        """Return the function that reads the store without what waits in its record cache."""
-        cache = context.get_store(self._store).record_cache
-        if cache is None:
-            return self.open(context)
-        sent: Get = cache.sent
-        return sent
-
     def open_as_of(self, context: ProcessorContext) -> Callable[[Any, int], ValueAndTimestamp | None]:
-        get: Callable[[Any, int], ValueAndTimestamp | None] = context.get_store(self._store).get
+        get: Callable[[Any, int], ValueAndTimestamp | None] = context.get_store(self.store).get
         return get
 
 
@@ -121,13 +111,6 @@ class WrittenTable(TableSource):
         return True
 
 
-class StoredTable(WrittenTable):
-    """A table that one processor writes, to a key-value store of its own."""
-
-    def __init__(self, step: ProcessorStep, kept: Materialized) -> None:
-        super().__init__(StoreGetter(kept.name, history_ms=kept.history_ms), step)
-
-
 class TopicTable(TableSource):
     """A table whose updates come from a topic, a stream or a foreign-key join. Kafka Streams: KTableSource.
 
@@ -145,7 +128,7 @@ class TopicTable(TableSource):
     def getter(self) -> ValueGetter:
         """Return how the table is read; it has a store from now on."""
         self._materialize()
-        return StoreGetter(self._materialized.name, history_ms=self._materialized.history_ms)
+        return StoreGetter(self._materialized.name, self._materialized.history_ms)
 
     @property
     def is_versioned(self) -> bool:

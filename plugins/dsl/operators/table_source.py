@@ -18,7 +18,7 @@ class TableUpdates(TableOperator):
 
     def bind(self, context: ProcessorContext) -> Run:
         drop = context.metrics.drop
-        if self._store is None:
+        if self.store is None:
             forward = context.send
 
             def run_without_store(record: Record) -> None:
@@ -29,7 +29,7 @@ class TableUpdates(TableOperator):
                 forward((key, new(Change, (value, None)), timestamp, headers))
 
             return run_without_store
-        update, get, sends_old = self.compile_update(context), self.compile_get(context), self._sends_old
+        update, get, sends_old = self.compile_update(context), self.compile_get(context), self.sends_old
 
         def run(record: Record) -> None:
             key, value, timestamp, headers = record

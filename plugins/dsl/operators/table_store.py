@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.context import ProcessorContext
@@ -30,33 +31,33 @@ Update = Callable[[Any, Any, Any, int, Headers], None]
 """(key, new value, old value, timestamp, headers): puts the value in the store and forwards the Change."""
 
 
+@dataclass(kw_only=True, eq=False)
 class TableOperator(Operator):
     """A processor that makes a table.
 
     `store` is the table's store; None: it has none. `sends_old`: updates carry the value before.
     """
 
-    def __init__(self, *, store: str | None = None, sends_old: bool = False) -> None:
-        self._store = store
-        self._sends_old = sends_old
+    store: str | None = None
+    sends_old: bool = False
 
     def init(self, context: ProcessorContext) -> None:
         """With a cached store, have the updates forwarded when the cache is flushed."""
         super().init(context)
-        if self._store is not None and context.get_store(self._store).record_cache is not None:
-            context.set_flush_listener(self._store, flush_listener(context.send, sends_old=self._sends_old))
+        if self.store is not None and context.get_store(self.store).record_cache is not None:
+            context.set_flush_listener(self.store, flush_listener(context.send, sends_old=self.sends_old))
 
     def compile_get(self, context: ProcessorContext) -> Callable[[Any], Any]:
         """Return the `get` of the table's store, whose entries begin with value and timestamp."""
-        assert self._store is not None
-        get: Callable[[Any], Any] = context.get_store(self._store).get
+        assert self.store is not None
+        get: Callable[[Any], Any] = context.get_store(self.store).get
         return get
 
     def compile_update(self, context: ProcessorContext) -> Update:
         """Return the function that puts an update in the store, if there is one, and forwards it."""
-        if self._store is None:
+        if self.store is None:
             return _forwarding(context)
-        return _putting(context, context.get_store(self._store))
+        return _putting(context, context.get_store(self.store))
 
 
 def _forwarding(context: ProcessorContext) -> Update:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 from penstock.context import ProcessorContext
 from penstock.operator import Run, new
@@ -15,6 +15,7 @@ from ..updates import NULL_KEY, NULL_VALUE, UpdatingOperator
 from .folds import Counting, Fold
 
 
+@dataclass(kw_only=True, eq=False)
 class Aggregate(UpdatingOperator):
     """An aggregation over a key-value store. Records without key or value are dropped and counted.
 
@@ -23,21 +24,19 @@ class Aggregate(UpdatingOperator):
     KStreamReduce.
     """
 
-    def __init__(self, fold: Fold, store: str, **options: Any) -> None:
-        super().__init__(store, **options)
-        self._fold = fold
+    fold: Fold
 
     def bind(self, context: ProcessorContext) -> Run:
-        store = context.get_store(self._store_name)
+        store = context.get_store(self.store)
         if isinstance(store, VersionedKeyValueStore):
             return self._bind_versioned(context)
-        if isinstance(self._fold, Counting) and not self._keeps_headers:
+        if isinstance(self.fold, Counting) and not self.keeps_headers:
             return self._bind_count(context)
         initial, take, stored, sends_old = (
-            self._fold.initial,
-            self._fold.compile_take(context.node),
+            self.fold.initial,
+            self.fold.compile_take(context.node),
             self._stored,
-            self._sends_old,
+            self.sends_old,
         )
         get, put, forward, drop = store.get, store.put, self._forward(context, store), context.metrics.drop
 
@@ -62,9 +61,9 @@ class Aggregate(UpdatingOperator):
 
     def _bind_count(self, context: ProcessorContext) -> Run:
         """Return the function for counts, the most common aggregation: without a call for the next aggregate."""
-        store = context.get_store(self._store_name)
+        store = context.get_store(self.store)
         get, put, forward, drop = store.get, store.put, self._forward(context, store), context.metrics.drop
-        sends_old = self._sends_old
+        sends_old = self.sends_old
 
         def run(record: Record) -> None:
             key, value, timestamp, headers = record
@@ -86,8 +85,8 @@ class Aggregate(UpdatingOperator):
 
     def _bind_versioned(self, context: ProcessorContext) -> Run:
         """Return the function for a versioned store: what its history no longer takes is not forwarded."""
-        store, forward, sends_old = context.get_store(self._store_name), context.send, self._sends_old
-        initial, take, drop = self._fold.initial, self._fold.compile_take(context.node), context.metrics.drop
+        store, forward, sends_old = context.get_store(self.store), context.send, self.sends_old
+        initial, take, drop = self.fold.initial, self.fold.compile_take(context.node), context.metrics.drop
 
         def run(record: Record) -> None:
             key, value, timestamp, headers = record

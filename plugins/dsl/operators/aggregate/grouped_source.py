@@ -66,4 +66,4 @@ def table_of(
 ) -> Any:
     """Return the table that an aggregation makes."""
     flow = Flow(step, serdes, sources)
-    return source.recorder.kinds.table(source.recorder, flow, table, made.name if made.is_named else None)
+    return source.recorder.kinds.table(source.recorder, flow, table, made.own_name)

@@ -1,4 +1,4 @@
-"""The repartition topic of a table's groups: its step, and the form of the updates in it."""
+"""ChangeSerde: the form of a table's updates in the repartition topic of its groups."""
 
 from __future__ import annotations
 
@@ -9,10 +9,6 @@ from penstock.errors import SerdeError
 from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.serde import Serde, WrappingSerde
 from penstock.store.record_cache import Change
-
-from ...graph.serdes import Serdes, value_of_internal_topic
-from ...graph.step import Step
-from ...graph.writer import RepartitionNames, Writer
 
 _LENGTH = Struct(">i")
 _NONE = -1
@@ -48,18 +44,3 @@ class ChangeSerde(WrappingSerde[Change]):
             None if length == _NONE else self.inner.deserialize(data[start:end]),
             self.inner.deserialize(data[end:]) if data[_LENGTH.size] else None,
         )
-
-
-class TableRepartition(Step):
-    """Writes the repartition topic of a table's groups, which has updates with their old values."""
-
-    def __init__(self, names: RepartitionNames, serdes: Serdes) -> None:
-        super().__init__(names.source)
-        self._names = names
-        self._serdes = serdes
-
-    def write(self, writer: Writer) -> None:
-        inner = value_of_internal_topic(self._serdes.value, writer.settings)
-        changes: Serde[Any] = ChangeSerde(writer.settings.value_serde if inner is None else inner)
-        serdes = Serdes(self._serdes.key, changes)
-        writer.repartition(self._names, self.parent_names(), serdes, drops_null_keys=False)

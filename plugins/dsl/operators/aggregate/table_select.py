@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.context import ProcessorContext
@@ -13,26 +14,20 @@ from penstock.store.record_cache import Change
 from ..table_store import NotLatest
 
 
+@dataclass(kw_only=True, eq=False)
 class TableSelect(Operator):
     """Forwards what a group loses, and then what a group gets; both in one record where the group stays (KIP-904).
 
     `select_key` and `select_value` are functions of key and value. A row without a group key is in no group.
     """
 
-    def __init__(
-        self,
-        select_key: Callable[[Any, Any], Any],
-        select_value: Callable[[Any, Any], Any] | None = None,
-        *,
-        ignores_older: bool = False,
-    ) -> None:
-        self._select_key = select_key
-        self._select_value = select_value
-        self._ignores_older = ignores_older
+    select_key: Callable[[Any, Any], Any]
+    select_value: Callable[[Any, Any], Any] | None = None
+    ignores_older: bool = False
 
     def bind(self, context: ProcessorContext) -> Run:
-        forward, ignores_older = context.send, self._ignores_older
-        select_key, select_value = self._select_key, self._select_value
+        forward, ignores_older = context.send, self.ignores_older
+        select_key, select_value = self.select_key, self.select_value
 
         def selected(key: Any, value: Any) -> tuple[Any, Any]:
             """Return the group's key and value; both None if the row is in no group."""

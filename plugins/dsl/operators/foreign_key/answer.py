@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from penstock.context import ProcessorContext
 from penstock.operator import Operator, Run, new
-from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.record import Record
 from penstock.store import ValueAndTimestamp
 
+from ..reading import ValueGetter
 from ..table_store import NotLatest
-from .messages import Instruction, Response, compile_prefix
-
-if TYPE_CHECKING:
-    from ..reading import ValueGetter
+from .messages import Instruction, JoinSerdes, Response, compile_prefix
 
 _UNSUBSCRIBE, _UNSUBSCRIBE_AND_ANSWER = int(Instruction.UNSUBSCRIBE), int(Instruction.UNSUBSCRIBE_AND_ANSWER)
 _ANSWER, _ANSWER_IF_FOUND = int(Instruction.ANSWER), int(Instruction.ANSWER_IF_FOUND)
 
 
+@dataclass(kw_only=True, eq=False)
 class ForeignKeyReceive(Operator):
     """Keeps subscriptions by foreign key and left key, and forwards them.
 
     Kafka Streams: SubscriptionReceiveProcessorSupplier.
     """
 
-    def __init__(self, subscriptions: str, *, foreign_key_serde: SerdeLike, key_serde: SerdeLike, topic: str) -> None:
-        self._subscriptions = subscriptions
-        self._foreign_key_serde = resolve_serde(foreign_key_serde, None, "foreign key")
-        self._key_serde = resolve_serde(key_serde, None, "key")
-        self._topic = topic
+    subscriptions: str
+    serdes: JoinSerdes
 
     def bind(self, context: ProcessorContext) -> Run:
-        topic = f"{context.application_id}-{self._topic}"
-        prefix = compile_prefix(self._foreign_key_serde.bind(f"{topic}-fk", is_key=True))
-        key_bytes = self._key_serde.bind(f"{topic}-pk", is_key=True).serialize
-        put, forward, drop = context.get_store(self._subscriptions).put, context.send, context.metrics.drop
+        prefix = compile_prefix(self.serdes.of_foreign_keys(context))
+        key_bytes = self.serdes.of_keys(context).serialize
+        put, forward, drop = context.get_store(self.subscriptions).put, context.send, context.metrics.drop
 
         def run(record: Record) -> None:
             foreign_key, subscription, timestamp, _ = record
@@ -55,18 +49,16 @@ class ForeignKeyReceive(Operator):
         return run
 
 
+@dataclass(kw_only=True, eq=False)
 class ForeignKeyAnswer(Operator):
     """Answers a subscription with the right row, as it is now. Kafka Streams: SubscriptionJoinProcessorSupplier."""
 
-    def __init__(self, right: ValueGetter, *, foreign_key_serde: SerdeLike, topic: str) -> None:
-        self._right = right
-        self._foreign_key_serde = resolve_serde(foreign_key_serde, None, "foreign key")
-        self._topic = topic
+    right: ValueGetter
+    serdes: JoinSerdes
 
     def bind(self, context: ProcessorContext) -> Run:
-        topic = f"{context.application_id}-{self._topic}"
-        key_bytes = self._foreign_key_serde.bind(f"{topic}-fk", is_key=True).serialize
-        forward, get = context.send, self._right.open(context)
+        key_bytes = self.serdes.of_foreign_keys(context).serialize
+        forward, get = context.send, self.right.open(context)
 
         def run(record: Record) -> None:
             foreign_key, (value_hash, instruction, key, partition, ticket), timestamp, headers = record
@@ -87,23 +79,19 @@ class ForeignKeyAnswer(Operator):
         return run
 
 
+@dataclass(kw_only=True, eq=False)
 class ForeignKeyUpdates(Operator):
     """Answers all subscriptions to a right row that was updated. Kafka Streams: ForeignTableJoinProcessorSupplier."""
 
-    def __init__(
-        self, subscriptions: str, *, foreign_key_serde: SerdeLike, topic: str, ignores_older: bool = False
-    ) -> None:
-        self._subscriptions = subscriptions
-        self._foreign_key_serde = resolve_serde(foreign_key_serde, None, "foreign key")
-        self._topic = topic
-        self._ignores_older = ignores_older
+    subscriptions: str
+    serdes: JoinSerdes
+    ignores_older: bool = False
 
     def bind(self, context: ProcessorContext) -> Run:
-        topic = f"{context.application_id}-{self._topic}"
-        serde = self._foreign_key_serde.bind(f"{topic}-fk", is_key=True)
+        serde = self.serdes.of_foreign_keys(context)
         prefix, key_bytes = compile_prefix(serde), serde.serialize
-        scan, forward = context.get_store(self._subscriptions).prefix_scan, context.send
-        drop, ignores_older = context.metrics.drop, self._ignores_older
+        scan, forward = context.get_store(self.subscriptions).prefix_scan, context.send
+        drop, ignores_older = context.metrics.drop, self.ignores_older
 
         def run(record: Record) -> None:
             foreign_key, change, timestamp, headers = record

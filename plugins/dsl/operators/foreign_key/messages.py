@@ -14,11 +14,13 @@ stale, the outputs are those of Kafka Streams.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import IntEnum
 from hashlib import blake2b
 from struct import Struct
 from typing import Any, NamedTuple
 
+from penstock.context import ProcessorContext
 from penstock.errors import SerdeError
 from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.serde import Serde, WrappingSerde
@@ -109,6 +111,31 @@ class ResponseSerde(WrappingSerde[Response]):
         value = self.value.deserialize(rest) if has_value else None
         foreign_key = rest if has_foreign_key and not has_value else None
         return Response(digest if has_hash else None, value, partition, foreign_key, ticket)
+
+
+@dataclass(frozen=True)
+class JoinSerdes:
+    """The serdes of foreign keys, and of the left table's keys and values; what they write is compared, or in stores.
+
+    Each is bound to a topic of its own, named after `topic`, that of the subscriptions; as in Kafka Streams.
+    """
+
+    topic: str
+    foreign_key: Serde[Any]
+    key: Serde[Any]
+    value: Serde[Any]
+
+    def of_foreign_keys(self, context: ProcessorContext) -> Serde[Any]:
+        """Return the serde of foreign keys."""
+        return self.foreign_key.bind(f"{context.application_id}-{self.topic}-fk", is_key=True)
+
+    def of_keys(self, context: ProcessorContext) -> Serde[Any]:
+        """Return the serde of the left table's keys."""
+        return self.key.bind(f"{context.application_id}-{self.topic}-pk", is_key=True)
+
+    def of_values(self, context: ProcessorContext) -> Serde[Any]:
+        """Return the serde of the left table's values, for their hashes."""
+        return self.value.bind(f"{context.application_id}-{self.topic}-vh", is_key=False)
 
 
 def compile_hash(serde: Serde[Any]) -> Callable[[Any], bytes | None]:

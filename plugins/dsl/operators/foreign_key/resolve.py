@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from penstock.context import ProcessorContext
 from penstock.operator import Operator, Run
-from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.record import Record
 
-from .messages import compile_hash
-
-if TYPE_CHECKING:
-    from ..reading import ValueGetter
+from ..reading import ValueGetter
+from .messages import JoinSerdes, compile_hash
 
 
+@dataclass(kw_only=True, eq=False)
 class ForeignKeyResolve(Operator):
     """Joins the left row, as it is now, with the right row in the answer: `joiner(key, left value, right value)`.
 
@@ -25,34 +24,19 @@ class ForeignKeyResolve(Operator):
     Kafka Streams: ResponseJoinProcessorSupplier.
     """
 
-    def __init__(
-        self,
-        joiner: Callable[[Any, Any, Any], Any],
-        left: ValueGetter,
-        *,
-        foreign_key: Callable[[Any, Any], Any],
-        is_left: bool,
-        foreign_key_serde: SerdeLike,
-        value_serde: SerdeLike,
-        topic: str,
-        deletions: str | None = None,
-    ) -> None:
-        self._joiner = joiner
-        self._left = left
-        self._foreign_key = foreign_key
-        self._is_left = is_left
-        self._foreign_key_serde = resolve_serde(foreign_key_serde, None, "foreign key")
-        self._value_serde = resolve_serde(value_serde, None, "value")
-        self._topic = topic
-        self._deletions = deletions
+    joiner: Callable[[Any, Any, Any], Any]
+    left: ValueGetter
+    foreign_key: Callable[[Any, Any], Any]
+    is_left: bool
+    serdes: JoinSerdes
+    deletions: str | None = None
 
     def bind(self, context: ProcessorContext) -> Run:
-        topic = f"{context.application_id}-{self._topic}"
-        digest = compile_hash(self._value_serde.bind(f"{topic}-vh", is_key=False))
-        forward, drop, get, joiner = context.send, context.metrics.drop, self._left.open(context), self._joiner
-        key_bytes = self._foreign_key_serde.bind(f"{topic}-fk", is_key=True).serialize
-        is_left, foreign_key = self._is_left, self._foreign_key
-        deletions = None if self._deletions is None else context.get_store(self._deletions)
+        digest = compile_hash(self.serdes.of_values(context))
+        forward, drop, get, joiner = context.send, context.metrics.drop, self.left.open(context), self.joiner
+        key_bytes = self.serdes.of_foreign_keys(context).serialize
+        is_left, foreign_key = self.is_left, self.foreign_key
+        deletions = None if self.deletions is None else context.get_store(self.deletions)
 
         def deletes(key: Any, left: Any, of: bytes | None) -> bool:
             """Return whether a stale answer without a right row deletes the result."""

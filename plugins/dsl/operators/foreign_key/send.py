@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.context import ProcessorContext
 from penstock.operator import Operator, Run, new
-from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.record import Record
 
 from ..table_store import NotLatest
-from .messages import Instruction, Subscription, compile_hash
+from .messages import Instruction, JoinSerdes, Subscription, compile_hash
 
 _UNSUBSCRIBE, _UNSUBSCRIBE_AND_ANSWER = int(Instruction.UNSUBSCRIBE), int(Instruction.UNSUBSCRIBE_AND_ANSWER)
 _ANSWER, _ANSWER_IF_FOUND = int(Instruction.ANSWER), int(Instruction.ANSWER_IF_FOUND)
@@ -23,32 +23,20 @@ Ask = Callable[[Record, bytes | None, Any, Any], None]
 """(record, hash, foreign key now, foreign key before): sends the subscriptions that an update needs."""
 
 
+@dataclass(kw_only=True, eq=False)
 class ForeignKeySend(Operator):
     """Forwards a Subscription under its foreign key for each update that needs an answer.
 
-    `foreign_key` is a function of key and value. With `is_left`, rows without a right row have a result, too. Serdes
-    are those of foreign keys and of this table's values. `deletions` is the store of deletions that are not answered
-    yet; only an inner join has it. Kafka Streams: SubscriptionSendProcessorSupplier.
+    `foreign_key` is a function of key and value. With `is_left`, rows without a right row have a result, too.
+    `deletions` is the store of deletions that are not answered yet; only an inner join has it. Kafka Streams:
+    SubscriptionSendProcessorSupplier.
     """
 
-    def __init__(
-        self,
-        foreign_key: Callable[[Any, Any], Any],
-        *,
-        is_left: bool,
-        foreign_key_serde: SerdeLike,
-        value_serde: SerdeLike,
-        topic: str,
-        deletions: str | None = None,
-        ignores_older: bool = False,
-    ) -> None:
-        self._foreign_key = foreign_key
-        self._is_left = is_left
-        self._foreign_key_serde = resolve_serde(foreign_key_serde, None, "foreign key")
-        self._value_serde = resolve_serde(value_serde, None, "value")
-        self._topic = topic
-        self._deletions = deletions
-        self._ignores_older = ignores_older
+    foreign_key: Callable[[Any, Any], Any]
+    is_left: bool
+    serdes: JoinSerdes
+    deletions: str | None = None
+    ignores_older: bool = False
 
     @classmethod
     def saved_with(cls, *args: Any, deletions: str | None = None, **options: Any) -> str | None:
@@ -56,16 +44,15 @@ class ForeignKeySend(Operator):
         return deletions
 
     def bind(self, context: ProcessorContext) -> Run:
-        topic = f"{context.application_id}-{self._topic}"
-        key_bytes = self._foreign_key_serde.bind(f"{topic}-fk", is_key=True).serialize
-        digest = compile_hash(self._value_serde.bind(f"{topic}-vh", is_key=False))
+        key_bytes = self.serdes.of_foreign_keys(context).serialize
+        digest = compile_hash(self.serdes.of_values(context))
 
         def is_same(one: Any, other: Any) -> bool:
             return one is other if one is None or other is None else key_bytes(one) == key_bytes(other)
 
-        drop, foreign_key, ignores_older = context.metrics.drop, self._foreign_key, self._ignores_older
+        drop, foreign_key, ignores_older = context.metrics.drop, self.foreign_key, self.ignores_older
         send = _compile_send(context)
-        ask = self._left(send, is_same) if self._is_left else self._inner(context, send, is_same)
+        ask = self._left(send, is_same) if self.is_left else self._inner(context, send, is_same)
 
         def run(record: Record) -> None:
             key, change, _, _ = record
@@ -91,7 +78,7 @@ class ForeignKeySend(Operator):
         return ask
 
     def _inner(self, context: ProcessorContext, send: Send, is_same: Callable[[Any, Any], bool]) -> Ask:
-        deletions, drop = context.get_store(str(self._deletions)), context.metrics.drop
+        deletions, drop = context.get_store(str(self.deletions)), context.metrics.drop
         is_deleted, note = deletions.get, deletions.put
         tickets = context.saved_numbers
 

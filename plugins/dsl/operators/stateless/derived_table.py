@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.context import ProcessorContext
@@ -18,64 +19,52 @@ Compute = Callable[[Any, Any], Any]
 """(key, value) -> the value of a derived table."""
 
 
+@dataclass(eq=False)
 class DerivedTable(TableSource):
     """A table that a function makes of another one, row by row. Kafka Streams: KTableFilter, KTableMapValues.
 
     With a store it is read there; without one, `view` of the other table's getter reads it.
     """
 
-    def __init__(
-        self,
-        step: ProcessorStep,
-        parent: TableSource,
-        kept: Materialized | None,
-        view: Callable[[ValueGetter], ValueGetter],
-    ) -> None:
-        self._step = step
-        self._parent = parent
-        self._kept = kept
-        self._view = view
+    step: ProcessorStep
+    parent: TableSource
+    kept: Materialized | None
+    view: Callable[[ValueGetter], ValueGetter]
 
     def getter(self) -> ValueGetter:
-        if self._kept is not None:
-            return StoreGetter(self._kept.name, history_ms=self._kept.history_ms)
-        return self._view(self._parent.getter())
+        if self.kept is not None:
+            return StoreGetter(self.kept.name, self.kept.history_ms)
+        return self.view(self.parent.getter())
 
     @property
     def is_versioned(self) -> bool:
         """Whether its store keeps versions, or without a store, whether the other table's does."""
-        return self._parent.is_versioned if self._kept is None else self._kept.is_versioned
+        return self.parent.is_versioned if self.kept is None else self.kept.is_versioned
 
     def send_old_values(self, *, force: bool) -> bool:
         """Send the value before: that in the store, or one made of the other table's."""
-        if self._kept is not None or self._parent.send_old_values(force=force):
-            self._step.options["sends_old"] = True
-        return bool(self._step.options["sends_old"])
+        if self.kept is not None or self.parent.send_old_values(force=force):
+            self.step.options["sends_old"] = True
+        return bool(self.step.options["sends_old"])
 
 
+@dataclass(eq=False)
 class ComputedGetter(ValueGetter):
     """Makes a table's value of that of another table."""
 
-    def __init__(self, parent: ValueGetter, compute: Compute) -> None:
-        self._parent = parent
-        self._compute = compute
+    parent: ValueGetter
+    compute: Compute
 
     @property
     def stores(self) -> tuple[str, ...]:
-        return self._parent.stores
+        return self.parent.stores
 
     @property
     def history_ms(self) -> int | None:
-        return self._parent.history_ms
+        return self.parent.history_ms
 
-    def open(self, context: ProcessorContext) -> Get:
-        return self._computed(self._parent.open(context))
-
-    def open_sent(self, context: ProcessorContext) -> Get:
-        return self._computed(self._parent.open_sent(context))
-
-    def _computed(self, get: Get) -> Get:
-        compute = self._compute
+    def open(self, context: ProcessorContext, *, sent: bool = False) -> Get:
+        get, compute = self.parent.open(context, sent=sent), self.compute
 
         def computed(key: Any) -> ValueAndTimestamp | None:
             found = get(key)
@@ -85,7 +74,7 @@ class ComputedGetter(ValueGetter):
         return computed
 
     def open_as_of(self, context: ProcessorContext) -> Callable[[Any, int], ValueAndTimestamp | None]:
-        get, compute = self._parent.open_as_of(context), self._compute
+        get, compute = self.parent.open_as_of(context), self.compute
 
         def computed(key: Any, time: int) -> ValueAndTimestamp | None:
             found = get(key, time)
@@ -95,33 +84,22 @@ class ComputedGetter(ValueGetter):
         return computed
 
 
+@dataclass(eq=False)
 class TransformedGetter(ValueGetter):
-    """Makes a table's value with a transformer of its own, also where the other table has none."""
+    """Makes a table's value with a transformer of its own, which has `used` stores, also where the other has none."""
 
-    def __init__(
-        self,
-        parent: ValueGetter,
-        transformer: Callable[..., ValueTransformer],
-        arguments: Mapping[str, Any],
-        stores: tuple[str, ...],
-    ) -> None:
-        self._parent = parent
-        self._transformer = transformer
-        self._arguments = arguments
-        self._stores = stores
+    parent: ValueGetter
+    transformer: Callable[..., ValueTransformer]
+    arguments: Mapping[str, Any]
+    used: tuple[str, ...]
 
     @property
     def stores(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*self._parent.stores, *self._stores)))
+        return tuple(dict.fromkeys((*self.parent.stores, *self.used)))
 
-    def open(self, context: ProcessorContext) -> Get:
-        return self._transformed(context, self._parent.open(context))
-
-    def open_sent(self, context: ProcessorContext) -> Get:
-        return self._transformed(context, self._parent.open_sent(context))
-
-    def _transformed(self, context: ProcessorContext, get: Get) -> Get:
-        transformer = self._transformer(**self._arguments)
+    def open(self, context: ProcessorContext, *, sent: bool = False) -> Get:
+        get = self.parent.open(context, sent=sent)
+        transformer = self.transformer(**self.arguments)
         transformer.init(transformer_context(context))
 
         def transformed(key: Any) -> ValueAndTimestamp | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.context import ProcessorContext
@@ -12,16 +13,16 @@ from penstock.operator import Operator, Run
 from penstock.record import Record
 
 
+@dataclass(kw_only=True, eq=False)
 class MapValues(Operator):
     """Forwards each record with the value that `function` returns."""
 
-    def __init__(self, function: Callable[..., Any], *, with_key: bool = False) -> None:
-        self._function = function
-        self._with_key = with_key
+    function: Callable[..., Any]
+    with_key: bool = False
 
     def bind(self, context: ProcessorContext) -> Run:
-        forward, function = context.send, self._function
-        if self._with_key:
+        forward, function = context.send, self.function
+        if self.with_key:
 
             def run(record: Record) -> None:
                 forward((record[0], function(record[0], record[1]), record[2], record[3]))
@@ -33,15 +34,15 @@ class MapValues(Operator):
         return run
 
 
+@dataclass(kw_only=True, eq=False)
 class FlatMapValues(Operator):
     """Forwards a record for each value that `function` returns."""
 
-    def __init__(self, function: Callable[..., Any], *, with_key: bool = False) -> None:
-        self._function = function
-        self._with_key = with_key
+    function: Callable[..., Any]
+    with_key: bool = False
 
     def bind(self, context: ProcessorContext) -> Run:
-        forward, function, with_key = context.send, self._function, self._with_key
+        forward, function, with_key = context.send, self.function, self.with_key
 
         def run(record: Record) -> None:
             key, value, timestamp, headers = record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.context import ProcessorContext
@@ -31,15 +32,15 @@ class Peek(Operator):
         return run
 
 
+@dataclass(kw_only=True, eq=False)
 class Printer(Operator):
     """Prints each record to the standard output of the process that runs the task."""
 
-    def __init__(self, label: str, function: Callable[..., str] | None = None) -> None:
-        self._label = label
-        self._function = function
+    label: str
+    function: Callable[..., str] | None = None
 
     def bind(self, context: ProcessorContext) -> Run:
-        label, text = self._label, self._function or _pair_text
+        label, text = self.label, self.function or _pair_text
 
         def run(record: Record) -> None:
             print(f"[{label}]: {text(record[0], record[1])}", flush=True)

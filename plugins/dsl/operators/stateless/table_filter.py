@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.context import ProcessorContext
@@ -15,6 +16,7 @@ Keep = Callable[[Any, Any], Any]
 """(key, value, which is not None): whether a row stays."""
 
 
+@dataclass(kw_only=True, eq=False)
 class TableFilter(TableOperator):
     """Forwards updates of rows that `keep` accepts. A row that it no longer accepts is deleted.
 
@@ -22,17 +24,13 @@ class TableFilter(TableOperator):
     versions (`forwards_all`) a deletion may count at its own time.
     """
 
-    def __init__(
-        self, keep: Keep, *, forwards_all: bool = False, store: str | None = None, sends_old: bool = False
-    ) -> None:
-        super().__init__(store=store, sends_old=sends_old)
-        self._keep = keep
-        self._forwards_all = forwards_all
+    keep: Keep
+    forwards_all: bool = False
 
     def bind(self, context: ProcessorContext) -> Run:
-        keep, sends_old = self._keep, self._sends_old
-        skips = sends_old and not self._forwards_all
-        if self._store is not None:
+        keep, sends_old = self.keep, self.sends_old
+        skips = sends_old and not self.forwards_all
+        if self.store is not None:
             update, get = self.compile_update(context), self.compile_get(context)
 
             def run_with_store(record: Record) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.context import ProcessorContext
@@ -12,18 +13,15 @@ from penstock.record import Record
 from ..table_store import TableOperator
 
 
+@dataclass(kw_only=True, eq=False)
 class TableMapValues(TableOperator):
     """Forwards updates with what `function(key, value)` returns; a deletion stays one."""
 
-    def __init__(
-        self, function: Callable[[Any, Any], Any], *, store: str | None = None, sends_old: bool = False
-    ) -> None:
-        super().__init__(store=store, sends_old=sends_old)
-        self._function = function
+    function: Callable[[Any, Any], Any]
 
     def bind(self, context: ProcessorContext) -> Run:
-        function, sends_old = self._function, self._sends_old
-        if self._store is not None:
+        function, sends_old = self.function, self.sends_old
+        if self.store is not None:
             update, get = self.compile_update(context), self.compile_get(context)
 
             def run_with_store(record: Record) -> None:

@@ -38,8 +38,8 @@ class TableTransformValues(TableOperator):
         self._transformer.init(transformer_context(context))
 
     def bind(self, context: ProcessorContext) -> Run:
-        transform, sends_old = self._transformer.transform, self._sends_old
-        if self._store is not None:
+        transform, sends_old = self._transformer.transform, self.sends_old
+        if self.store is not None:
             update, get = self.compile_update(context), self.compile_get(context)
 
             def run_with_store(record: Record) -> None:

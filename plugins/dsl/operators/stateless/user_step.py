@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from penstock.hooks import registry
 from penstock.processor import Processor, ValueTransformer
-from penstock.program.provided import saved_with
 from penstock.support.names import function_name
 
 from ...graph.step import ProcessorStep, Stores
 from ...graph.writer import Writer
-
-_OF_NODE = ("timers", "timer_key_serde")
-"""Options of the node, and not of its processor."""
 
 _LONGEST = 60
 """Longest name of code under which schedules are saved: a task's engine state is small."""
@@ -45,11 +40,8 @@ class UserStep(ProcessorStep):
         self._is_named = is_named
 
     def write(self, writer: Writer) -> None:
-        supplier = self.supplier
-        made = registry().load("processor", supplier) if isinstance(supplier, str) else supplier
-        arguments = {name: each for name, each in self.options.items() if name not in _OF_NODE}
-        if saved_with(f"processor {self.name!r}", made, arguments) is None:
+        super().write(writer)
+        if not writer.topology.saved_as(self.name):
             # No store has such a name, with a space in it.
             saved = writer.numbered(f"process {self._code[-_LONGEST:]}")
-            self.saved_as = (self.name, saved) if self._is_named else (saved,)
-        super().write(writer)
+            writer.topology.save_as(self.name, *((self.name,) if self._is_named else ()), saved)

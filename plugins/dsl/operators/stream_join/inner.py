@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.context import ProcessorContext
@@ -12,6 +13,7 @@ from penstock.record import Record
 Joiner = Callable[[Any, Any, Any], Any]
 
 
+@dataclass(kw_only=True, eq=False)
 class StreamStreamJoin(Operator):
     """One side of an inner join: forwards a result for each record of the other side that is in the window.
 
@@ -19,27 +21,17 @@ class StreamStreamJoin(Operator):
     left value and the right one, `with_key` the key before them. Kafka Streams: KStreamKStreamJoin.
     """
 
-    def __init__(
-        self,
-        others: str,
-        before_ms: int,
-        after_ms: int,
-        joiner: Callable[..., Any],
-        *,
-        with_key: bool = False,
-        is_left: bool = True,
-    ) -> None:
-        self._others = others
-        self._before_ms = before_ms
-        self._after_ms = after_ms
-        self._joiner = joiner
-        self._with_key = with_key
-        self._is_left = is_left
+    others: str
+    before_ms: int
+    after_ms: int
+    joiner: Callable[..., Any]
+    with_key: bool = False
+    is_left: bool = True
 
     def bind(self, context: ProcessorContext) -> Run:
-        forward, fetch, drop = context.send, context.get_store(self._others).fetch, context.metrics.drop
-        before, after = self._before_ms, self._after_ms
-        join = joining(self._joiner, with_key=self._with_key, is_left=self._is_left)
+        forward, fetch, drop = context.send, context.get_store(self.others).fetch, context.metrics.drop
+        before, after = self.before_ms, self.after_ms
+        join = joining(self.joiner, with_key=self.with_key, is_left=self.is_left)
 
         def run(record: Record) -> None:
             key, value, timestamp, headers = record

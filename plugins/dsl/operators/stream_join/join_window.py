@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from penstock.context import ProcessorContext
 from penstock.operator import Operator, Run
 from penstock.record import Record
 
 
+@dataclass(kw_only=True, eq=False)
 class JoinWindow(Operator):
     """Forwards each record to the join, then puts it in `store` at its time, where the other side finds it.
 
     Kafka Streams: KStreamJoinWindow.
     """
 
-    def __init__(self, store: str) -> None:
-        self._store = store
+    store: str
 
     def bind(self, context: ProcessorContext) -> Run:
-        forward, put = context.send, context.get_store(self._store).put
+        forward, put = context.send, context.get_store(self.store).put
 
         def run(record: Record) -> None:
             forward(record)

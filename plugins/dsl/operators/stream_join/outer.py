@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.context import ProcessorContext
@@ -15,6 +16,7 @@ _STREAM_TIME, _MIN_TIME, _FIRST, _NEXT_EMIT = "stream_time", "min_time", "first"
 _NEVER = 2**63 - 1
 
 
+@dataclass(kw_only=True, eq=False)
 class StreamStreamOuterJoin(Operator):
     """One side of a left or outer join.
 
@@ -26,32 +28,17 @@ class StreamStreamOuterJoin(Operator):
     Kafka Streams: KStreamKStreamJoin with an outer join store.
     """
 
-    def __init__(
-        self,
-        others: str,
-        waiting: str,
-        before_ms: int,
-        after_ms: int,
-        grace_ms: int,
-        joiner: Callable[..., Any],
-        *,
-        with_key: bool = False,
-        is_left: bool = True,
-        keeps_unmatched: bool = True,
-        emit_interval_ms: int = 0,
-        keeps_headers: bool = False,
-    ) -> None:
-        self._others = others
-        self._waiting = waiting
-        self._before_ms = before_ms
-        self._after_ms = after_ms
-        self._grace_ms = grace_ms
-        self._joiner = joiner
-        self._with_key = with_key
-        self._is_left = is_left
-        self._keeps_unmatched = keeps_unmatched
-        self._emit_interval_ms = emit_interval_ms
-        self._keeps_headers = keeps_headers
+    others: str
+    waiting: str
+    before_ms: int
+    after_ms: int
+    grace_ms: int
+    joiner: Callable[..., Any]
+    with_key: bool = False
+    is_left: bool = True
+    keeps_unmatched: bool = True
+    emit_interval_ms: int = 0
+    keeps_headers: bool = False
 
     @classmethod
     def saved_with(cls, *args: Any, waiting: str, **options: Any) -> str:
@@ -59,16 +46,16 @@ class StreamStreamOuterJoin(Operator):
         return waiting
 
     def bind(self, context: ProcessorContext) -> Run:
-        forward, fetch, drop = context.send, context.get_store(self._others).fetch, context.metrics.drop
-        waiting = context.get_store(self._waiting)
+        forward, fetch, drop = context.send, context.get_store(self.others).fetch, context.metrics.drop
+        waiting = context.get_store(self.waiting)
         add, delete = waiting.add, waiting.delete
-        before, after, grace = self._before_ms, self._after_ms, self._grace_ms
-        is_left, keeps, keeps_headers = self._is_left, self._keeps_unmatched, self._keeps_headers
-        join = joining(self._joiner, with_key=self._with_key, is_left=is_left)
+        before, after, grace = self.before_ms, self.after_ms, self.grace_ms
+        is_left, keeps, keeps_headers = self.is_left, self.keeps_unmatched, self.keeps_headers
+        join = joining(self.joiner, with_key=self.with_key, is_left=is_left)
         times = context.saved_numbers
         emit_closed = self._bind_emit_closed(context, times)
         # Kafka Streams looks for closed windows also when nothing waits, which only counts for the interval.
-        looks_always = self._emit_interval_ms > 0 and after + grace > 0
+        looks_always = self.emit_interval_ms > 0 and after + grace > 0
 
         def run(record: Record) -> None:
             key, value, timestamp, headers = record
@@ -104,17 +91,17 @@ class StreamStreamOuterJoin(Operator):
 
     def _bind_emit_closed(self, context: ProcessorContext, times: dict[str, int]) -> Callable[[Any, int], None]:
         """Return the function that forwards what waits in windows that have closed."""
-        forward, waiting, grace = context.send, context.get_store(self._waiting), self._grace_ms
-        joiner, with_key = self._joiner, self._with_key
+        forward, waiting, grace = context.send, context.get_store(self.waiting), self.grace_ms
+        joiner, with_key = self.joiner, self.with_key
         # A left record waits for right ones that are later by `after` of the join's window, and the reverse.
-        left_ms, right_ms = self._after_ms, self._before_ms
-        if not self._is_left:
+        left_ms, right_ms = self.after_ms, self.before_ms
+        if not self.is_left:
             left_ms, right_ms = right_ms, left_ms
         join_left = joining(joiner, with_key=with_key, is_left=True)
         join_right = joining(joiner, with_key=with_key, is_left=False)
 
-        keeps_headers = self._keeps_headers
-        interval, now = self._emit_interval_ms, context.current_system_time_ms
+        keeps_headers = self.keeps_headers
+        interval, now = self.emit_interval_ms, context.current_system_time_ms
 
         def emit_closed(headers: Any, stream_time: int) -> None:
             if interval:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 
 from penstock.clock import duration_ms
@@ -13,22 +12,11 @@ from ...graph.names import checked
 from ...graph.recorder import Recorder
 from ...graph.serdes import Serdes
 from ...graph.step import ProcessorStep
+from ..joins import Joiner, JoinKind
 from .join_window import JoinWindow
-from .steps import Joiner, JoinSide, StreamJoinStep
+from .steps import JoinSide, StreamJoinStep
 from .stores import JoinStore, StreamJoinOptions, join_store, waiting_store
 from .within import JoinWindows
-
-
-@dataclass(frozen=True)
-class JoinKind:
-    """Which sides of a join have results without a match. `verb` is for messages."""
-
-    verb: str
-    keeps_left: bool = False
-    keeps_right: bool = False
-
-
-INNER, LEFT, OUTER = JoinKind("join"), JoinKind("left_join", True), JoinKind("outer_join", True, True)
 
 
 def record_stream_join(

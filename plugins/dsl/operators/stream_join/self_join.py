@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.context import ProcessorContext
@@ -12,6 +13,7 @@ from penstock.record import Record
 from .inner import joining
 
 
+@dataclass(kw_only=True, eq=False)
 class StreamStreamSelfJoin(Operator):
     """Forwards what an inner join of a stream with itself does, in the same order, with one store for both sides.
 
@@ -20,22 +22,12 @@ class StreamStreamSelfJoin(Operator):
     Kafka Streams: KStreamKStreamSelfJoin (KIP-862).
     """
 
-    def __init__(
-        self,
-        store: str,
-        before_ms: int,
-        after_ms: int,
-        retention_ms: int,
-        joiner: Callable[..., Any],
-        *,
-        with_key: bool = False,
-    ) -> None:
-        self._store = store
-        self._before_ms = before_ms
-        self._after_ms = after_ms
-        self._retention_ms = retention_ms
-        self._joiner = joiner
-        self._with_key = with_key
+    store: str
+    before_ms: int
+    after_ms: int
+    retention_ms: int
+    joiner: Callable[..., Any]
+    with_key: bool = False
 
     @classmethod
     def saved_with(cls, *args: Any, store: str, **options: Any) -> str:
@@ -44,9 +36,9 @@ class StreamStreamSelfJoin(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         """Return the function that gets each record."""
-        forward, fetch, drop = context.send, context.get_store(self._store).fetch, context.metrics.drop
-        before, after, retention = self._before_ms, self._after_ms, self._retention_ms
-        join = joining(self._joiner, with_key=self._with_key, is_left=True)
+        forward, fetch, drop = context.send, context.get_store(self.store).fetch, context.metrics.drop
+        before, after, retention = self.before_ms, self.after_ms, self.retention_ms
+        join = joining(self.joiner, with_key=self.with_key, is_left=True)
         is_in_window = before >= 0 and after >= 0
         times = context.saved_numbers
 

@@ -15,6 +15,7 @@ from ...graph.serdes import KnownSerde, check_same_keys
 from ...graph.sources import SourceStep
 from ...graph.step import ProcessorStep, Step
 from ...graph.writer import Writer
+from ..joins import Joiner
 from .inner import StreamStreamJoin
 from .outer import StreamStreamOuterJoin
 from .self_join import StreamStreamSelfJoin
@@ -29,14 +30,6 @@ class JoinSide:
     store: str
     join: str
     retention_ms: int
-
-
-@dataclass(frozen=True)
-class Joiner:
-    """What makes a result: `function` of (left, right), and with `with_key` of (key, left, right)."""
-
-    function: Callable[..., Any]
-    with_key: bool
 
 
 class StreamJoinStep(Step):

@@ -18,7 +18,7 @@ from penstock.store.specs import StoreSpec
 from ...graph.materialized import has_headers
 from ...graph.serdes import Serdes, key_of_store, value_of_store
 from ...graph.writer import Writer
-from .serdes import SideSerde, TimedKeySerde, ValueAndHeadersSerde, WaitingKeySerde
+from ..waiting import SideSerde, ValueAndHeadersSerde, WaitingKeySerde
 from .within import JoinWindows
 
 
@@ -41,19 +41,6 @@ class StreamJoinOptions(TypedDict, total=False):
     this_store: WindowStoreSpec
     other_store: WindowStoreSpec
     emit_interval: Duration
-
-
-class TableJoinOptions(TypedDict, total=False):
-    """The keyword arguments of a join of a stream with a table.
-
-    `key_serde`, `value_serde`: serdes of the stream's keys and values in a repartition topic and in the store of
-    records that wait, where they are not known. `backend`, `logged`: of that store, which there is with `grace`.
-    """
-
-    key_serde: SerdeLike
-    value_serde: SerdeLike
-    backend: str | None
-    logged: bool
 
 
 @dataclass(frozen=True)
@@ -129,23 +116,6 @@ def waiting_store(name: str, left: JoinStore, right: JoinStore) -> Callable[[Wri
             key_serde=WaitingKeySerde(resolve_serde(specs[0].key_serde, state, what)),
             value_serde=SideSerde(*values),
             **left.backend_and_logged(),
-        )
-
-    return declared
-
-
-def delayed_store(name: str, serdes: Serdes, options: TableJoinOptions) -> Callable[[Writer], StoreSpec]:
-    """Return what declares the store of the records that wait for late updates of a table, in the order of time."""
-    chosen: dict[str, Any] = {each: value for each, value in options.items() if each in ("backend", "logged")}
-
-    def declared(writer: Writer) -> StoreSpec:
-        state, what = writer.settings.state_serde, f"store {name!r}"
-        key, value = key_of_store(serdes.key, writer.settings), value_of_store(serdes.value, writer.settings)
-        return list_store(
-            name,
-            key_serde=TimedKeySerde(resolve_serde(key, state, what)),
-            value_serde=ValueAndHeadersSerde(resolve_serde(value, state, what)),
-            **chosen,
         )
 
     return declared

@@ -10,8 +10,9 @@ from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.record import Headers
 from penstock.serde import Serde, WrappingSerde
 
-_HEAD, _LENGTH = Struct(">qqi"), Struct(">i")
-_NONE = -1
+from ..waiting import headers_at, headers_bytes, part_at, sized
+
+_HEAD = Struct(">qqi")
 
 
 class Buffered(NamedTuple):
@@ -42,35 +43,19 @@ class BufferedSerde(WrappingSerde[Buffered]):
     def serialize(self, value: Buffered) -> bytes:
         """Return times, headers and values, each with its length (-1: None)."""
         time, timestamp, headers, prior, old, new = value
-        parts = [_HEAD.pack(time, timestamp, len(headers))]
-        for name, data in headers:
-            parts += _sized(name.encode()), _sized(data)
         serialize = self.inner.serialize
-        parts += [_sized(None if each is None else serialize(each)) for each in (prior, old, new)]
-        return b"".join(parts)
+        values = [sized(None if each is None else serialize(each)) for each in (prior, old, new)]
+        head = _HEAD.pack(time, timestamp, len(headers))
+        return b"".join((head, headers_bytes(headers) if headers else b"", *values))
 
     def deserialize(self, data: bytes) -> Buffered:
         try:
             time, timestamp, count = _HEAD.unpack_from(data)
-            at, headers = _HEAD.size, []
-            for _ in range(count):
-                name, at = _part(data, at)
-                value, at = _part(data, at)
-                headers.append(((name or b"").decode(), value))
+            headers, at = headers_at(data, _HEAD.size, count)
             values = []
             for _ in range(3):
-                part, at = _part(data, at)
+                part, at = part_at(data, at)
                 values.append(None if part is None else self.inner.deserialize(part))
         except (ValueError, IndexError) as error:
             raise SerdeError(f"BufferedSerde: not an update of a suppression: {data[:40]!r}") from error
-        return Buffered(time, timestamp, tuple(headers), *values)
-
-
-def _sized(part: bytes | None) -> bytes:
-    return _LENGTH.pack(_NONE) if part is None else _LENGTH.pack(len(part)) + part
-
-
-def _part(data: bytes, at: int) -> tuple[bytes | None, int]:
-    (length,) = _LENGTH.unpack_from(data, at)
-    at += _LENGTH.size
-    return (None, at) if length == _NONE else (data[at : at + length], at + length)
+        return Buffered(time, timestamp, headers, *values)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
 from penstock.context import ProcessorContext
 from penstock.errors import TopologyError
 from penstock.program.serdes import resolve_serde
-from penstock.store import ValueAndTimestamp
+from penstock.store import StoreBuilder, ValueAndTimestamp
 from penstock.store.kinds.key_value import key_value_store
 
+from ...graph.flow import Flow
 from ...graph.serdes import Serdes, WindowedKey, key_of_store, value_of_store
 from ...graph.step import ProcessorStep, Step
 from ...graph.writer import Writer
@@ -20,58 +22,59 @@ from .buffered import BufferedSerde
 from .suppress import Suppress
 
 
-class SuppressStep(ProcessorStep):
-    """Writes a Suppress with its buffer."""
+def suppress_step(name: str, store: str, table: Flow, options: Mapping[str, Any], *, logged: bool) -> ProcessorStep:
+    """Return the step of a Suppress with its buffer, which is named `store`."""
+    serdes = table.serdes
 
-    def __init__(self, name: str, store: str, serdes: Serdes, *, logged: bool) -> None:
-        super().__init__(name, Suppress)
-        self.store = store
-        self.serdes = serdes
-        self._logged = logged
+    def late(writer: Writer) -> dict[str, Any]:
+        state = writer.settings.state_serde
+        key, value = key_of_store(serdes.key, writer.settings), value_of_store(serdes.value, writer.settings)
+        return {
+            "keys": resolve_serde(key, state, f"store {store!r}: key_serde"),
+            "values": resolve_serde(value, state, f"store {store!r}: value_serde"),
+        }
 
-    def write(self, writer: Writer) -> None:
-        settings = writer.settings
-        key = key_of_store(self.serdes.key, settings) or settings.state_serde
-        value = value_of_store(self.serdes.value, settings) or settings.state_serde
-        buffer = key_value_store(self.store, key_serde="bytes", value_serde=BufferedSerde(value), logged=self._logged)
-        if isinstance(self.serdes.key, WindowedKey):
-            buffer = replace(buffer, windows=_windows(self))
-        options = {**self.options, "store": self.store, "key_serde": key, "value_serde": value}
-        self.add_to(writer, (buffer,), options)
+    def buffer(writer: Writer) -> tuple[StoreBuilder]:
+        value = BufferedSerde(late(writer)["values"])
+        made = key_value_store(store, key_serde="bytes", value_serde=value, logged=logged)
+        return (replace(made, windows=_windows(table.step)) if isinstance(serdes.key, WindowedKey) else made,)
+
+    return ProcessorStep(name, Suppress, {**options, "store": store}, stores=buffer, late=late)
 
 
+@dataclass(eq=False)
 class SuppressedTable(TableSource):
     """A table whose updates are kept back; a key that waits has the value that it had before."""
 
-    def __init__(self, step: SuppressStep, parent: TableSource) -> None:
-        self._step = step
-        self._parent = parent
+    buffer: str
+    serdes: Serdes
+    parent: TableSource
 
     def getter(self) -> ValueGetter:
-        return SuppressedGetter(self._step.store, self._step.serdes, self._parent.getter())
+        return SuppressedGetter(self.buffer, self.serdes, self.parent.getter())
 
     def send_old_values(self, *, force: bool) -> bool:
         """Let the table above send them, which it does for the buffer anyway."""
-        return self._parent.send_old_values(force=force)
+        return self.parent.send_old_values(force=force)
 
 
+@dataclass(eq=False)
 class SuppressedGetter(ValueGetter):
     """Reads a suppressed table: the buffer for a key that waits, else the table above."""
 
-    def __init__(self, store: str, serdes: Serdes, parent: ValueGetter) -> None:
-        self._store = store
-        self._serdes = serdes
-        self._parent = parent
+    store: str
+    serdes: Serdes
+    parent: ValueGetter
 
     @property
     def stores(self) -> tuple[str, ...]:
-        return (self._store, *self._parent.stores)
+        return (self.store, *self.parent.stores)
 
-    def open(self, context: ProcessorContext) -> Get:
-        waiting, get = context.get_store(self._store).get, self._parent.open(context)
+    def open(self, context: ProcessorContext, *, sent: bool = False) -> Get:
+        waiting, get = context.get_store(self.store).get, self.parent.open(context)
         settings: Any = SimpleNamespace(**context.config)
-        key_serde = key_of_store(self._serdes.key, settings)
-        key_bytes = resolve_serde(key_serde, settings.state_serde, f"store {self._store!r}: key_serde").serialize
+        key_serde = key_of_store(self.serdes.key, settings)
+        key_bytes = resolve_serde(key_serde, settings.state_serde, f"store {self.store!r}: key_serde").serialize
 
         def read(key: Any) -> ValueAndTimestamp | None:
             entry = waiting(key_bytes(key))
@@ -95,12 +98,10 @@ def grace_above(step: Step) -> int:
 
 def _windows(step: Step) -> str:
     """Return which windows the keys of a table are of; empty if they are of none."""
-    windows: str = getattr(step, "windows", "")
-    return windows or next(filter(None, map(_windows, step.parents)), "")
+    return step.window_form or next(filter(None, map(_windows, step.parents)), "")
 
 
 def _grace(step: Step) -> int | None:
-    grace: int | None = getattr(step, "window_grace_ms", None)
-    if grace is not None:
-        return grace
+    if step.window_grace_ms is not None:
+        return step.window_grace_ms
     return max((each for each in map(_grace, step.parents) if each is not None), default=None)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Any
 
 from penstock.context import ProcessorContext
 from penstock.errors import ProcessingError
 from penstock.operator import Operator, Run, new
-from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.record import Headers, Record
 from penstock.serde import Serde
 from penstock.store.record_cache import Change
@@ -22,41 +22,30 @@ _OF_RECORD = 28
 """About how many bytes an update takes beside its key, values and headers."""
 
 
+@dataclass(kw_only=True, eq=False)
 class Suppress(Operator):
     """Keeps the last update of each key in a store, until its time is `wait_ms` before the node's stream time.
 
-    The time of a key is that of the first update that was kept, or with `by_window` the end of its window. Updates
-    leave by time, then the bytes of their keys. With `drops_tombstones`, deletions do not leave. `max_records` and
-    `max_bytes` bound the buffer: if it has more, the oldest leave early, or with `stops_when_full` the record fails.
-    `idle_ms`: after so long without an update, time goes on with the wall clock; an update of a window that has left is
-    late then, and dropped. Which keys wait, and since when, is in memory, too. Kafka Streams:
-    KTableSuppressProcessorSupplier.
+    `keys` and `values` are the serdes of the table. The time of a key is that of the first update that was kept, or
+    with `by_window` the end of its window. Updates leave by time, then the bytes of their keys. With
+    `drops_tombstones`, deletions do not leave. `max_records` and `max_bytes` bound the buffer: if it has more, the
+    oldest leave early, or with `stops_when_full` the record fails. `idle_ms`: after so long without an update, time
+    goes on with the wall clock; an update of a window that has left is late then, and dropped. Which keys wait, and
+    since when, is in memory, too. Kafka Streams: KTableSuppressProcessorSupplier.
     """
 
-    def __init__(
-        self,
-        store: str,
-        *,
-        key_serde: SerdeLike,
-        value_serde: SerdeLike,
-        wait_ms: int,
-        by_window: bool = False,
-        drops_tombstones: bool = False,
-        max_records: int | None = None,
-        max_bytes: int | None = None,
-        stops_when_full: bool = False,
-        idle_ms: int | None = None,
-    ) -> None:
-        self._store_name = store
-        self._keys: Serde[Any] = resolve_serde(key_serde, None, f"store {store!r}: key_serde")
-        self._values: Serde[Any] = resolve_serde(value_serde, None, f"store {store!r}: value_serde")
-        self._wait_ms = wait_ms
-        self._by_window = by_window
-        self._drops_tombstones = drops_tombstones
-        self._max_records = max_records
-        self._max_bytes = max_bytes
-        self._stops_when_full = stops_when_full
-        self._idle_ms = idle_ms
+    store: str
+    keys: Serde[Any]
+    values: Serde[Any]
+    wait_ms: int
+    by_window: bool = False
+    drops_tombstones: bool = False
+    max_records: int | None = None
+    max_bytes: int | None = None
+    stops_when_full: bool = False
+    idle_ms: int | None = None
+
+    def __post_init__(self) -> None:
         self._idle: IdleClock | None = None
         self._time: OwnTime | None = None
         self._let_go_until: Callable[[int], None] | None = None
@@ -72,31 +61,31 @@ class Suppress(Operator):
     def init(self, context: ProcessorContext) -> None:
         """Read which keys wait; watch for idle input."""
         super().init(context)
-        with context.get_store(self._store_name).all() as entries:
+        with context.get_store(self.store).all() as entries:
             for raw, entry in entries:
                 # An earlier program may have let updates go by another time than the end of their window.
-                time = self._keys.deserialize(raw)[2] if self._by_window else entry.time
+                time = self.keys.deserialize(raw)[2] if self.by_window else entry.time
                 self._places.append((time, raw))
                 self._note_size(raw, entry)
         heapify(self._places)
-        if self._idle_ms is not None:
+        if self.idle_ms is not None:
             assert self._time is not None
-            self._idle = IdleClock(context, self._idle_ms, self._time, self._move)
+            self._idle = IdleClock(context, self.idle_ms, self._time, self._move)
         else:
             forget_idle_time(context)
 
     def _move(self, time: int) -> None:
         assert self._time is not None and self._let_go_until is not None
         self._time.move(time)
-        self._let_go_until(time - self._wait_ms)
+        self._let_go_until(time - self.wait_ms)
 
     def bind(self, context: ProcessorContext) -> Run:
-        store = context.get_store(self._store_name)
-        get, put, key_bytes = store.get, store.put, self._keys.serialize
+        store = context.get_store(self.store)
+        get, put, key_bytes = store.get, store.put, self.keys.serialize
         time = self._time = OwnTime(context)
-        by_window, wait, places, let_go = self._by_window, self._wait_ms, self._places, self._compile_let_go(context)
-        is_watched, drop = self._idle_ms is not None, context.metrics.drop
-        is_bounded = self._max_records is not None or self._max_bytes is not None
+        by_window, wait, places, let_go = self.by_window, self.wait_ms, self._places, self._compile_let_go(context)
+        is_watched, drop = self.idle_ms is not None, context.metrics.drop
+        is_bounded = self.max_records is not None or self.max_bytes is not None
         sizes, note_size = self._sizes, self._note_size
 
         def let_go_until(time: int) -> None:
@@ -138,12 +127,12 @@ class Suppress(Operator):
 
     def _compile_let_go(self, context: ProcessorContext) -> Any:
         """Return the function that removes the first update, and forwards it."""
-        store = context.get_store(self._store_name)
+        store = context.get_store(self.store)
         forward, places, drops_tombstones, key_of = (
             context.send,
             self._places,
-            self._drops_tombstones,
-            self._keys.deserialize,
+            self.drops_tombstones,
+            self.keys.deserialize,
         )
 
         def let_go() -> None:
@@ -158,15 +147,15 @@ class Suppress(Operator):
         return let_go
 
     def _is_full(self) -> bool:
-        too_many = self._max_records is not None and len(self._sizes) > self._max_records
-        return too_many or (self._max_bytes is not None and self._bytes > self._max_bytes)
+        too_many = self.max_records is not None and len(self._sizes) > self.max_records
+        return too_many or (self.max_bytes is not None and self._bytes > self.max_bytes)
 
     def _make_room(self, node: str, let_go: Any) -> None:
-        if self._stops_when_full:
+        if self.stops_when_full:
             raise ProcessingError(
                 f"node {node!r}: its buffer has {len(self._sizes)} records and about {self._bytes} bytes, and may have "
-                f"{'any number of' if self._max_records is None else self._max_records} records and "
-                f"{'any number of' if self._max_bytes is None else self._max_bytes} bytes; allow more, or let the "
+                f"{'any number of' if self.max_records is None else self.max_records} records and "
+                f"{'any number of' if self.max_bytes is None else self.max_bytes} bytes; allow more, or let the "
                 'oldest leave: suppress(..., when_full="emit_early")'
             )
         while self._is_full():
@@ -174,8 +163,8 @@ class Suppress(Operator):
 
     def _note_size(self, raw: bytes, entry: Buffered) -> None:
         size = 0
-        if self._max_bytes is not None:
-            values = [self._values.serialize(each) for each in entry[3:] if each is not None]
+        if self.max_bytes is not None:
+            values = [self.values.serialize(each) for each in entry[3:] if each is not None]
             size = _OF_RECORD + len(raw) + _size(entry.headers) + sum(map(len, values))
         self._bytes += size - self._sizes.get(raw, 0)
         self._sizes[raw] = size

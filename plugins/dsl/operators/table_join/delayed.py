@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from penstock.context import ProcessorContext
 from penstock.operator import Run
@@ -11,13 +11,11 @@ from penstock.record import Record
 
 from .stream_table import StreamTableJoin
 
-if TYPE_CHECKING:
-    from ..reading import ValueGetter
-
 _STREAM_TIME, _MIN_TIME = "stream_time", "min_time"
 _NEVER = 2**63 - 1
 
 
+@dataclass(kw_only=True, eq=False)
 class StreamTableDelayedJoin(StreamTableJoin):
     """Joins a record when the stream is `grace_ms` past its time, with the table as of the record's time.
 
@@ -26,19 +24,8 @@ class StreamTableDelayedJoin(StreamTableJoin):
     grace period (KIP-923).
     """
 
-    def __init__(
-        self,
-        table: ValueGetter,
-        joiner: Callable[..., Any],
-        waiting: str,
-        grace_ms: int,
-        *,
-        with_key: bool = False,
-        keeps_unmatched: bool = False,
-    ) -> None:
-        super().__init__(table, joiner, with_key=with_key, keeps_unmatched=keeps_unmatched)
-        self._waiting = waiting
-        self._grace_ms = grace_ms
+    waiting: str
+    grace_ms: int
 
     @classmethod
     def saved_with(cls, *args: Any, waiting: str, **options: Any) -> str:
@@ -46,8 +33,8 @@ class StreamTableDelayedJoin(StreamTableJoin):
         return waiting
 
     def bind(self, context: ProcessorContext) -> Run:
-        drop, join, keeps = context.metrics.drop, self.bind_join(context), self._keeps_unmatched
-        waiting, grace = context.get_store(self._waiting), self._grace_ms
+        drop, join, keeps = context.metrics.drop, self.bind_join(context), self.keeps_unmatched
+        waiting, grace = context.get_store(self.waiting), self.grace_ms
         add = waiting.add
         times = context.saved_numbers
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.context import ProcessorContext
@@ -25,62 +26,49 @@ def join_step(name: str, options: dict[str, Any], source: TableSource) -> Proces
     )
 
 
+@dataclass(eq=False)
 class JoinedTable(TableSource):
     """The result of a join by key. Kafka Streams: KTableKTableJoinMerger."""
 
-    def __init__(
-        self,
-        parents: tuple[TableSource, TableSource],
-        steps: tuple[ProcessorStep, ...],
-        kept: Materialized | None,
-        view: ValueGetter,
-    ) -> None:
-        self._parents = parents
-        self._steps = steps
-        self._kept = kept
-        self._view = view
+    parents: tuple[TableSource, TableSource]
+    steps: tuple[ProcessorStep, ...]
+    kept: Materialized | None
+    view: ValueGetter
 
     def getter(self) -> ValueGetter:
         """Return how the result is read: from its store, or by joining both rows."""
-        return self._view if self._kept is None else StoreGetter(self._kept.name, history_ms=self._kept.history_ms)
+        return self.view if self.kept is None else StoreGetter(self.kept.name, self.kept.history_ms)
 
     @property
     def is_versioned(self) -> bool:
-        return self._kept is not None and self._kept.is_versioned
+        return self.kept is not None and self.kept.is_versioned
 
     def send_old_values(self, *, force: bool) -> bool:
         """Send what was joined before, which takes the values before of both tables."""
-        for parent in self._parents:
+        for parent in self.parents:
             parent.send_old_values(force=True)
-        for step in self._steps:
+        for step in self.steps:
             step.options["sends_old"] = True
         return True
 
 
+@dataclass(eq=False)
 class JoinedGetter(ValueGetter):
     """Joins the rows of two tables. `kind` is "inner", "left" or "outer"."""
 
-    def __init__(
-        self, left: ValueGetter, right: ValueGetter, joiner: Callable[[Any, Any, Any], Any], kind: str
-    ) -> None:
-        self._left = left
-        self._right = right
-        self._joiner = joiner
-        self._kind = kind
+    left: ValueGetter
+    right: ValueGetter
+    joiner: Callable[[Any, Any, Any], Any]
+    kind: str
 
     @property
     def stores(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*self._left.stores, *self._right.stores)))
+        return tuple(dict.fromkeys((*self.left.stores, *self.right.stores)))
 
-    def open(self, context: ProcessorContext) -> Get:
-        return self._joined(self._left.open(context), self._right.open(context))
-
-    def open_sent(self, context: ProcessorContext) -> Get:
-        return self._joined(self._left.open_sent(context), self._right.open_sent(context))
-
-    def _joined(self, get_left: Get, get_right: Get) -> Get:
-        joiner = self._joiner
-        needs_left, needs_right = self._kind != "outer", self._kind == "inner"
+    def open(self, context: ProcessorContext, *, sent: bool = False) -> Get:
+        get_left, get_right = self.left.open(context, sent=sent), self.right.open(context, sent=sent)
+        joiner = self.joiner
+        needs_left, needs_right = self.kind != "outer", self.kind == "inner"
 
         def joined(key: Any) -> ValueAndTimestamp | None:
             left, right = get_left(key), get_right(key)

@@ -3,34 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypedDict
 
 from penstock.clock import Duration, duration_ms
 from penstock.errors import TopologyError
+from penstock.program.serdes import SerdeLike, resolve_serde
+from penstock.store import StoreBuilder
+from penstock.store.kinds.list_store import list_store
 
 from ...graph.flow import Flow
 from ...graph.functions import check_mapper
 from ...graph.recorder import Recorder
-from ...graph.serdes import KnownSerde, Serdes, check_same_keys
+from ...graph.serdes import Serdes, check_same_keys, key_of_store, value_of_store
 from ...graph.step import ProcessorStep, Stores
 from ...graph.writer import Writer
-from ..stream_join.record import JoinKind
-from ..stream_join.steps import Joiner
-from ..stream_join.stores import TableJoinOptions, delayed_store
+from ..joins import Joiner, JoinKind, TableSide
+from ..reading import StoreGetter
+from ..waiting import TimedKeySerde, ValueAndHeadersSerde
 from .delayed import StreamTableDelayedJoin
-from .global_table import StreamGlobalTableJoin
 from .stream_table import StreamTableJoin
 
-if TYPE_CHECKING:
-    from ...global_table import GlobalKTable
-    from ...table_base import TableBase
+
+class TableJoinOptions(TypedDict, total=False):
+    """The keyword arguments of a join of a stream with a table.
+
+    `key_serde`, `value_serde`: serdes of the stream's keys and values in a repartition topic and in the store of
+    records that wait, where they are not known. `backend`, `logged`: of that store, which there is with `grace`.
+    """
+
+    key_serde: SerdeLike
+    value_serde: SerdeLike
+    backend: str | None
+    logged: bool
 
 
 def record_table_join(
     recorder: Recorder,
     kind: JoinKind,
     stream: Flow,
-    table: TableBase[Any, Any],
+    table: TableSide,
     joiner: Joiner,
     grace: Duration | None,
     name: str | None,
@@ -40,11 +51,11 @@ def record_table_join(
     verb, sources = kind.verb, stream.sources | table.flow.sources
     recorder.copartition(sources)
     node = recorder.names.step("KSTREAM-LEFTJOIN-" if kind.keeps_left else "KSTREAM-JOIN-", name)
-    getter = table.source.getter()
+    getter, keys = table.source.getter(), (stream.serdes.key, table.flow.serdes.key)
     arguments = {"table": getter, **_arguments(kind, joiner)}
-    if grace is None:
-        step = TableJoinStep(verb, node, StreamTableJoin, arguments, stores=lambda writer: getter.stores)
-    else:
+    supplier: type[StreamTableJoin] = StreamTableJoin
+    waiting: Stores | None = None
+    if grace is not None:
         if getter.history_ms is None:
             raise TopologyError(
                 f"{verb}: grace needs a table that keeps versions; write "
@@ -56,15 +67,19 @@ def record_table_join(
                 f"{getter.stores[0]!r} keeps versions, so a record that has waited would find none; give the store a "
                 "longer history_retention"
             )
-        waiting = f"{node}-Buffer"
+        buffer = f"{node}-Buffer"
         if name is None:
-            recorder.names.generated[waiting] = f'{verb}(..., name="NAME")'
-        declare = delayed_store(waiting, stream.serdes, options)
-        arguments |= {"waiting": waiting, "grace_ms": _grace_ms(verb, grace)}
-        step = TableJoinStep(
-            verb, node, StreamTableDelayedJoin, arguments, stores=lambda writer: (declare(writer), *getter.stores)
-        )
-    step.keys = (stream.serdes.key, table.flow.serdes.key)
+            recorder.names.generated[buffer] = f'{verb}(..., name="NAME")'
+        arguments |= {"waiting": buffer, "grace_ms": _grace_ms(verb, grace)}
+        supplier, waiting = StreamTableDelayedJoin, delayed_store(buffer, stream.serdes, options)
+
+    def stores(writer: Writer) -> tuple[str | StoreBuilder, ...]:
+        check_same_keys(verb, *keys, writer.settings)
+        return (*(() if waiting is None else waiting(writer)), *getter.stores)
+
+    # A join by key changes values, but only behind the repartition topic that it needs itself: nothing to say.
+    step = ProcessorStep(node, supplier, arguments, stores=stores)
+    step.takes_null_keys = kind.keeps_left
     recorder.add(step, stream.step)
     return Flow(step, Serdes(stream.serdes.key), sources)
 
@@ -73,18 +88,20 @@ def record_global_table_join(
     recorder: Recorder,
     kind: JoinKind,
     stream: Flow,
-    table: GlobalKTable[Any, Any],
+    table: str,
     joiner: Joiner,
     select_key: Callable[..., Any] | None,
     name: str | None,
 ) -> Flow:
-    """Add the step of a join with a global table, and return what comes out of it."""
+    """Add the step of a join with a global table, whose store is `table`; return what comes out of it."""
     if select_key is not None:
         check_mapper(kind.verb, select_key, with_key=joiner.with_key, what="select_key")
-    arguments = {"store": table.store, "select_key": select_key, **_arguments(kind, joiner)}
+    arguments = {"table": StoreGetter(table), "select_key": select_key, **_arguments(kind, joiner)}
     # Kafka Streams gives both kinds of this join the same prefix.
     node = recorder.names.step("KSTREAM-LEFTJOIN-", name)
-    step = TableJoinStep(kind.verb, node, StreamGlobalTableJoin, arguments, needs_no_repartition=True)
+    # Else a topic for its results would be put before it, with the wrong serde: Kafka Streams does that.
+    step = ProcessorStep(node, StreamTableJoin, arguments, changes_value=True)
+    step.takes_null_keys = kind.keeps_left
     recorder.add(step, stream.step)
     return Flow(step, Serdes(stream.serdes.key), stream.sources, stream.needs_repartition)
 
@@ -100,29 +117,19 @@ def _grace_ms(verb: str, grace: Duration) -> int:
     return found
 
 
-class TableJoinStep(ProcessorStep):
-    """Writes the processor that looks a stream's records up in a table. `keys` are the serdes of both sides' keys.
+def delayed_store(name: str, serdes: Serdes, options: TableJoinOptions) -> Stores:
+    """Return what declares the store of the records that wait for late updates of a table, in the order of time."""
+    chosen: dict[str, Any] = {each: value for each, value in options.items() if each in ("backend", "logged")}
 
-    A join by key changes values, but only behind the repartition topic that it needs itself, so nothing is gained by
-    saying so. One that `needs_no_repartition`, with a global table, says so: else a topic for its results would be put
-    before it, with the wrong serde (Kafka Streams does that).
-    """
+    def declared(writer: Writer) -> tuple[StoreBuilder]:
+        state, what = writer.settings.state_serde, f"store {name!r}"
+        key, value = key_of_store(serdes.key, writer.settings), value_of_store(serdes.value, writer.settings)
+        made = list_store(
+            name,
+            key_serde=TimedKeySerde(resolve_serde(key, state, what)),
+            value_serde=ValueAndHeadersSerde(resolve_serde(value, state, what)),
+            **chosen,
+        )
+        return (made,)
 
-    def __init__(
-        self,
-        verb: str,
-        name: str,
-        supplier: Any,
-        options: dict[str, Any],
-        *,
-        stores: Stores | None = None,
-        needs_no_repartition: bool = False,
-    ) -> None:
-        super().__init__(name, supplier, options, stores=stores, changes_value=needs_no_repartition)
-        self.verb = verb
-        self.keys: tuple[KnownSerde, KnownSerde] = (None, None)
-        self.takes_null_keys = bool(options["keeps_unmatched"])
-
-    def write(self, writer: Writer) -> None:
-        check_same_keys(self.verb, *self.keys, writer.settings)
-        super().write(writer)
+    return declared

@@ -3,44 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from penstock.context import ProcessorContext
 from penstock.operator import Operator, Run
 from penstock.record import Record
 
-if TYPE_CHECKING:
-    from ..reading import ValueGetter
-
-Lookup = Callable[[Any, int], Any]
+from ..reading import ValueGetter
 
 
+@dataclass(kw_only=True, eq=False)
 class StreamTableJoin(Operator):
     """Forwards each record with what `joiner` makes of its value and of the table's value for its key.
 
-    A versioned table is read as of the record's time. `joiner` takes the left value and the right one, `with_key` the
-    key before them. With `keeps_unmatched`, records that find no value are forwarded, too; the others are not. Kafka
-    Streams: KStreamKTableJoin.
+    With `select_key` the table is read by the key that it makes of the record: a global table. A versioned table is
+    read as of the record's time. `joiner` takes the left value and the right one, `with_key` the record's key before
+    them, and `select_key` the value, `with_key` the key before it. With `keeps_unmatched`, records that find no value
+    are forwarded, too; the others are not. Kafka Streams: KStreamKTableJoin, KStreamGlobalKTableJoin.
     """
 
-    def __init__(
-        self,
-        table: ValueGetter,
-        joiner: Callable[..., Any],
-        *,
-        with_key: bool = False,
-        keeps_unmatched: bool = False,
-    ) -> None:
-        self._table = table
-        self._joiner = joiner
-        self._with_key = with_key
-        self._keeps_unmatched = keeps_unmatched
+    table: ValueGetter
+    joiner: Callable[..., Any]
+    select_key: Callable[..., Any] | None = None
+    with_key: bool = False
+    keeps_unmatched: bool = False
 
     def bind(self, context: ProcessorContext) -> Run:
-        if self._table.history_ms is not None or self._with_key:
+        if self.table.history_ms is not None:
+            return self._bind_versioned(context)
+        if self.with_key or self.select_key is not None:
             return self._bind_general(context)
-        forward, drop, get = context.send, context.metrics.drop, self._table.open(context)
-        joiner, keeps = self._joiner, self._keeps_unmatched
+        forward, drop, get = context.send, context.metrics.drop, self.table.open(context)
+        joiner, keeps = self.joiner, self.keeps_unmatched
 
         def run(record: Record) -> None:
             key, value, timestamp, headers = record
@@ -59,7 +54,28 @@ class StreamTableJoin(Operator):
         return run
 
     def _bind_general(self, context: ProcessorContext) -> Run:
-        drop, join, keeps = context.metrics.drop, self.bind_join(context), self._keeps_unmatched
+        forward, drop, get = context.send, context.metrics.drop, self.table.open(context)
+        joiner, select, with_key, keeps = self.joiner, self.select_key, self.with_key, self.keeps_unmatched
+
+        def run(record: Record) -> None:
+            key, value, timestamp, headers = record
+            if value is None:
+                drop("null_value")
+                return
+            wanted = key if select is None else select(key, value) if with_key else select(value)
+            if wanted is None and not keeps:
+                drop("null_key")
+                return
+            found = None if wanted is None else get(wanted)
+            if found is not None or keeps:
+                other = None if found is None else found[0]
+                result = joiner(key, value, other) if with_key else joiner(value, other)
+                forward((key, result, timestamp, headers))
+
+        return run
+
+    def _bind_versioned(self, context: ProcessorContext) -> Run:
+        drop, join, keeps = context.metrics.drop, self.bind_join(context), self.keeps_unmatched
 
         def run(record: Record) -> None:
             if record[1] is None or (record[0] is None and not keeps):
@@ -70,24 +86,16 @@ class StreamTableJoin(Operator):
         return run
 
     def bind_join(self, context: ProcessorContext) -> Run:
-        """Return the function that joins a record which has a value."""
-        forward, joiner, keeps, with_key = context.send, self._joiner, self._keeps_unmatched, self._with_key
-        lookup = lookup_of(self._table, context)
+        """Return the function that joins a record which has a value with the versioned table."""
+        forward, joiner, keeps, with_key = context.send, self.joiner, self.keeps_unmatched, self.with_key
+        get = self.table.open_as_of(context)
 
         def join(record: Record) -> None:
             key, value, timestamp, headers = record
-            found = None if key is None else lookup(key, timestamp)
+            found = None if key is None else get(key, timestamp)
             if found is not None or keeps:
                 other = None if found is None else found[0]
                 result = joiner(key, value, other) if with_key else joiner(value, other)
                 forward((key, result, timestamp, headers))
 
         return join
-
-
-def lookup_of(table: ValueGetter, context: ProcessorContext) -> Lookup:
-    """Return the function that reads a table by key and, if it has versions, as of a time."""
-    if table.history_ms is not None:
-        return table.open_as_of(context)
-    get = table.open(context)
-    return lambda key, time: get(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.context import ProcessorContext
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from ..reading import ValueGetter
 
 
+@dataclass(kw_only=True, eq=False)
 class TableJoin(Operator):
     """Joins updates of one table with the other table's rows: `joiner(key, value of this side, value of the other)`.
 
@@ -22,27 +24,18 @@ class TableJoin(Operator):
     timestamp of the later row. `ignores_older`: this table keeps versions, and only its latest ones count (KIP-914).
     """
 
-    def __init__(
-        self,
-        joiner: Callable[[Any, Any, Any], Any],
-        other: ValueGetter,
-        *,
-        needs_this: bool,
-        needs_other: bool,
-        ignores_older: bool = False,
-        sends_old: bool = False,
-    ) -> None:
-        self._joiner = joiner
-        self._other = other
-        self._needs_this = needs_this
-        self._needs_other = needs_other
-        self._ignores_older = ignores_older
-        self._sends_old = sends_old
+    joiner: Callable[[Any, Any, Any], Any]
+    other: ValueGetter
+    needs_this: bool
+    needs_other: bool
+    ignores_older: bool = False
+    sends_old: bool = False
 
     def bind(self, context: ProcessorContext) -> Run:
-        forward, drop, get, joiner = context.send, context.metrics.drop, self._other.open_sent(context), self._joiner
-        needs_this, needs_other, sends_old = self._needs_this, self._needs_other, self._sends_old
-        ignores_older = self._ignores_older
+        forward, drop, joiner = context.send, context.metrics.drop, self.joiner
+        get = self.other.open(context, sent=True)
+        needs_this, needs_other, sends_old = self.needs_this, self.needs_other, self.sends_old
+        ignores_older = self.ignores_older
 
         def run(record: Record) -> None:
             key, change, timestamp, headers = record
@@ -75,8 +68,8 @@ class TableMerge(TableOperator):
     """Forwards the results of both sides of a join, from its store if it has one."""
 
     def bind(self, context: ProcessorContext) -> Run:
-        forward, sends_old = context.send, self._sends_old
-        if self._store is not None:
+        forward, sends_old = context.send, self.sends_old
+        if self.store is not None:
             update = self.compile_update(context)
 
             def run_with_store(record: Record) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from penstock.context import ProcessorContext
@@ -24,6 +25,7 @@ Send = Callable[[list[tuple[int, Any]], Headers], None]
 """Emits windows of OpenWindows as they are in the store, with these headers."""
 
 
+@dataclass(kw_only=True, eq=False)
 class WindowedOperator(UpdatingOperator):
     """An aggregation over windows. Records without a key are dropped and counted.
 
@@ -38,26 +40,14 @@ class WindowedOperator(UpdatingOperator):
     takes_null_values: ClassVar[bool] = True
     """Whether a value of None counts as any other; else such records are dropped and counted."""
 
-    def __init__(
-        self,
-        fold: Fold,
-        store: str,
-        *,
-        on_close: bool = False,
-        idle_ms: int | None = None,
-        late_to: str | None = None,
-        updates_to: str | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(store, **options)
-        self._fold = fold
-        self._on_close = on_close
-        self._idle_ms = idle_ms
-        self._late_to = late_to
-        self._updates_to = updates_to
-        self._time: WindowTime | None = None
-        self._close: Callable[[Headers], None] | None = None
-        self._idle: IdleClock | None = None
+    fold: Fold
+    on_close: bool = False
+    idle_ms: int | None = None
+    late_to: str | None = None
+    updates_to: str | None = None
+    _time: WindowTime | None = field(default=None, init=False)
+    _close: Callable[[Headers], None] | None = field(default=None, init=False)
+    _idle: IdleClock | None = field(default=None, init=False)
 
     @classmethod
     def saved_with(cls, *args: Any, store: str, **options: Any) -> str:
@@ -80,13 +70,13 @@ class WindowedOperator(UpdatingOperator):
         """Return the windows in the store that end later than `after`, or more."""
 
     def _emitter(self, context: ProcessorContext) -> Run:
-        forward, updates_to = context.send, self._updates_to
+        forward, updates_to = context.send, self.updates_to
         return forward if updates_to is None else lambda record: forward(record, updates_to)
 
     def bind(self, context: ProcessorContext) -> Run:
         time = self._time = WindowTime(context, self._wait_ms)
-        forward, late_to = context.send, self._late_to
-        store, on_close = context.get_store(self._store_name), self._on_close
+        forward, late_to = context.send, self.late_to
+        store, on_close = context.get_store(self.store), self.on_close
         open_windows = OpenWindows(context, time, lambda after: self._read_open(store, after), on_close=on_close)
         take, send = self._bind_windows(context, time, open_windows)
 
@@ -95,7 +85,7 @@ class WindowedOperator(UpdatingOperator):
                 send(open_windows.take(time.closed), headers)
 
         self._close, drop = close, context.metrics.drop
-        if self._idle_ms is not None:
+        if self.idle_ms is not None:
             take = self._noting_arrivals(take)
         else:
             forget_idle_time(context)
@@ -123,13 +113,13 @@ class WindowedOperator(UpdatingOperator):
 
     def init(self, context: ProcessorContext) -> None:
         """Let the record cache forward updates, unless windows are emitted when they close; watch for idle input."""
-        if self._on_close:
+        if self.on_close:
             Operator.init(self, context)
         else:
             super().init(context)
-        if self._idle_ms is not None:
+        if self.idle_ms is not None:
             assert self._time is not None
-            self._idle = IdleClock(context, self._idle_ms, self._time, self._move)
+            self._idle = IdleClock(context, self.idle_ms, self._time, self._move)
 
     def _noting_arrivals(self, take: Take) -> Take:
         def noting(record: Record) -> bool:
@@ -146,9 +136,9 @@ class WindowedOperator(UpdatingOperator):
 
     def _compile_update(self, context: ProcessorContext, store: StateStore) -> Callable[..., None]:
         """Return update(key, start, end, new, old, timestamp, headers), which sends an update of a window."""
-        if self._on_close or store.record_cache is not None:
+        if self.on_close or store.record_cache is not None:
             return _nothing
-        sends_old, emit = self._sends_old, self._emitter(context)
+        sends_old, emit = self.sends_old, self._emitter(context)
 
         def update(key: Any, start: int, end: int, aggregate: Any, old: Any, timestamp: int, headers: Headers) -> None:
             change = new(Change, (aggregate, old if sends_old else None))

@@ -1,8 +1,9 @@
-"""WindowedTable: a table whose rows are windows of keys."""
+"""WindowGetter: reads a table whose rows are windows of keys."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.context import ProcessorContext
@@ -10,53 +11,36 @@ from penstock.store import ValueAndTimestamp
 from penstock.store.kinds.headers import ValueTimestampHeaders
 from penstock.store.kinds.session import SessionStore
 
-from ...graph.step import ProcessorStep
-from ..reading import Get, ValueGetter, WrittenTable
+from ..reading import Get, ValueGetter
 
 
+@dataclass(eq=False)
 class WindowGetter(ValueGetter):
     """Reads a window or session store by windowed key. The timestamp of a session is its end."""
 
-    def __init__(self, store: str) -> None:
-        self._store = store
+    store: str
 
     @property
     def stores(self) -> tuple[str, ...]:
-        return (self._store,)
+        return (self.store,)
 
-    def open(self, context: ProcessorContext) -> Get:
-        store = context.get_store(self._store)
-        if not isinstance(store, SessionStore):
-            fetch = store.fetch
-            return lambda windowed: fetch(windowed[0], windowed[1])
-        find = store.fetch_session
-        return self._session(lambda windowed: find(*windowed))
-
-    def open_sent(self, context: ProcessorContext) -> Get:
-        """Return the function that reads the store without what waits in its record cache."""
-        store = context.get_store(self._store)
-        cache = store.record_cache
-        if cache is None:
-            return self.open(context)
-
-        def sent(windowed: Any) -> Any:
-            return cache.sent(windowed)
-
-        return self._session(sent) if isinstance(store, SessionStore) else sent
-
-    def _session(self, find: Callable[[Any], Any]) -> Get:
-        def session(windowed: Any) -> ValueAndTimestamp | None:
-            entry = find(windowed)
-            if entry is None:
-                return None
-            value = entry[0] if isinstance(entry, ValueTimestampHeaders) else entry
-            return ValueAndTimestamp(value, windowed[2])
-
-        return session
+    def open(self, context: ProcessorContext, *, sent: bool = False) -> Get:
+        store = context.get_store(self.store)
+        cache = store.record_cache if sent else None
+        if isinstance(store, SessionStore):
+            find = store.fetch_session
+            return _session((lambda windowed: find(*windowed)) if cache is None else cache.sent)
+        fetch = store.fetch
+        read: Get = (lambda windowed: fetch(windowed[0], windowed[1])) if cache is None else cache.sent
+        return read
 
 
-class WindowedTable(WrittenTable):
-    """A table over windows."""
+def _session(find: Callable[[Any], Any]) -> Get:
+    def session(windowed: Any) -> ValueAndTimestamp | None:
+        entry = find(windowed)
+        if entry is None:
+            return None
+        value = entry[0] if isinstance(entry, ValueTimestampHeaders) else entry
+        return ValueAndTimestamp(value, windowed[2])
 
-    def __init__(self, step: ProcessorStep, store: str) -> None:
-        super().__init__(WindowGetter(store), step)
+    return session

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.context import ProcessorContext
@@ -12,7 +13,6 @@ from penstock.store.kinds.headers import ValueTimestampHeaders
 from penstock.store.kinds.windowed import Windowed
 from penstock.store.record_cache import Change, FlushListener
 
-from ..aggregate.folds import Fold
 from ..own_time import WindowTime
 from ..updates import LATE
 from .key_order import bytes_of_keys
@@ -21,6 +21,7 @@ from .operator import Send, Take, WindowedOperator
 from .windows import SessionWindows
 
 
+@dataclass(kw_only=True, eq=False)
 class SessionAggregate(WindowedOperator):
     """An aggregation over sessions.
 
@@ -29,25 +30,20 @@ class SessionAggregate(WindowedOperator):
     KStreamSessionWindowAggregate.
     """
 
-    def __init__(
-        self, fold: Fold, store: str, *, windows: SessionWindows, key_serde: SerdeLike = None, **options: Any
-    ) -> None:
-        super().__init__(fold, store, **options)
-        self._gap = windows.gap_ms
-        self._grace = windows.grace_ms
-        self._key_serde = key_serde
+    windows: SessionWindows
+    key_serde: SerdeLike = None
 
     @property
     def _wait_ms(self) -> int:
-        return self._gap + self._grace + 1
+        return self.windows.gap_ms + self.windows.grace_ms + 1
 
     def _bind_windows(
         self, context: ProcessorContext, time: WindowTime, open_windows: OpenWindows
     ) -> tuple[Take, Send]:
-        store = context.get_store(self._store_name)
+        store = context.get_store(self.store)
         find, put, remove, drop = store.find_sessions, store.put, store.remove, context.metrics.drop
-        gap, on_close, keeps_headers = self._gap, self._on_close, self._keeps_headers
-        fold, take_value = self._fold, self._fold.compile_take(context.node)
+        gap, on_close, keeps_headers = self.windows.gap_ms, self.on_close, self.keeps_headers
+        fold, take_value = self.fold, self.fold.compile_take(context.node)
         update = self._compile_update(context, store)
 
         def take(record: Record) -> bool:
@@ -77,7 +73,7 @@ class SessionAggregate(WindowedOperator):
             update(key, start, end, aggregate, None, end, headers)
             return True
 
-        key_bytes, emit = bytes_of_keys(self._key_serde, context.node), self._emitter(context)
+        key_bytes, emit = bytes_of_keys(self.key_serde, context.node), self._emitter(context)
 
         def send(due: list[tuple[int, Any]], headers: Headers) -> None:
             keys = {(end, start, key_bytes(key)): key for end, (start, key) in due}
@@ -97,7 +93,7 @@ class SessionAggregate(WindowedOperator):
             return [(end, (start, key)) for (key, start, end), _ in rows]
 
     def _listener(self, context: ProcessorContext) -> FlushListener:
-        emit, sends_old, keeps_headers = self._emitter(context), self._sends_old, self._keeps_headers
+        emit, sends_old, keeps_headers = self._emitter(context), self.sends_old, self.keeps_headers
 
         def flushed(record: Record) -> None:
             session, (after, before), _, headers = record

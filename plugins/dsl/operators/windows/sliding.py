@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from penstock.context import ProcessorContext
@@ -12,7 +13,6 @@ from penstock.record import Headers, Record
 from penstock.store.kinds.windowed import Windowed
 from penstock.store.record_cache import Change
 
-from ..aggregate.folds import Fold
 from ..own_time import WindowTime
 from ..updates import LATE
 from .key_order import bytes_of_keys
@@ -26,6 +26,7 @@ Copy = Callable[[Record, int, Any], None]
 """(record, start, entry): makes a window that has what another one had."""
 
 
+@dataclass(kw_only=True, eq=False)
 class SlidingAggregate(WindowedOperator):
     """An aggregation over sliding windows. A window of [start, start + difference] has both its ends.
 
@@ -36,25 +37,20 @@ class SlidingAggregate(WindowedOperator):
 
     takes_null_values: ClassVar[bool] = False
 
-    def __init__(
-        self, fold: Fold, store: str, *, windows: SlidingWindows, key_serde: SerdeLike = None, **options: Any
-    ) -> None:
-        super().__init__(fold, store, **options)
-        self._difference = windows.difference_ms
-        self._grace = windows.grace_ms
-        self._key_serde = key_serde
+    windows: SlidingWindows
+    key_serde: SerdeLike = None
 
     @property
     def _wait_ms(self) -> int:
-        return self._grace + 1
+        return self.windows.grace_ms + 1
 
     def _bind_windows(
         self, context: ProcessorContext, time: WindowTime, open_windows: OpenWindows
     ) -> tuple[Take, Send]:
-        store = context.get_store(self._store_name)
-        difference, on_close = self._difference, self._on_close
+        store = context.get_store(self.store)
+        difference, on_close = self.windows.difference_ms, self.on_close
         put, fetch, drop, stored = store.put, store.fetch, context.metrics.drop, self._stored
-        initial, take_value = self._fold.initial, self._fold.compile_take(context.node)
+        initial, take_value = self.fold.initial, self.fold.compile_take(context.node)
         update = self._compile_update(context, store)
 
         def write(record: Record, start: int, entry: Any) -> None:
@@ -88,7 +84,7 @@ class SlidingAggregate(WindowedOperator):
             work(record, windows, difference, write, copy)
             return True
 
-        key_bytes, emit, keeps_headers = self._order(context), self._emitter(context), self._keeps_headers
+        key_bytes, emit, keeps_headers = self._order(context), self._emitter(context), self.keeps_headers
 
         def send(due: list[tuple[int, Any]], headers: Headers) -> None:
             keys = {(start, key_bytes(key)): key for _, (start, key) in due}
@@ -103,12 +99,12 @@ class SlidingAggregate(WindowedOperator):
         return take, send
 
     def _order(self, context: ProcessorContext) -> Callable[[Any], bytes]:
-        return bytes_of_keys(self._key_serde, context.node)
+        return bytes_of_keys(self.key_serde, context.node)
 
     def _read_open(self, store: Any, after: int) -> Ends:
         """Return (end, (start, key)) of the windows in the store that end later than `after`."""
-        with store.fetch_all(max(0, after - self._difference), NEVER) as rows:
-            return [(start + self._difference, (start, key)) for (key, start, _), _ in rows]
+        with store.fetch_all(max(0, after - self.windows.difference_ms), NEVER) as rows:
+            return [(start + self.windows.difference_ms, (start, key)) for (key, start, _), _ in rows]
 
 
 def _in_order(record: Record, windows: list[Any], difference: int, write: Put, copy: Copy) -> None:

@@ -8,14 +8,14 @@ from penstock.clock import Duration, duration_ms
 from penstock.errors import TopologyError
 from penstock.store.kinds.session import SessionStoreSpec
 from penstock.store.kinds.window import WindowStoreSpec
-from penstock.store.specs import StoreSpec
 
 from ...graph.functions import check_function
-from ...graph.materialized import Materialized
+from ...graph.materialized import Materialized, TableStoreSpec
 from ...graph.serdes import Serdes, WindowedKey
+from ...graph.step import ProcessorStep
 from ...graph.writer import Writer
 from ..aggregate.folds import Fold
-from ..aggregate.updating_step import UpdatingStep
+from ..updates import updating_step
 from .sessions import SessionAggregate
 from .sliding import SlidingAggregate
 from .time_windows import WindowAggregate
@@ -90,7 +90,7 @@ def windowed_step(
     made: Materialized,
     known: Serdes,
     emit: Emit,
-) -> UpdatingStep:
+) -> ProcessorStep:
     """Return the step of an aggregation over windows."""
     serdes = made.serdes(known)
     supplier: Any
@@ -101,7 +101,7 @@ def windowed_step(
         least = max(1, windows.retention_ms + emit.on_close)
         check_store(made, windows.retention_ms, None)
 
-        def declare(writer: Writer) -> StoreSpec:
+        def declare(writer: Writer) -> TableStoreSpec:
             return made.session(writer, serdes, least, windows.form)
     else:
         is_sliding = isinstance(windows, SlidingWindows)
@@ -110,16 +110,15 @@ def windowed_step(
         kept = max(size, windows.retention_ms)
         check_store(made, kept, size)
 
-        def declare(writer: Writer) -> StoreSpec:
+        def declare(writer: Writer) -> TableStoreSpec:
             return made.window(writer, serdes, kept, size, windows.form)
 
-    step = UpdatingStep(
+    step = updating_step(
         name,
         supplier,
         {"fold": fold, "windows": windows, **emit.options(name)},
         declare,
-        window_grace_ms=grace,
         needs_key_serde=supplier is not WindowAggregate,
     )
-    step.windows = windows.form
+    step.window_form, step.window_grace_ms = windows.form, grace
     return step

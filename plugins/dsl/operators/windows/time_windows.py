@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.context import ProcessorContext
@@ -11,7 +12,6 @@ from penstock.record import Headers, Record
 from penstock.store.kinds.windowed import Windowed
 from penstock.store.record_cache import Change
 
-from ..aggregate.folds import Fold
 from ..own_time import WindowTime
 from ..updates import LATE
 from .open_windows import NEVER, Ends, OpenWindows
@@ -19,6 +19,7 @@ from .operator import Send, Take, WindowedOperator
 from .windows import TimeWindows
 
 
+@dataclass(kw_only=True, eq=False)
 class WindowAggregate(WindowedOperator):
     """An aggregation over windows that follow from timestamps.
 
@@ -26,22 +27,20 @@ class WindowAggregate(WindowedOperator):
     that is too late for it, one drop is counted. Kafka Streams: KStreamWindowAggregate.
     """
 
-    def __init__(self, fold: Fold, store: str, *, windows: TimeWindows, **options: Any) -> None:
-        super().__init__(fold, store, **options)
-        self._windows = windows
+    windows: TimeWindows
 
     @property
     def _wait_ms(self) -> int:
-        return self._windows.grace_ms
+        return self.windows.grace_ms
 
     def _bind_windows(
         self, context: ProcessorContext, time: WindowTime, open_windows: OpenWindows
     ) -> tuple[Take, Send]:
-        store = context.get_store(self._store_name)
+        store = context.get_store(self.store)
         fetch, put, drop = store.fetch, store.put, context.metrics.drop
-        initial, take_value, stored = self._fold.initial, self._fold.compile_take(context.node), self._stored
-        windows_for, on_close = self._windows.compile(), self._on_close
-        emit, sends_old, keeps_headers = self._emitter(context), self._sends_old, self._keeps_headers
+        initial, take_value, stored = self.fold.initial, self.fold.compile_take(context.node), self._stored
+        windows_for, on_close = self.windows.compile(), self.on_close
+        emit, sends_old, keeps_headers = self._emitter(context), self.sends_old, self.keeps_headers
         sends_updates = not on_close and store.record_cache is None
 
         def take(record: Record) -> bool:
@@ -80,9 +79,9 @@ class WindowAggregate(WindowedOperator):
 
     def _read_open(self, store: Any, after: int) -> Ends:
         """Return (end, start) of the windows in the store that end later than `after`."""
-        with store.fetch_all(max(0, after - self._windows.size_ms), NEVER) as rows:
+        with store.fetch_all(max(0, after - self.windows.size_ms), NEVER) as rows:
             starts = {windowed.start for windowed, _ in rows}
-        ends = [(start, dict(self._windows.windows_for(start)).get(start)) for start in starts]
+        ends = [(start, dict(self.windows.windows_for(start)).get(start)) for start in starts]
         return sorted((end, start) for start, end in ends if end is not None)
 
 

@@ -1,7 +1,8 @@
-"""Serdes of the records that wait in joins."""
+"""Serdes of records and updates that wait in a store: their keys by time, and their headers."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from struct import Struct
 from typing import Any
 
@@ -13,14 +14,14 @@ _HEAD, _TIME, _LENGTH = Struct(">q?"), Struct(">q"), Struct(">i")
 _NONE = -1
 
 
+@dataclass(eq=False)
 class WaitingKeySerde(WrappingSerde[tuple[int, bool, Any]]):
     """(time, whether it is the left side's, key): in the order of time, the right side before the left one.
 
     With False and a key of None it is before all others of its time.
     """
 
-    def __init__(self, key: Serde[Any]) -> None:
-        self.key = key
+    key: Serde[Any]
 
     def serialize(self, value: tuple[int, bool, Any]) -> bytes:
         """Return the time, the side and the key's bytes."""
@@ -34,12 +35,12 @@ class WaitingKeySerde(WrappingSerde[tuple[int, bool, Any]]):
         return time, is_left, self.key.deserialize(data[_HEAD.size :])
 
 
+@dataclass(eq=False)
 class SideSerde(WrappingSerde[tuple[bool, Any]]):
     """(whether it is the left side's, value): each side has a serde of its own."""
 
-    def __init__(self, left: Serde[Any], right: Serde[Any]) -> None:
-        self.left = left
-        self.right = right
+    left: Serde[Any]
+    right: Serde[Any]
 
     def serialize(self, value: tuple[bool, Any]) -> bytes:
         """Return the side and the value's bytes."""
@@ -52,11 +53,11 @@ class SideSerde(WrappingSerde[tuple[bool, Any]]):
         return False, self.right.deserialize(data[1:])
 
 
+@dataclass(eq=False)
 class TimedKeySerde(WrappingSerde[tuple[int, Any]]):
     """(time, key), in the order of time. With a key of None it is before all others of its time."""
 
-    def __init__(self, key: Serde[Any]) -> None:
-        self.key = key
+    key: Serde[Any]
 
     def serialize(self, value: tuple[int, Any]) -> bytes:
         """Return the time and the key's bytes."""
@@ -69,32 +70,44 @@ class TimedKeySerde(WrappingSerde[tuple[int, Any]]):
         return _TIME.unpack_from(data)[0], self.key.deserialize(data[_TIME.size :])
 
 
+@dataclass(eq=False)
 class ValueAndHeadersSerde(WrappingSerde[tuple[Any, Headers]]):
     """(value, headers): the number of headers, each one's name and value with their lengths, then the value."""
 
-    def __init__(self, value: Serde[Any]) -> None:
-        self.value = value
+    value: Serde[Any]
 
     def serialize(self, value: tuple[Any, Headers]) -> bytes:
         """Return the headers and the value's bytes."""
         content, headers = value
-        parts = [_LENGTH.pack(len(headers))]
-        for name, data in headers:
-            raw = name.encode()
-            parts += (_LENGTH.pack(len(raw)), raw, _LENGTH.pack(_NONE if data is None else len(data)), data or b"")
-        return b"".join((*parts, self.value.serialize(content)))
+        return _LENGTH.pack(len(headers)) + headers_bytes(headers) + self.value.serialize(content)
 
     def deserialize(self, data: bytes) -> tuple[Any, Headers]:
         (count,), at = _LENGTH.unpack_from(data), _LENGTH.size
-        headers: list[tuple[str, bytes | None]] = []
-        for _ in range(count):
-            name, at = _part(data, at)
-            content, at = _part(data, at)
-            headers.append((str(name, "utf-8") if name is not None else "", content))
-        return self.value.deserialize(data[at:]), tuple(headers)
+        headers, at = headers_at(data, at, count)
+        return self.value.deserialize(data[at:]), headers
 
 
-def _part(data: bytes, at: int) -> tuple[bytes | None, int]:
-    """Return the bytes whose length is at `at`, and where they end."""
+def sized(part: bytes | None) -> bytes:
+    """Return a part of a row with its length in front; -1 is None."""
+    return _LENGTH.pack(_NONE) if part is None else _LENGTH.pack(len(part)) + part
+
+
+def part_at(data: bytes, at: int) -> tuple[bytes | None, int]:
+    """Return the part whose length is at `at`, and the position behind it."""
     (length,), start = _LENGTH.unpack_from(data, at), at + _LENGTH.size
     return (None, start) if length == _NONE else (data[start : start + length], start + length)
+
+
+def headers_bytes(headers: Headers) -> bytes:
+    """Return the name and the value of each header, with their lengths."""
+    return b"".join(sized(name.encode()) + sized(data) for name, data in headers)
+
+
+def headers_at(data: bytes, at: int, count: int) -> tuple[Headers, int]:
+    """Return `count` headers that begin at `at`, and the position behind them."""
+    headers = []
+    for _ in range(count):
+        name, at = part_at(data, at)
+        value, at = part_at(data, at)
+        headers.append(((name or b"").decode(), value))
+    return tuple(headers), at

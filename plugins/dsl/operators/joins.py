@@ -1,0 +1,44 @@
+"""What joins of streams and of tables share: their kinds, and the two sides of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..graph.flow import Flow
+from .reading import TableSource
+
+
+@dataclass(frozen=True)
+class JoinKind:
+    """Which sides of a join have results without a match. `verb` is for messages."""
+
+    verb: str
+    keeps_left: bool = False
+    keeps_right: bool = False
+
+
+INNER, LEFT, OUTER = JoinKind("join"), JoinKind("left_join", True), JoinKind("outer_join", True, True)
+
+
+@dataclass(frozen=True)
+class Joiner:
+    """What makes a result: `function` of (left, right), and with `with_key` of (key, left, right)."""
+
+    function: Callable[..., Any]
+    with_key: bool
+
+    @property
+    def of_key_and_values(self) -> Callable[[Any, Any, Any], Any]:
+        """The function, with the key as its first argument in any case."""
+        function = self.function
+        return function if self.with_key else lambda key, left, right: function(left, right)
+
+
+@dataclass(frozen=True)
+class TableSide:
+    """A table that is joined: its flow, and the source of its updates."""
+
+    flow: Flow
+    source: TableSource
