@@ -2,7 +2,6 @@
 
 from .builder import StreamsBuilder
 from .cogrouped import CogroupedKStream, WindowedCogroupedKStream
-from .global_table import GlobalKTable
 from .graph.windowed_serdes import SessionWindowedSerde, TimeWindowedSerde
 from .grouped import KGroupedStream
 from .operators.aggregate.several import (
@@ -16,8 +15,7 @@ from .operators.aggregate.several import (
     min_of,
     sum_of,
 )
-from .operators.stream_join.within import JoinWindows, within
-from .operators.windows.windows import (
+from .operators.aggregate.windows import (
     SessionWindows,
     SlidingWindows,
     TimeWindows,
@@ -27,8 +25,10 @@ from .operators.windows.windows import (
     tumbling,
     unlimited,
 )
+from .operators.stream_join.within import JoinWindows, within
 from .stream import KStream
 from .table import KTable
+from .table_base import GlobalKTable
 from .windowed import SessionWindowedKStream, TimeWindowedKStream
 
 __all__ = [

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 from penstock.errors import TopologyError
 
-from .graph.flow import Flow
 from .graph.functions import check_function, check_mapper, keyed
 from .graph.names import checked
 from .graph.pass_through import PassThrough
-from .graph.step import ProcessorStep
+from .graph.step import Flow, ProcessorStep
 from .missing_verbs import Verbs
-from .operators.stateless.branch import Branch
+from .operators.stateless.filter import Branch
 from .stream_base import K, StreamBase, V
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from penstock.clock import Duration
 from penstock.errors import TopologyError
@@ -20,23 +20,21 @@ from penstock.settings.settings import Settings
 from penstock.settings.topology_builder import TopologyBuilder
 from penstock.store import StoreBuilder
 
-from .global_table import GlobalKTable
-from .graph.flow import Flow
 from .graph.materialized import StoreLike, TableOptions, materialized
 from .graph.names import checked
 from .graph.recorder import Kinds, Recorder
 from .graph.serdes import Default, KnownSerde, Serdes
 from .graph.sources import GlobalStoreStep, SourceStep, StoreStep, TableSourceStep
+from .graph.step import Flow
 from .graph.writer import Consumed
 from .grouped import KGroupedStream
 from .grouped_table import KGroupedTable
 from .missing_verbs import Verbs
-from .operators.global_table_source import GlobalTableSource
 from .operators.reading import TopicTable
-from .operators.table_source import TableUpdates
-from .source_options import GlobalTableOptions, SourceOptions, TableSourceOptions
+from .operators.table_source import GlobalTableSource, TableUpdates
 from .stream import KStream
 from .table import KTable
+from .table_base import GlobalKTable
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -325,3 +323,28 @@ def compiled(verb: str, pattern: str | re.Pattern[str]) -> re.Pattern[str]:
         return re.compile(pattern)
     except (re.error, TypeError) as error:
         raise TopologyError(f"{verb}: pattern {pattern!r} is no regular expression: {error}") from error
+
+
+class SourceOptions(TypedDict, total=False):
+    """Those of `StreamsBuilder.stream`, without serdes."""
+
+    pattern: str | re.Pattern[str] | None
+    timestamp_extractor: TimestampExtractor | None
+    offset_reset: Duration | None
+    name: str | None
+
+
+class TableSourceOptions(TableOptions, total=False):
+    """Those of `StreamsBuilder.table`, without serdes."""
+
+    timestamp_extractor: TimestampExtractor | None
+    offset_reset: Duration | None
+    name: str | None
+
+
+class GlobalTableOptions(TypedDict, total=False):
+    """Those of `StreamsBuilder.global_table`, without serdes."""
+
+    timestamp_extractor: TimestampExtractor | None
+    name: str | None
+    backend: str | None

@@ -18,11 +18,21 @@ from .operators.aggregate.aggregate import Aggregate
 from .operators.aggregate.aggregator import Aggregator
 from .operators.aggregate.folds import Aggregating
 from .operators.aggregate.grouped_source import GroupedSource, table_of
+from .operators.aggregate.window_getter import WindowGetter
+from .operators.aggregate.windowed_step import (
+    AnyWindows,
+    Emit,
+    check_merger,
+    windowed_serdes,
+    windowed_step,
+)
+from .operators.aggregate.windows import (
+    SessionWindows,
+    SlidingWindows,
+    TimeWindows,
+)
 from .operators.reading import StoreGetter, TableSource, WrittenTable
 from .operators.updates import updating_step
-from .operators.windows.reading import WindowGetter
-from .operators.windows.step import AnyWindows, Emit, check_merger, windowed_serdes, windowed_step
-from .operators.windows.windows import SessionWindows, SlidingWindows, TimeWindows
 from .stream_base import K
 
 if TYPE_CHECKING:

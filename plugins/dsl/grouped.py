@@ -10,20 +10,24 @@ from penstock.errors import TopologyError
 
 from .cogrouped import CogroupedKStream, Member
 from .columnar import Columnar
-from .graph.flow import Flow
 from .graph.functions import check_aggregator, check_function, check_initializer
 from .graph.materialized import StoreLike, StoreOptions
 from .graph.recorder import Recorder
 from .graph.serdes import KnownSerde, Serdes
+from .graph.step import Flow
 from .missing_verbs import Verbs
 from .operators.aggregate.aggregate import Aggregate
 from .operators.aggregate.aggregator import Aggregator
 from .operators.aggregate.folds import Aggregating, Counting, Fold, Reducing
 from .operators.aggregate.grouped_source import AGGREGATE, REDUCE, GroupedSource, store_of, table_of
+from .operators.aggregate.windowed_step import Emit
+from .operators.aggregate.windows import (
+    SessionWindows,
+    SlidingWindows,
+    TimeWindows,
+)
 from .operators.reading import StoreGetter, WrittenTable
 from .operators.updates import updating_step
-from .operators.windows.step import Emit
-from .operators.windows.windows import SessionWindows, SlidingWindows, TimeWindows
 from .stream_base import K, V
 from .windowed import SessionWindowedKStream, TimeWindowedKStream
 

@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overlo
 
 from penstock.errors import TopologyError
 
-from .graph.flow import Flow
 from .graph.functions import check_aggregator, check_function
 from .graph.materialized import Materialized, StoreLike, StoreOptions, materialized
 from .graph.recorder import Recorder
 from .graph.repartition import SUFFIX, RepartitionStep
 from .graph.serdes import Default, KnownSerde, Serdes, value_of_internal_topic
-from .graph.step import ProcessorStep
+from .graph.step import Flow, ProcessorStep
 from .graph.writer import RepartitionNames, Writer
 from .missing_verbs import Verbs
 from .operators.aggregate.aggregator import Aggregator
+from .operators.aggregate.change_serde import ChangeSerde
 from .operators.aggregate.several import Column, columns_of, removable
 from .operators.aggregate.table_aggregate import TableAggregate
-from .operators.aggregate.table_repartition import ChangeSerde
 from .operators.reading import StoreGetter, WrittenTable
 from .stream_base import K, V
 

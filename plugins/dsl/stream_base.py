@@ -10,10 +10,9 @@ from penstock.program.drawn import Drawn
 from penstock.program.program import Program
 from penstock.settings.settings import Settings
 
-from .graph.flow import Flow
 from .graph.recorder import Recorder
 from .graph.serdes import Serdes
-from .graph.step import ProcessorStep, Step
+from .graph.step import Flow, ProcessorStep, Step
 from .missing_verbs import Verbs
 
 K = TypeVar("K")

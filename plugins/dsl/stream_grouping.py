@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from penstock.program.serdes import SerdeLike
 
-from .graph.flow import Flow
 from .graph.functions import check_mapper
 from .graph.names import checked
 from .graph.serdes import Serdes
-from .graph.step import ProcessorStep
+from .graph.step import Flow, ProcessorStep
 from .operators.stateless.map import SelectKey
 from .stream_base import K, StreamBase, V
 

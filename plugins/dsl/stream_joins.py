@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 from penstock.clock import Duration
 from penstock.errors import TopologyError
 
-from .graph.flow import Flow
 from .graph.functions import check_function, check_options, check_same_program
 from .graph.serdes import KnownSerde, Serdes, check_same_keys
+from .graph.step import Flow
 from .missing_verbs import Verbs, found
 from .operators.joins import INNER, LEFT, OUTER, Joiner, JoinKind, TableSide
 from .operators.stream_join.record import record_stream_join
@@ -21,9 +21,9 @@ from .stream_base import K, V
 from .stream_output import Output
 
 if TYPE_CHECKING:
-    from .global_table import GlobalKTable
     from .stream import KStream
     from .table import KTable
+    from .table_base import GlobalKTable
 
 V2 = TypeVar("V2")
 R = TypeVar("R")

@@ -1,9 +1,9 @@
-"""The verbs that leave the DSL: topics and processors of the user's own."""
+"""The verbs that lead out of a stream: to topics, processors of the user's own, and tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from penstock.processor import Processor, ValueTransformer
 from penstock.program.checks import check_class
@@ -12,17 +12,22 @@ from penstock.program.serdes import SerdeLike
 from penstock.store import StoreBuilder
 from penstock.support.names import timer_store_name
 
-from .graph.flow import Flow
 from .graph.functions import check_function, checked_stores
+from .graph.materialized import StoreLike, StoreOptions, materialized
 from .graph.repartition import RepartitionStep, repartition_names
 from .graph.serdes import Default, KnownSerde, Serdes
 from .graph.sources import SinkStep
+from .graph.step import Flow, ProcessorStep
+from .operators.reading import TopicTable
 from .operators.stateless.fixed_key import FixedKey
 from .operators.stateless.user_step import UserStep
+from .operators.table_source import TableUpdates
 from .stream_base import K, StreamBase, V
 
 if TYPE_CHECKING:
     from .stream import KStream
+    from .table import KTable
+
 
 Stores = Sequence[str | StoreBuilder]
 
@@ -162,3 +167,29 @@ class Output(StreamBase[K, V]):
             changes_value=True,
         )
         return self._stream(step, serdes, needs_repartition=True if changes_key else None)
+
+    def to_table(
+        self, store: StoreLike | None = None, *, name: str | None = None, **options: Unpack[StoreOptions]
+    ) -> KTable[K, V]:
+        """Return the table of the latest value of each key; a record without a value deletes its key.
+
+        Records without a key are dropped. If a verb before may have changed keys, records go through a repartition
+        topic, `NAME-repartition`. `store` is the name of the table's store, or a declared store; without it, the table
+        gets a store only if a verb needs one. Semantics: Kafka Streams' KStream.toTable.
+        """
+        names = self.recorder.names
+        step = ProcessorStep(names.step("KSTREAM-TOTABLE-", name), TableUpdates, {"store": None, "sends_old": False})
+        kept = materialized("to_table", names, store, options, "KSTREAM-TOTABLE-")
+        serdes = kept.serdes(self.flow.serdes)
+        flow = self.flow
+        if flow.needs_repartition:
+            flow = self._repartitioned(step.name, serdes, how='to_table(name="NAME")').flow
+            serdes = Serdes(flow.serdes.key, serdes.value)
+        self.recorder.add(step, flow.step)
+        made: KTable[K, V] = self.recorder.kinds.table(
+            self.recorder,
+            Flow(step, serdes, flow.sources),
+            TopicTable(step, kept, serdes),
+            kept.own_name,
+        )
+        return made

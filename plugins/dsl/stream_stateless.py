@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from penstock.errors import TopologyError
 
 from .branched import BranchedKStream
-from .graph.flow import Flow
 from .graph.functions import check_function, check_mapper, check_same_program
 from .graph.pass_through import PassThrough
 from .graph.serdes import Serdes
-from .graph.step import ProcessorStep
+from .graph.step import Flow, ProcessorStep
 from .missing_verbs import found
 from .operators.stateless.filter import Filter
-from .operators.stateless.map import FlatMap, Map, SelectKey
-from .operators.stateless.map_values import FlatMapValues, MapValues
+from .operators.stateless.map import FlatMap, FlatMapValues, Map, MapValues, SelectKey
 from .operators.stateless.peek import Peek, Printer
 from .stream_base import K, StreamBase, V
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from .graph.flow import Flow
 from .graph.functions import check_mapper
-from .graph.step import ProcessorStep
-from .operators.stateless.to_stream import ToStream
+from .graph.step import Flow, ProcessorStep
+from .operators.stateless.table_values import ToStream
 from .stream_base import K, V
 from .table_base import TableBase
 from .table_grouping import TableGrouping

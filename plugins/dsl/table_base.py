@@ -1,4 +1,4 @@
-"""TableBase: what a KTable is made of; the verbs are mixins over it."""
+"""TableBase, of which a KTable is made (the verbs are mixins over it), and GlobalKTable."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from penstock.errors import TopologyError
 from penstock.program.drawn import Drawn
 from penstock.program.program import Program
 
-from .graph.flow import Flow
 from .graph.functions import check_options
 from .graph.materialized import Materialized, StoreLike, StoreOptions, materialized
 from .graph.recorder import Recorder
 from .graph.serdes import Serdes
-from .graph.step import ProcessorStep
+from .graph.step import Flow, ProcessorStep
 from .missing_verbs import Verbs
 from .operators.reading import TableSource
 from .stream_base import K, V
@@ -81,3 +80,18 @@ def keep(step: ProcessorStep, kept: Materialized | None, serdes: Serdes) -> None
     if kept is not None:
         before = step.stores
         step.stores = lambda writer: (*(() if before is None else before(writer)), kept.key_value(writer, serdes))
+
+
+class GlobalKTable(Verbs, Generic[K, V]):
+    """All partitions of a topic as one table, which every task can read; `StreamsBuilder.global_table` makes it.
+
+    Streams are joined with it by any key, and their partitions do not matter: `stream.join(table, joiner,
+    select_key=...)`. `store` is the name of its store. Semantics: Kafka Streams' GlobalKTable.
+    """
+
+    kind = "global table"
+
+    def __init__(self, recorder: Recorder, store: str, serdes: Serdes) -> None:
+        self.recorder = recorder
+        self.store = store
+        self.serdes = serdes

@@ -9,19 +9,17 @@ from penstock.errors import TopologyError
 from penstock.program.nodes import Partitioner
 from penstock.store.specs import StoreSpec
 
-from .global_table import GlobalKTable
-from .graph.flow import Flow
 from .graph.functions import check_function, check_mapper, check_same_program, keyed
 from .graph.materialized import StoreLike, StoreOptions
 from .graph.serdes import Serdes, check_same_keys
-from .graph.step import ProcessorStep
+from .graph.step import Flow, ProcessorStep
 from .missing_verbs import found
 from .operators.foreign_key.steps import ForeignKeyJoin
 from .operators.joins import TableSide
 from .operators.table_join.joined_table import JoinedGetter, JoinedTable, join_step
 from .operators.table_join.tables import TableMerge
 from .stream_base import K, StreamBase, V
-from .table_base import TableBase, keep, serdes_with
+from .table_base import GlobalKTable, TableBase, keep, serdes_with
 
 if TYPE_CHECKING:
     from .table import KTable

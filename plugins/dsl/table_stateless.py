@@ -17,9 +17,8 @@ from .graph.serdes import Serdes
 from .graph.step import ProcessorStep
 from .operators.reading import ValueGetter
 from .operators.stateless.derived_table import ComputedGetter, DerivedTable, TransformedGetter
-from .operators.stateless.table_filter import TableFilter
-from .operators.stateless.table_map_values import TableMapValues
 from .operators.stateless.table_transform_values import TableTransformValues
+from .operators.stateless.table_values import TableFilter, TableMapValues
 from .operators.stateless.user_step import UserStep
 from .stream_base import K, V
 from .table_base import TableBase, keep, serdes_with

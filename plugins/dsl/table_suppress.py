@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING
 from penstock.clock import Duration, duration_ms
 from penstock.errors import TopologyError
 
-from .graph.flow import Flow
-from .operators.suppress.step import SuppressedTable, grace_above, suppress_step
+from .graph.step import Flow
+from .operators.suppress import (
+    SuppressedTable,
+    grace_above,
+    suppress_step,
+)
 from .stream_base import K, V
 from .table_base import TableBase
 

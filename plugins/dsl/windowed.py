@@ -9,19 +9,24 @@ from penstock.errors import TopologyError
 from penstock.store.kinds.windowed import Windowed
 
 from .columnar import Columnar
-from .graph.flow import Flow
 from .graph.functions import check_aggregator, check_function, check_initializer
 from .graph.materialized import Materialized, StoreLike, WindowOptions
 from .graph.pass_through import PassThrough
 from .graph.serdes import KnownSerde, Serdes
-from .graph.step import ProcessorStep
+from .graph.step import Flow, ProcessorStep
 from .missing_verbs import Verbs
 from .operators.aggregate.aggregator import Aggregator
 from .operators.aggregate.folds import Aggregating, Counting, Fold, Reducing
 from .operators.aggregate.grouped_source import AGGREGATE, REDUCE, GroupedSource, store_of, table_of
+from .operators.aggregate.window_getter import WindowGetter
+from .operators.aggregate.windowed_step import (
+    AnyWindows,
+    Emit,
+    check_merger,
+    windowed_serdes,
+    windowed_step,
+)
 from .operators.reading import WrittenTable
-from .operators.windows.reading import WindowGetter
-from .operators.windows.step import AnyWindows, Emit, check_merger, windowed_serdes, windowed_step
 from .stream_base import K, V
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from penstock.plugins.dsl import (
     unlimited,
     within,
 )
-from penstock.plugins.dsl.operators.windows.windows import Window
+from penstock.plugins.dsl.operators.aggregate.windows import Window
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from penstock.plugins.dsl import (
     tumbling,
     unlimited,
 )
-from penstock.plugins.dsl.operators.aggregate.table_repartition import ChangeSerde
+from penstock.plugins.dsl.operators.aggregate.change_serde import ChangeSerde
 from penstock.plugins.dsl.operators.foreign_key.messages import ResponseSerde, SubscriptionSerde
-from penstock.plugins.dsl.operators.suppress.buffered import BufferedSerde
+from penstock.plugins.dsl.operators.suppress import BufferedSerde
 from penstock.plugins.dsl.operators.waiting import (
     SideSerde,
     TimedKeySerde,

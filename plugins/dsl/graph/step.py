@@ -1,15 +1,17 @@
-"""Step: one node of the logical graph. A verb adds one or several; building the program writes them to a Topology."""
+"""Step: a node of the logical graph, which building the program writes to a Topology. Flow: the end of one."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.processor import Processor, ValueTransformer
 from penstock.settings.settings import Settings
 from penstock.store import StoreBuilder
 
+from .serdes import Serdes
 from .writer import Writer
 
 Stores = Callable[[Writer], Sequence[str | StoreBuilder]]
@@ -97,3 +99,16 @@ class ProcessorStep(Step):
         writer.topology.add_processor(self.name, self.supplier, parents, stores=stores, **options)
         if self.saved_as:
             writer.topology.save_as(self.name, *self.saved_as)
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Where a stream or table comes from: the step that makes its records, their serdes, and the sources above it.
+
+    `needs_repartition`: a verb may have changed keys, so equal keys may be in different partitions.
+    """
+
+    step: Step
+    serdes: Serdes
+    sources: frozenset[str]
+    needs_repartition: bool = False

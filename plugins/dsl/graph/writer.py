@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from penstock.clock import Duration
 from penstock.errors import TopologyError
 from penstock.extractors import TimestampExtractor
+from penstock.program.advice import Advice
 from penstock.program.builder import Topology
 from penstock.program.key_filter import DropNullKeys
 from penstock.program.nodes import Partitioner
 from penstock.settings.settings import Settings
 
-from .advice import OF_DSL
 from .pass_through import PassThrough
 from .serdes import Serdes, key_of_topic, value_of_internal_topic, value_of_topic
 
@@ -114,3 +114,16 @@ class Writer:
             names.sink, names.topic, above, key_serde=key, value_serde=value, partitioner=partitioner
         )
         self.topology.add_source(names.source, names.topic, key_serde=key, value_serde=value)
+
+
+OF_DSL = Advice(
+    first_step="builder.stream(TOPIC) is the first step",
+    declare="declare it with builder.add_state_store",
+    name_store="name it in process(..., stores=[{store}])",
+    connect="connect it: process(..., stores=[{store}])",
+    declare_for="If another verb declares it, connect it: process(..., stores=[{store}]); else declare it: "
+    "process(..., stores=[key_value_store({store})])",
+    repartition="put repartition(NAME) in front of one of them",
+    write="to(TOPIC)",
+    timers="write process(..., timers=True)",
+)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..graph.flow import Flow
+from ..graph.step import Flow
 from .reading import TableSource
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...graph.flow import Flow
 from ...graph.materialized import Materialized, StoreLike, StoreOptions, materialized
 from ...graph.recorder import Recorder
 from ...graph.repartition import RepartitionStep, repartition_names
 from ...graph.serdes import Default, Serdes
-from ...graph.step import Step
+from ...graph.step import Flow, Step
 from ..reading import TableSource
 
 REDUCE, AGGREGATE = "KSTREAM-REDUCE-", "KSTREAM-AGGREGATE-"

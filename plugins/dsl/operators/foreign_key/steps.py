@@ -13,13 +13,12 @@ from penstock.record import Record
 from penstock.store.kinds.key_value import KeyValueStoreSpec, key_value_store
 from penstock.store.traits import StoreTraits
 
-from ...graph.flow import Flow
 from ...graph.materialized import StoreLike, materialized
 from ...graph.names import Names, checked
 from ...graph.recorder import Recorder
 from ...graph.repartition import RepartitionStep
 from ...graph.serdes import Serdes, key_of_topic, value_of_internal_topic
-from ...graph.step import ProcessorStep
+from ...graph.step import Flow, ProcessorStep
 from ...graph.writer import RepartitionNames, Writer
 from ..joins import TableSide
 from ..reading import TopicTable

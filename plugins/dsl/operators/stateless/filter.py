@@ -1,8 +1,8 @@
-"""Filter: forwards the records that a predicate accepts."""
+"""Filter and Branch: forward records by predicates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,5 +34,31 @@ class Filter(Operator):
             def run(record: Record) -> None:
                 if predicate(record[1]):
                     forward(record)
+
+        return run
+
+
+class Branch(Operator):
+    """Forwards to the child whose predicate comes first among those that are true, else to `default`, if there is one.
+
+    `children` are the names of the children, one for each predicate.
+    """
+
+    def __init__(
+        self, predicates: Sequence[Callable[[Any, Any], Any]], children: Sequence[str], default: str | None
+    ) -> None:
+        self._branches = list(zip(predicates, children, strict=True))
+        self._default = default
+
+    def bind(self, context: ProcessorContext) -> Run:
+        forward, branches, default = context.send, self._branches, self._default
+
+        def run(record: Record) -> None:
+            for predicate, child in branches:
+                if predicate(record[0], record[1]):
+                    forward(record, child)
+                    return
+            if default is not None:
+                forward(record, default)
 
         return run

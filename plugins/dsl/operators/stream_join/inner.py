@@ -1,4 +1,4 @@
-"""StreamStreamJoin: joins the records of one side with those of the other side that are near in time."""
+"""StreamStreamJoin and JoinWindow: join the records of one side with those of the other side that are near in time."""
 
 from __future__ import annotations
 
@@ -50,3 +50,24 @@ def joining(joiner: Callable[..., Any], *, with_key: bool, is_left: bool) -> Joi
     if with_key:
         return joiner if is_left else lambda key, mine, others: joiner(key, others, mine)
     return (lambda key, mine, others: joiner(mine, others)) if is_left else lambda key, mine, other: joiner(other, mine)
+
+
+@dataclass(kw_only=True, eq=False)
+class JoinWindow(Operator):
+    """Forwards each record to the join, then puts it in `store` at its time, where the other side finds it.
+
+    Kafka Streams: KStreamJoinWindow.
+    """
+
+    store: str
+
+    def bind(self, context: ProcessorContext) -> Run:
+        forward, put = context.send, context.get_store(self.store).put
+
+        def run(record: Record) -> None:
+            forward(record)
+            key, value, timestamp, _ = record
+            if key is not None:
+                put(key, value, timestamp)  # A put of None does nothing, and is counted if it is late.
+
+        return run

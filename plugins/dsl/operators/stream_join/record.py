@@ -7,13 +7,12 @@ from datetime import timedelta
 from penstock.clock import duration_ms
 from penstock.errors import TopologyError
 
-from ...graph.flow import Flow
 from ...graph.names import checked
 from ...graph.recorder import Recorder
 from ...graph.serdes import Serdes
-from ...graph.step import ProcessorStep
+from ...graph.step import Flow, ProcessorStep
 from ..joins import Joiner, JoinKind
-from .join_window import JoinWindow
+from .inner import JoinWindow
 from .steps import JoinSide, StreamJoinStep
 from .stores import JoinStore, StreamJoinOptions, join_store, waiting_store
 from .within import JoinWindows

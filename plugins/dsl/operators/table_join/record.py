@@ -11,11 +11,10 @@ from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.store import StoreBuilder
 from penstock.store.kinds.list_store import list_store
 
-from ...graph.flow import Flow
 from ...graph.functions import check_mapper
 from ...graph.recorder import Recorder
 from ...graph.serdes import Serdes, check_same_keys, key_of_store, value_of_store
-from ...graph.step import ProcessorStep, Stores
+from ...graph.step import Flow, ProcessorStep, Stores
 from ...graph.writer import Writer
 from ..joins import Joiner, JoinKind, TableSide
 from ..reading import StoreGetter

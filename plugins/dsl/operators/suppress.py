@@ -1,22 +1,49 @@
-"""Suppress: keeps a table's updates back, and lets the last one of each key go."""
+"""Suppress: keeps a table's updates back in a buffer, and lets the last one of each key go."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
-from typing import Any
+from struct import Struct
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 from penstock.context import ProcessorContext
-from penstock.errors import ProcessingError
+from penstock.errors import ProcessingError, SerdeError, TopologyError
 from penstock.operator import Operator, Run, new
+from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.record import Headers, Record
-from penstock.serde import Serde
+from penstock.serde import Serde, WrappingSerde
+from penstock.store import StoreBuilder, ValueAndTimestamp
+from penstock.store.kinds.key_value import key_value_store
 from penstock.store.record_cache import Change
 
-from ..own_time import IdleClock, OwnTime, forget_idle_time
-from ..updates import LATE
-from .buffered import Buffered
+from ..graph.serdes import (
+    Serdes,
+    WindowedKey,
+    key_of_store,
+    value_of_store,
+)
+from ..graph.step import Flow, ProcessorStep, Step
+from ..graph.writer import Writer
+from .own_time import (
+    IdleClock,
+    OwnTime,
+    forget_idle_time,
+)
+from .reading import (
+    Get,
+    TableSource,
+    ValueGetter,
+)
+from .updates import LATE
+from .waiting import (
+    headers_at,
+    headers_bytes,
+    part_at,
+    sized,
+)
 
 _OF_RECORD = 28
 """About how many bytes an update takes beside its key, values and headers."""
@@ -172,3 +199,137 @@ class Suppress(Operator):
 
 def _size(headers: Headers) -> int:
     return sum(len(name) + len(data or b"") for name, data in headers)
+
+
+_HEAD = Struct(">qqi")
+
+
+class Buffered(NamedTuple):
+    """The last update of a key: its place in time (ms), timestamp and headers, and new and old value.
+
+    `prior` is the value before the first update that the buffer kept: what the table had when it last let one go.
+    """
+
+    time: int
+    timestamp: int
+    headers: Headers
+    prior: Any
+    old: Any
+    new: Any
+
+
+class BufferedSerde(WrappingSerde[Buffered]):
+    """Buffered updates; `inner` is the serde of the table's values.
+
+    >>> serde = BufferedSerde("str")
+    >>> serde.deserialize(serde.serialize(Buffered(5, 7, (("h", None),), None, "", "x")))
+    Buffered(time=5, timestamp=7, headers=(('h', None),), prior=None, old='', new='x')
+    """
+
+    def __init__(self, inner: SerdeLike) -> None:
+        self.inner: Serde[Any] = resolve_serde(inner, None, "BufferedSerde: inner")
+
+    def serialize(self, value: Buffered) -> bytes:
+        """Return times, headers and values, each with its length (-1: None)."""
+        time, timestamp, headers, prior, old, new = value
+        serialize = self.inner.serialize
+        values = [sized(None if each is None else serialize(each)) for each in (prior, old, new)]
+        head = _HEAD.pack(time, timestamp, len(headers))
+        return b"".join((head, headers_bytes(headers) if headers else b"", *values))
+
+    def deserialize(self, data: bytes) -> Buffered:
+        try:
+            time, timestamp, count = _HEAD.unpack_from(data)
+            headers, at = headers_at(data, _HEAD.size, count)
+            values = []
+            for _ in range(3):
+                part, at = part_at(data, at)
+                values.append(None if part is None else self.inner.deserialize(part))
+        except (ValueError, IndexError) as error:
+            raise SerdeError(f"BufferedSerde: not an update of a suppression: {data[:40]!r}") from error
+        return Buffered(time, timestamp, headers, *values)
+
+
+def suppress_step(name: str, store: str, table: Flow, options: Mapping[str, Any], *, logged: bool) -> ProcessorStep:
+    """Return the step of a Suppress with its buffer, which is named `store`."""
+    serdes = table.serdes
+
+    def late(writer: Writer) -> dict[str, Any]:
+        state = writer.settings.state_serde
+        key, value = key_of_store(serdes.key, writer.settings), value_of_store(serdes.value, writer.settings)
+        return {
+            "keys": resolve_serde(key, state, f"store {store!r}: key_serde"),
+            "values": resolve_serde(value, state, f"store {store!r}: value_serde"),
+        }
+
+    def buffer(writer: Writer) -> tuple[StoreBuilder]:
+        value = BufferedSerde(late(writer)["values"])
+        made = key_value_store(store, key_serde="bytes", value_serde=value, logged=logged)
+        return (replace(made, windows=_windows(table.step)) if isinstance(serdes.key, WindowedKey) else made,)
+
+    return ProcessorStep(name, Suppress, {**options, "store": store}, stores=buffer, late=late)
+
+
+@dataclass(eq=False)
+class SuppressedTable(TableSource):
+    """A table whose updates are kept back; a key that waits has the value that it had before."""
+
+    buffer: str
+    serdes: Serdes
+    parent: TableSource
+
+    def getter(self) -> ValueGetter:
+        return SuppressedGetter(self.buffer, self.serdes, self.parent.getter())
+
+    def send_old_values(self, *, force: bool) -> bool:
+        """Let the table above send them, which it does for the buffer anyway."""
+        return self.parent.send_old_values(force=force)
+
+
+@dataclass(eq=False)
+class SuppressedGetter(ValueGetter):
+    """Reads a suppressed table: the buffer for a key that waits, else the table above."""
+
+    store: str
+    serdes: Serdes
+    parent: ValueGetter
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        return (self.store, *self.parent.stores)
+
+    def open(self, context: ProcessorContext, *, sent: bool = False) -> Get:
+        waiting, get = context.get_store(self.store).get, self.parent.open(context)
+        settings: Any = SimpleNamespace(**context.config)
+        key_serde = key_of_store(self.serdes.key, settings)
+        key_bytes = resolve_serde(key_serde, settings.state_serde, f"store {self.store!r}: key_serde").serialize
+
+        def read(key: Any) -> ValueAndTimestamp | None:
+            entry = waiting(key_bytes(key))
+            if entry is None:
+                return get(key)
+            return None if entry.prior is None else ValueAndTimestamp(entry.prior, -1)
+
+        return read
+
+
+def grace_above(step: Step) -> int:
+    """Return how long after its end a window of a table closes (ms). Raises TopologyError if it has none."""
+    found = _grace(step)
+    if found is None:
+        raise TopologyError(
+            'suppress: until="window_closes" is for tables of windows, which windowed_by makes; for another table say '
+            'how long: suppress(until="10s")'
+        )
+    return found
+
+
+def _windows(step: Step) -> str:
+    """Return which windows the keys of a table are of; empty if they are of none."""
+    return step.window_form or next(filter(None, map(_windows, step.parents)), "")
+
+
+def _grace(step: Step) -> int | None:
+    if step.window_grace_ms is not None:
+        return step.window_grace_ms
+    return max((each for each in map(_grace, step.parents) if each is not None), default=None)

@@ -1,4 +1,4 @@
-"""WindowedOperator: what the aggregations over windows share."""
+"""WindowedOperator: the base of aggregations over windows."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any, ClassVar
 
 from penstock.context import ProcessorContext
 from penstock.operator import Operator, Run, new
+from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.record import Headers, Record
 from penstock.store import StateStore
 from penstock.store.kinds.windowed import Windowed
 from penstock.store.record_cache import Change
 
-from ..aggregate.folds import Fold
 from ..own_time import IdleClock, WindowTime, forget_idle_time
 from ..updates import NULL_KEY, NULL_VALUE, UpdatingOperator
+from .folds import Fold
 from .open_windows import Ends, OpenWindows
 
 Take = Callable[[Record], bool]
@@ -149,3 +150,8 @@ class WindowedOperator(UpdatingOperator):
 
 def _nothing(*update: Any) -> None:
     """Do nothing: the update leaves when the record cache is flushed, or when its window closes."""
+
+
+def bytes_of_keys(key_serde: SerdeLike, node: str) -> Callable[[Any], bytes]:
+    """Return the function that makes a key's bytes, as the store of `node` does."""
+    return resolve_serde(key_serde, None, f"node {node!r}: key_serde").serialize

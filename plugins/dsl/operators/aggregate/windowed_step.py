@@ -14,8 +14,8 @@ from ...graph.materialized import Materialized, TableStoreSpec
 from ...graph.serdes import Serdes, WindowedKey
 from ...graph.step import ProcessorStep
 from ...graph.writer import Writer
-from ..aggregate.folds import Fold
 from ..updates import updating_step
+from .folds import Fold
 from .sessions import SessionAggregate
 from .sliding import SlidingAggregate
 from .time_windows import WindowAggregate

@@ -15,9 +15,13 @@ from penstock.store.record_cache import Change, FlushListener
 
 from ..own_time import WindowTime
 from ..updates import LATE
-from .key_order import bytes_of_keys
 from .open_windows import Ends, OpenWindows
-from .operator import Send, Take, WindowedOperator
+from .windowed_operator import (
+    Send,
+    Take,
+    WindowedOperator,
+    bytes_of_keys,
+)
 from .windows import SessionWindows
 
 

@@ -1,1 +1,0 @@
-"""Tables whose updates are kept back."""

@@ -1,1 +1,0 @@
-"""Aggregations of each key and window."""
