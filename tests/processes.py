@@ -13,8 +13,7 @@ from pathlib import Path
 import psutil
 
 from penstock import Application, Log
-from penstock.plugins.applications.new_topics import continue_in_new_topics
-from penstock.plugins.applications.preparation import prepare
+from penstock.plugins.applications.new_topics import prepare_and_continue
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker
 
@@ -60,8 +59,7 @@ def python(module: str, *arguments: str | Path) -> Iterator[subprocess.Popen[str
 def opened_workers(application: Application, log: Log) -> Iterator[list[TaskWorker]]:
     """Start all of an application's tasks as a runner would, and close them at the end. Retries do not wait."""
     with ExitStack() as stack:
-        continue_in_new_topics(application, log, lambda: None)
-        prepared = prepare(application, log)
+        prepared = prepare_and_continue(application, log, lambda: None)
         resources = ProcessResources(wait=lambda seconds: None)
         stack.callback(resources.close)
         workers = [

@@ -22,6 +22,15 @@ _IDS_SECONDS = 60.0
 _MOST_NAMED = 5
 
 
+class LostPositionsError(IncompatibleStateError):
+    """Committed positions are gone: `partitions`. `made_again`: their topics that are others now."""
+
+    def __init__(self, message: str, partitions: Collection[TopicPartition], made_again: Collection[str]) -> None:
+        super().__init__(message)
+        self.partitions = partitions
+        self.made_again = made_again
+
+
 class CommittedPartitions:
     """The partitions in which one application has committed a position, and the ids of their topics.
 
@@ -54,7 +63,7 @@ class CommittedPartitions:
         return self._lost(assignment, self._positions(assignment))
 
     def check(self, application: Application, assignment: Assignment) -> None:
-        """Raise IncompatibleStateError for committed positions that are gone; note those that are there.
+        """Raise LostPositionsError for committed positions that are gone; note those that are there.
 
         Partitions that no task reads any more are dropped from the note: if one is read again later, it counts as new.
         """
@@ -62,18 +71,20 @@ class CommittedPartitions:
         lost = self._lost(assignment, positions)
         if lost:
             partly = all(set(gone) < set(assignment.tasks[task]) for task, gone in lost.items())
-            again = self.made_again(lost)
+            again = self._made_again(lost)
             cause = f"topic {', '.join(map(repr, sorted(again)))} {MADE_AGAIN}" if again else NO_COMMIT
-            raise IncompatibleStateError(
+            raise LostPositionsError(
                 f"application {application.id!r} had committed positions that are gone: {_named(lost)}: {cause}. "
-                f"{ways_on(application.settings, partly=partly, made_again=bool(again))}"
+                f"{ways_on(application.settings, partly=partly, made_again=bool(again))}",
+                [each for gone in lost.values() for each in gone],
+                again,
             )
         now = {each for each, position in positions.items() if position is not None}
         if now != self._known:
             self._write(now)
         self._write_ids()
 
-    def made_again(self, lost: Mapping[TaskId, Sequence[TopicPartition]]) -> set[str]:
+    def _made_again(self, lost: Mapping[TaskId, Sequence[TopicPartition]]) -> set[str]:
         """Return the topics of lost positions that are others now than those that the positions were in."""
         noted = {each.topic: self._ids.get(each.topic, "") for gone in lost.values() for each in gone}
         now = self._topic_ids(noted)

@@ -1,4 +1,4 @@
-"""continue_in_new_topics: applies `offset_out_of_range` to positions that a log deleted with their topic."""
+"""prepare_and_continue: applies `offset_out_of_range` to positions that a log deleted with their topic."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 
 from penstock.log import Log
-from penstock.plugins.upgrade.saved_program import read_note
 from penstock.settings.application import Application
 
+from .committed import LostPositionsError
 from .from_state import FromStatePlan, go_on, plan_from_state
-from .preparation import check_program
+from .preparation import Prepared, prepare
 from .reset import Destination, to_earliest, to_latest
 
 _log = logging.getLogger("penstock.worker")
@@ -19,25 +19,33 @@ _log = logging.getLogger("penstock.worker")
 _DESTINATIONS: Mapping[str, Destination] = {"earliest": to_earliest, "latest": to_latest}
 
 
-def continue_in_new_topics(application: Application, log: Log, check_lease: Callable[[], None]) -> None:
-    """Commit the start or end of source topics that were made again since the application ran, before it starts.
+def prepare_and_continue(application: Application, log: Log, check_lease: Callable[[], None]) -> Prepared:
+    """Prepare as `prepare`, also where source topics were made again since the application ran.
 
-    Tasks keep their state: where their commit is gone with the topic, the newest one that the changelog proves. Does
-    nothing with `offset_out_of_range=fail`, where nothing is lost, and where the state cannot be kept: `prepare` then
-    refuses the start. The caller holds the application's lease; `check_lease` raises when it was lost.
+    The new start or end of these topics is committed first. Tasks keep their state: where their commit is gone with the
+    topic, the newest one that the changelog proves. The start is refused with `offset_out_of_range=fail`, and where the
+    state cannot be kept. The caller holds the application's lease; `check_lease` raises when it was lost.
     """
+    try:
+        return prepare(application, log)
+    except LostPositionsError as lost:
+        if not _continue(application, log, check_lease, lost):
+            raise
+    return prepare(application, log)
+
+
+def _continue(application: Application, log: Log, check_lease: Callable[[], None], lost: LostPositionsError) -> bool:
+    """Commit where tasks continue in the new topics; return False, and change nothing, if that is not possible."""
     policy = application.settings.offset_out_of_range
-    if policy == "fail" or not read_note(application.id, log):
-        return
-    prepared = check_program(application, log)
-    lost = prepared.committed.lost(prepared.assignment)
-    topics = prepared.committed.made_again(lost)
-    internal = set(prepared.assignment.internal)
-    if not topics or any(each.topic in internal or each.topic not in topics for gone in lost.values() for each in gone):
-        return
-    plan = plan_from_state(application, log, _DESTINATIONS[policy], sorted(topics))
-    if any(each.refused for each in plan.recoveries) or _loses_state(application, log, plan):
-        return
+    if policy == "fail" or not all(each.topic in lost.made_again for each in lost.partitions):
+        return False
+    plan = plan_from_state(application, log, _DESTINATIONS[policy], sorted(lost.made_again))
+    if (
+        any(each.topic in plan.assignment.internal for each in lost.partitions)
+        or any(each.refused for each in plan.recoveries)
+        or _loses_state(application, log, plan)
+    ):
+        return False
     for remark in go_on(application, log, plan, check_lease):
         _log.warning("application %r: %s", application.id, remark)
     for each in plan.recoveries:
@@ -54,6 +62,7 @@ def continue_in_new_topics(application: Application, log: Log, check_lease: Call
             "the changes of the last commit may be missing",
             policy,
         )
+    return True
 
 
 def _loses_state(application: Application, log: Log, plan: FromStatePlan) -> bool:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from penstock.clock import SystemClock
 from penstock.log import Log
 from penstock.plugins.applications.lease import LeaseKeeper
-from penstock.plugins.applications.new_topics import continue_in_new_topics
+from penstock.plugins.applications.new_topics import prepare_and_continue
 from penstock.plugins.applications.open_files import check_open_files
-from penstock.plugins.applications.preparation import Prepared, prepare
+from penstock.plugins.applications.preparation import Prepared
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.report import TaskReport
 from penstock.settings.application import Application
@@ -65,8 +65,7 @@ class RunningApplication:
             stack.callback(log.close)
             lease = LeaseKeeper(log, application.id)
             stack.callback(lease.release)
-            continue_in_new_topics(application, log, lease.check)
-            prepared = prepare(application, log)
+            prepared = prepare_and_continue(application, log, lease.check)
             check_open_files(prepared, log, local_cores(session.sparkContext.master if session is not None else master))
             if session is None:
                 session = make_session(master, conf)
@@ -84,8 +83,7 @@ class RunningApplication:
 
     def prepare_again(self) -> None:
         """Find the tasks again, after topics have changed. Raises as `prepare`."""
-        continue_in_new_topics(self.application, self.log, self.lease.check)
-        self.prepared = prepare(self.application, self.log)
+        self.prepared = prepare_and_continue(self.application, self.log, self.lease.check)
 
     def query(self, **options: Any) -> ApplicationQuery:
         """Return a new query, not started."""
