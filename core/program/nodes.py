@@ -70,12 +70,6 @@ class ProcessorNode:
     saved_as: tuple[str, ...] = ()
     advice: Advice = OF_TOPOLOGY
 
-    @property
-    def store_saved_with(self) -> str | None:
-        """The store to which what the engine saves for this node belongs; None: to the node alone."""
-        store = self.saved_as[0].partition("/")[0] if self.saved_as else None
-        return store if store in self.stores else None
-
 
 @dataclass(frozen=True)
 class SinkNode:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 
 from penstock.log import Log
+from penstock.plugins.runtime.reading import read_up_to
 from penstock.record import OutputBatch, TopicPartition
 
 from .run_status import RunStatus
@@ -15,7 +16,6 @@ _KEY = b"status"
 _CONFIG = {"cleanup.policy": "compact", "segment.ms": "600000", "min.cleanable.dirty.ratio": "0.1"}
 _LATEST = 4
 """So many of the latest records are looked at: one of a driver that was frozen may follow its successor's."""
-_FETCH_BYTES = 4 * 1024 * 1024
 
 
 def status_topic(application_id: str) -> str:
@@ -47,16 +47,12 @@ class StatusTopic:
         partition = TopicPartition(self._name, 0)
         end = self._log.end_offsets([partition])[partition]
         at = max(self._log.start_offsets([partition])[partition], end - _LATEST)
-        found: list[RunStatus] = []
-        while at < end:
-            batches = self._log.fetch(partition, at, end, _FETCH_BYTES)
-            at = batches[-1].next_offset if batches else end
-            found += [
-                RunStatus.from_json(zlib.decompress(value).decode())
-                for batch in batches
-                for value in batch.values
-                if value
-            ]
+        found = [
+            RunStatus.from_json(zlib.decompress(value).decode())
+            for batch in read_up_to(self._log, partition, at, end)
+            for value in batch.values
+            if value
+        ]
         return max(reversed(found), key=lambda status: status.number, default=None)
 
     def _exists(self) -> bool:

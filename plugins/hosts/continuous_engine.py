@@ -21,10 +21,10 @@ from penstock.log import Commit
 from penstock.plugins.applications.open_files import check_open_files_of_process
 from penstock.plugins.runtime.logged_task import FIRST
 from penstock.plugins.runtime.loop.task_loop import TaskLoop
-from penstock.processor import Processor, ValueTransformer
 
 from .engine import HostInfo
 from .heartbeats import HeartbeatSender
+from .log_lines import running_node
 from .plan import STUCK_SECONDS, Offsets, SlotPlan
 from .reports import SlotMessage, TaskFailure, TaskResult
 from .slot_engine import SlotCargo, SlotEngine, SlotRequest
@@ -257,10 +257,5 @@ def _whereabouts(thread: threading.Thread) -> str:
         return ""
     code = frame.f_code
     line = f"in {code.co_qualname} ({Path(code.co_filename).name}, line {frame.f_lineno})"
-    while frame is not None:
-        runs = frame.f_locals.get("self")
-        if isinstance(runs, (Processor, ValueTransformer)):
-            node = getattr(getattr(runs, "context", None), "node", None)
-            return f"node {node!r}, {line}" if node is not None else line
-        frame = frame.f_back
-    return line
+    node = running_node(frame)
+    return f"node {node!r}, {line}" if node else line

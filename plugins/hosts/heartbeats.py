@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from time import perf_counter
 
 from penstock.errors import OffsetOutOfRangeError, PenstockError
 from penstock.log import Log
 from penstock.plugins.applications.heartbeat_topic import heartbeat_topic
+from penstock.plugins.runtime.reading import read_up_to
 from penstock.record import OutputBatch, TopicPartition
 
 from .reports import SlotMessage
 
 INTERVAL_SECONDS = 1.0
-_FETCH_BYTES = 4 * 1024 * 1024
 
 _log = logging.getLogger("penstock.hosts")
 
@@ -80,15 +81,12 @@ class HeartbeatReader:
         if end < self._next:
             self._next = 0  # the topic was made again
         found: list[SlotMessage] = []
-        while self._next < end:
-            try:
-                batches = self._log.fetch(self._partition, self._next, end, _FETCH_BYTES)
-            except OffsetOutOfRangeError:
-                self._next = max(self._next + 1, self._log.start_offsets([self._partition])[self._partition])
-                continue
-            self._next = batches[-1].next_offset if batches else end
-            found += [each for batch in batches for value in batch.values if value and (each := _read(value))]
-        return [each for each in found if each.run == self._run]
+        with suppress(OffsetOutOfRangeError):  # it was made again meanwhile: the next call sees that
+            for batch in read_up_to(self._log, self._partition, self._next, end):
+                self._next = batch.next_offset
+                found += [each for value in batch.values if value and (each := _read(value)) and each.run == self._run]
+            self._next = end
+        return found
 
 
 def _read(value: bytes) -> SlotMessage | None:

@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from penstock.processor import Processor, ValueTransformer
@@ -57,7 +58,7 @@ class HostLogHandler(logging.Handler):
                 "message": record.getMessage(),
                 "created": record.created,
                 "task": self.task,
-                "node": _current_node(),
+                "node": running_node(sys._getframe()),
                 "trace": "".join(traceback.format_exception(*record.exc_info)) if record.exc_info else "",
             }
             if self.directory is None or not self._append(line):
@@ -167,13 +168,15 @@ def forward(line: dict[str, Any]) -> None:
     logger.handle(record)
 
 
-def _current_node() -> str:
-    """Return the node whose processor runs, from the stack, so that the record path need not note it."""
-    frame = sys._getframe(2)
+def running_node(frame: FrameType | None) -> str:
+    """Return the node whose processor runs, from the stack, so that the record path need not note it; "" if none does.
+
+    `frame`: the innermost one.
+    """
     while frame is not None:
         owner = frame.f_locals.get("self")
         if isinstance(owner, (Processor, ValueTransformer)):
             node = getattr(getattr(owner, "context", None), "node", "")
             return node if isinstance(node, str) else ""
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return ""

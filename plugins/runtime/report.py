@@ -109,13 +109,11 @@ class Phases(dict[str, float]):
 
     def count(self, others: Mapping[str, float]) -> None:
         """Add the times of other phases."""
-        for phase, seconds in others.items():
-            self[phase] = self.get(phase, 0.0) + seconds
+        self.update(_added(self, others))
 
     def move(self, source: str, target: str, seconds: float) -> None:
         """Count some of one phase's time for another phase."""
-        self[source] = self.get(source, 0.0) - seconds
-        self[target] = self.get(target, 0.0) + seconds
+        self.count({source: -seconds, target: seconds})
 
 
 class NodeCounts:

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypedDict, Unpack
 
+from penstock.errors import RecordRefusedError
 from penstock.log import TaskCommitter
 from penstock.program.nodes import SourceNode, TaskId
 from penstock.record import TopicPartition
@@ -19,6 +20,16 @@ from .commit import TaskCommits
 from .local_state.task_state import TaskState
 from .process_resources import ProcessResources
 from .retries import Retries, close_parts
+
+
+class TaskOptions(TypedDict, total=False):
+    """The options of `Task` that depend on its commit point."""
+
+    topic_name: Callable[[str], str]
+    partition_count: Callable[[str], int]
+    refusals: Mapping[str, RecordRefusedError]
+    stopwatch: Callable[[], float]
+    takes_whole_batches: bool
 
 
 class TaskRunner:
@@ -41,12 +52,9 @@ class TaskRunner:
         self.task: Task | None = None
 
     def _make_task(
-        self, inputs: Iterable[tuple[TopicPartition, SourceNode]], wall_clock_ms: int, **options: Any
+        self, inputs: Iterable[tuple[TopicPartition, SourceNode]], wall_clock_ms: int, **options: Unpack[TaskOptions]
     ) -> Task:
-        """Make the task at the last commit, and connect it to the stores: processors belong to this thread.
-
-        `options`: those of `Task`.
-        """
+        """Make the task at the last commit, and connect it to the stores: processors belong to this thread."""
         assert self._state is not None and self._commits is not None
         last = self._commits.last
         self.task = Task(

@@ -29,7 +29,7 @@ from .session.spark_conf import check_conf
 from .session.spark_failure import SparkFailure
 from .stop_request import StopRequest
 from .watching.progress import RunProgress, RunSummary
-from .watching.rates import BatchRates, Rates, RecentRates
+from .watching.rates import BatchRates, RecentRates
 from .watching.statistics import RunStatistics
 from .watching.status_writer import StatusWriter
 
@@ -128,7 +128,7 @@ class _Run:
         self._query: ApplicationQuery | None = None
         self._began = time.monotonic()
         self._statistics = statistics
-        self._rates: Rates = RecentRates(time.monotonic) if is_continuous else BatchRates()
+        self._rates: BatchRates | RecentRates = RecentRates(time.monotonic) if is_continuous else BatchRates()
         self._reports: list[TaskReport] = []
         """Reports since the last progress."""
         self._next_lag = self._next_assignment = 0.0

@@ -148,7 +148,7 @@ for topology in (plain(), of_verbs(), by_class()):
         for key, timestamp in (("anna", 5_000), ("anna", 3_000), ("ben", 4_500), ("anna", 6_000)):
             driver.pipe("visits", key, "/", timestamp)
         counts = [[record.key, record.value] for record in driver.read_all("out")]
-        print(json.dumps([node.store_saved_with, counts]))
+        print(json.dumps([node.saved_as[0], counts]))
 """
 
 

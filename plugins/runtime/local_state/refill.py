@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from penstock.log import Log
 from penstock.processor import Processor
@@ -14,6 +13,7 @@ from penstock.settings.application import Application
 from penstock.store import Changes, StateStore, StoreBackend, StoreContext
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.support.names import index_name
+from penstock.support.repeats import Repeats
 from penstock.task.failures import FailureKey
 from penstock.task.input_queue import TaskInput
 from penstock.task.task import Task
@@ -95,11 +95,14 @@ def filling_task(
     positions: Mapping[TopicPartition, int],
     attempt: Callable[[FailureKey], int],
     below: Sequence[str] = (),
-    **options: Any,
+    *,
+    saved: bytes = b"",
+    wall_clock_ms: int = 0,
+    repeats: Repeats | None = None,
 ) -> Task:
     """Return a task that fills one store from its topic, from `positions` on; its driver commits nothing.
 
-    What the processor forwards to the nodes `below` is ignored. `options`: those of `Task`.
+    What the processor forwards to the nodes `below` is ignored. The others: as for `Task`.
     """
     source, processor = spec.source, spec.processor
     ignoring = [ProcessorNode(name, _Ignore, (processor.name,)) for name in below]
@@ -114,7 +117,9 @@ def filling_task(
         {},
         attempt=attempt,
         takes_whole_batches=True,
-        **options,
+        saved=saved,
+        wall_clock_ms=wall_clock_ms,
+        repeats=repeats,
     )
 
 

@@ -6,7 +6,7 @@ import json
 import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,20 +32,18 @@ _SUSPECT_SECONDS = 8.0
 """Seconds in which a host must give a sign of life that sends no heartbeats; longer than the five between two signs."""
 
 
+@dataclass(eq=False)
 class BatchFunction:
     """The function for applyInPandasWithState: one group for each slot.
 
     `layout`: None where Spark has one executor, which runs every attempt. `log_directory`, `log_level`: see SlotCargo.
     """
 
-    def __init__(
-        self, hosts: HostCaller, application_id: str, layout: SlotLayout | None, log_directory: str, log_level: int
-    ) -> None:
-        self.hosts = hosts
-        self.application_id = application_id
-        self.layout = layout
-        self.log_directory = log_directory
-        self.log_level = log_level
+    hosts: HostCaller
+    application_id: str
+    layout: SlotLayout | None
+    log_directory: str
+    log_level: int
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Let the host start while Spark's worker still imports pandas: that takes as long."""

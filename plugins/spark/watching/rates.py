@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from penstock.plugins.runtime.report import TaskReport
 
@@ -16,18 +16,6 @@ class Rate(NamedTuple):
 
     records_in: float = 0.0
     records_out: float = 0.0
-
-
-class Rates(Protocol):
-    """Learns from reports what the rate is."""
-
-    def add(self, reports: Sequence[TaskReport], seconds: float) -> None:
-        """Take the reports of a batch, or of heartbeats, and how long that took."""
-        ...
-
-    def now(self) -> Rate:
-        """Return the rate."""
-        ...
 
 
 class BatchRates:
