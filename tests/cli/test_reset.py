@@ -254,7 +254,7 @@ def test_a_reset_that_was_overtaken_deletes_nothing_of_its_successor(
         monkeypatch.undo()
         original(log, *arguments)
         with log._storage.write("let the lease run out") as (transaction, _):
-            transaction.delete(b"counting", db=log._storage.environment.database("leases"))
+            transaction.delete("leases", b"counting")
         log.lease("counting", "the next driver", 60_000)
         monkeypatch.chdir(words.directory)
         run()

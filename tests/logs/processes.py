@@ -82,8 +82,7 @@ def stop_while_writing(directory: str) -> None:
     """Stop in the middle of a write transaction; when let go on, commit it."""
     log = LocalLog(directory)
     with log._storage.write("test") as (transaction, _):
-        database = log._storage.environment.database("meta")
-        transaction.put(b"app\0written", b"yes", db=database)
+        transaction.put("meta", b"app\0written", b"yes")
         print("writing", flush=True)
         os.kill(os.getpid(), signal.SIGSTOP)
     print("written", flush=True)

@@ -50,8 +50,7 @@ def keys(log: LocalLog, partition: TopicPartition = OUT) -> list[bytes | None]:
 
 def stored(log: LocalLog) -> list[int]:
     """Return the sizes of all stored batches."""
-    batches = log._storage.environment.database("batches")
-    with log._storage.read() as (transaction, _), transaction.cursor(batches) as cursor:
+    with log._storage.read() as (transaction, _), transaction.cursor("batches") as cursor:
         return [len(data) for _, data in cursor]
 
 
@@ -129,7 +128,7 @@ def test_large_outputs_are_stored_in_batches_of_bounded_size(log: LocalLog) -> N
     log.append(output(3, b"v" * 900_000))
     with (
         log._storage.read() as (transaction, _),
-        transaction.cursor(log._storage.environment.database("batches")) as all_,
+        transaction.cursor("batches") as all_,
     ):
         sizes = [len(data) for _, data in all_]
     assert len(sizes) >= 10 + 3 + 3
@@ -425,7 +424,7 @@ def test_something_else_in_the_file_is_refused(directory: str) -> None:
 
 def test_a_newer_format_is_refused(directory: str, log: LocalLog) -> None:
     with log._storage.write("test") as (transaction, _):
-        transaction.put(b"format", b"2", db=log._storage.environment.database("system"))
+        transaction.put("system", b"format", b"2")
     log.close()
     with pytest.raises(LogError, match="format"):
         LocalLog(directory)

@@ -167,7 +167,7 @@ def test_the_lease_of_a_killed_driver_is_free_at_once(tmp_path: Path, monkeypatc
 
 def put_lease(log: LocalLog, row: dict[str, object]) -> None:
     with log._storage.write("test") as (transaction, _):
-        transaction.put(b"app", msgpack.packb(row), db=log._storage.environment.database("leases"))
+        transaction.put("leases", b"app", msgpack.packb(row))
 
 
 def test_a_lease_without_a_lock_file_is_waited_for(tmp_path: Path) -> None:
@@ -188,8 +188,7 @@ def test_a_lease_and_a_topic_of_an_older_version_are_refused(tmp_path: Path) -> 
     with pytest.raises(LogError, match="a lease in it was saved by an older version.*start with an empty directory"):
         log.lease("app", "the next", 1_000)
     with log._storage.write("test") as (transaction, topics):
-        system = log._storage.environment.database("system")
-        assert transaction.delete(f"topic-token-{topics['out'].id}".encode(), db=system)
+        transaction.delete("system", f"topic-token-{topics['out'].id}".encode())
     log.close()
     log = LocalLog(str(tmp_path / "log"))
     with pytest.raises(LogError, match="a topic in it was saved by an older version.*start with an empty directory"):

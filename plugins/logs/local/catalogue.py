@@ -67,8 +67,7 @@ class Catalogue:
 
     def topics(self, transaction: Transaction) -> Topics:
         """Return the topics as a transaction sees them."""
-        system = self._environment.database("system")
-        generation = number(transaction.get(b"generation", db=system))
+        generation = number(transaction.get("system", b"generation"))
         known, topics = self._read
         if generation != known:
             topics = self._load(transaction, topics)
@@ -77,16 +76,16 @@ class Catalogue:
 
     def put(self, transaction: Transaction, topic: Topic) -> None:
         """Add a topic, or replace its settings; its public id stays."""
-        transaction.put(topic.info.name.encode(), topic.to_bytes(), db=self._environment.database("topics"))
+        transaction.put("topics", topic.info.name.encode(), topic.to_bytes())
         # The counter starts again in a log that is deleted and created again.
         token = secrets.token_hex(8).encode()
-        transaction.put(_token_key(topic.id), token, overwrite=False, db=self._environment.database("system"))
+        transaction.put("system", _token_key(topic.id), token, overwrite=False)
         self._next(transaction, b"generation")
 
     def delete(self, transaction: Transaction, topic: Topic) -> None:
         """Remove a topic."""
-        transaction.delete(topic.info.name.encode(), db=self._environment.database("topics"))
-        transaction.delete(_token_key(topic.id), db=self._environment.database("system"))
+        transaction.delete("topics", topic.info.name.encode())
+        transaction.delete("system", _token_key(topic.id))
         self._next(transaction, b"generation")
 
     def next_id(self, transaction: Transaction) -> int:
@@ -94,14 +93,13 @@ class Catalogue:
         return self._next(transaction, b"next_id")
 
     def _next(self, transaction: Transaction, counter: bytes) -> int:
-        system = self._environment.database("system")
-        following = number(transaction.get(counter, db=system)) + 1
-        transaction.put(counter, number_row(following), db=system)
+        following = number(transaction.get("system", counter)) + 1
+        transaction.put("system", counter, number_row(following))
         return following
 
     def _load(self, transaction: Transaction, before: Topics) -> Topics:
         loaded = Topics(self._environment.directory)
-        with transaction.cursor(db=self._environment.database("topics")) as cursor:
+        with transaction.cursor("topics") as cursor:
             for key, row in cursor:
                 name = bytes(key).decode()
                 topic_id, partitions, config, internal = msgpack.unpackb(row)
@@ -118,7 +116,7 @@ class Catalogue:
 
     def _topic_id(self, transaction: Transaction, topic_id: int) -> str:
         """Return the topic's public id."""
-        token = transaction.get(_token_key(topic_id), db=self._environment.database("system"))
+        token = transaction.get("system", _token_key(topic_id))
         if token is None:
             raise of_older_version(self._environment.directory, "a topic")
         return f"{topic_id}-{bytes(token).decode()}"

@@ -12,7 +12,7 @@ from penstock.record import OutputBatch, TopicPartition
 
 from ..messages import fenced, unknown_topics_as_production_errors
 from .catalogue import Topics
-from .environment import Environment, Transaction
+from .environment import Transaction
 from .layout import named_key, number, number_row, partition_key
 from .producing import append_packed, is_stale, pack_outputs
 from .storage import Storage
@@ -29,13 +29,12 @@ class LocalCommitter(TaskCommitter):
         self._task_id = task_id
         self._key = named_key(application_id, task_id.encode())
         with storage.write(f"open task {task_id} of {application_id!r}") as (transaction, topics):
-            environment = storage.environment
             self._epoch = number_row(storage.catalogue.next_id(transaction))
-            positions = read_positions(environment, transaction, topics, application_id, partitions)
-            old = transaction.get(self._key, db=environment.database("commits"))
+            positions = read_positions(transaction, topics, application_id, partitions)
+            old = transaction.get("commits", self._key)
             state = None if old is None else bytes(old[8:])
             row = self._epoch + (state or b"")
-            transaction.put(self._key, row, db=environment.database("commits"))
+            transaction.put("commits", self._key, row)
         self._row: bytes | None = row
         self._is_writing = False
         self._committed: Commit | None = None
@@ -57,7 +56,7 @@ class LocalCommitter(TaskCommitter):
         if self._row is None and not self._is_writing:
             return False
         with self._storage.environment.read() as transaction:
-            found = transaction.get(self._key, db=self._storage.environment.database("commits"))
+            found = transaction.get("commits", self._key)
             return found is not None and bytes(found[: len(self._epoch)]) == self._epoch
 
     def commit(self, commit: Commit, outputs: Sequence[OutputBatch]) -> None:
@@ -88,9 +87,9 @@ class LocalCommitter(TaskCommitter):
                 with unknown_topics_as_production_errors():
                     stale = is_stale(packed, topics)
                 if not stale:
-                    put_positions(storage.environment, transaction, topics, self._application_id, commit.positions)
-                    append_packed(storage, transaction, packed)
-                    transaction.put(self._key, after, db=storage.environment.database("commits"))
+                    put_positions(transaction, topics, self._application_id, commit.positions)
+                    append_packed(transaction, packed)
+                    transaction.put("commits", self._key, after)
         except (FencedError, ProductionError, UnknownTopicError):
             # These are raised before anything is committed.
             self._row = before
@@ -102,36 +101,32 @@ class LocalCommitter(TaskCommitter):
         return not stale
 
     def _is_at(self, row: bytes, transaction: Transaction) -> bool:
-        found = transaction.get(self._key, db=self._storage.environment.database("commits"))
+        found = transaction.get("commits", self._key)
         return found is not None and bytes(found) == row
 
 
 def read_positions(
-    environment: Environment,
     transaction: Transaction,
     topics: Topics,
     application_id: str,
     partitions: Sequence[TopicPartition],
 ) -> dict[TopicPartition, int | None]:
     """Return an application's positions, None where there is none."""
-    database = environment.database("positions")
     found: dict[TopicPartition, int | None] = {}
     for each in partitions:
         key = partition_key(topics.of(each).id, each.partition)
-        row = transaction.get(named_key(application_id, key), db=database)
+        row = transaction.get("positions", named_key(application_id, key))
         found[each] = None if row is None else number(row)
     return found
 
 
 def put_positions(
-    environment: Environment,
     transaction: Transaction,
     topics: Topics,
     application_id: str,
     positions: Mapping[TopicPartition, int],
 ) -> None:
     """Set an application's positions."""
-    database = environment.database("positions")
     for each, position in positions.items():
         key = partition_key(topics.of(each).id, each.partition)
-        transaction.put(named_key(application_id, key), number_row(position), db=database)
+        transaction.put("positions", named_key(application_id, key), number_row(position))

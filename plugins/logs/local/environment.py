@@ -27,10 +27,6 @@ _LOOSE_PAGES = 32
 _ELSEWHERE = "give the log another directory on a local disk"
 _LOCATION = re.compile(r"(?P<directory>.*?)(?:\?(?P<settings>\w+=[^&=/]*(?:&\w+=[^&=/]*)*))?", re.DOTALL)
 
-Transaction = Any
-"""An LMDB transaction whose values are memoryviews, good until it ends; its type arguments differ between py-lmdb's
-versions."""
-
 
 @dataclass(frozen=True)
 class Options:
@@ -70,6 +66,31 @@ def split_location(location: str) -> tuple[str, dict[str, str]]:
     return directory, {name: value for name, _, value in pairs}
 
 
+class Transaction:
+    """A transaction of an environment. Values are memoryviews, good until it ends."""
+
+    def __init__(self, transaction: Any, databases: Mapping[str, Any]) -> None:
+        self._transaction = transaction
+        self._databases = databases
+        self.abort, self.commit, self.id = transaction.abort, transaction.commit, transaction.id
+
+    def get(self, database: str, key: bytes) -> Any:
+        """Return the value of a key; None if there is none."""
+        return self._transaction.get(key, None, self._databases[database])
+
+    def put(self, database: str, key: bytes, value: bytes, *, overwrite: bool = True) -> None:
+        """Set the value of a key; not to `overwrite`: unless it has one."""
+        self._transaction.put(key, value, overwrite=overwrite, db=self._databases[database])
+
+    def delete(self, database: str, key: bytes) -> None:
+        """Delete a key."""
+        self._transaction.delete(key, db=self._databases[database])
+
+    def cursor(self, database: str) -> Any:
+        """Return LMDB's cursor over a database, a context manager."""
+        return self._transaction.cursor(db=self._databases[database])
+
+
 class Environment:
     """The environment in one directory. Thread-safe; after a fork the child opens it anew.
 
@@ -81,7 +102,7 @@ class Environment:
         self._options = options
         self._users = 0
         self._open_lock = threading.Lock()
-        self._active: set[Any] = set()
+        self._active: set[Transaction] = set()
         self._databases: dict[str, Any] = {}
         self._lmdb: Any = None
         self._inherited: Any = None
@@ -140,10 +161,6 @@ class Environment:
             finally:
                 if is_alone:
                     self._maintenance_lock.release()
-
-    def database(self, name: str) -> Any:
-        """Return the handle of a named database, one of DATABASES."""
-        return self._databases[name]
 
     def check_readers(self) -> None:
         """Free the reader slots of killed processes, which keep the space of deleted records in use."""
@@ -285,6 +302,9 @@ class Environment:
         return found
 
     def _begin(self, *, write: bool) -> Transaction:
+        return Transaction(self._raw_transaction(write), self._databases)
+
+    def _raw_transaction(self, write: bool) -> Any:
         environment = self._environment()
         try:
             return environment.begin(write=write, buffers=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.record import RecordBatch, TopicPartition
 
-from .environment import Environment, Transaction
+from .environment import Transaction
 from .layout import Columns, Extent, unpack, unpack_header
 from .rows import batches_from
 
@@ -17,7 +17,6 @@ _MERGED_RECORDS = 8192
 
 
 def fetch(
-    environment: Environment,
     transaction: Transaction,
     topic_id: int,
     partition: TopicPartition,
@@ -30,7 +29,7 @@ def fetch(
     size, following = 0, offset
     if offset >= end:
         return found
-    for base, data in batches_from(environment, transaction, topic_id, partition.partition, offset):
+    for base, data in batches_from(transaction, topic_id, partition.partition, offset):
         if base >= end or (found and size >= max_bytes):
             break
         header, columns = unpack(base, data)
@@ -49,11 +48,9 @@ def fetch(
     return found
 
 
-def offset_for_time(
-    environment: Environment, transaction: Transaction, topic_id: int, partition: int, has: Extent, timestamp_ms: int
-) -> int:
+def offset_for_time(transaction: Transaction, topic_id: int, partition: int, has: Extent, timestamp_ms: int) -> int:
     """Return the offset of the first record at or after a time, else the end. Raises DamagedBatchError."""
-    for base, data in batches_from(environment, transaction, topic_id, partition, has.start):
+    for base, data in batches_from(transaction, topic_id, partition, has.start):
         if unpack_header(base, data).max_timestamp < timestamp_ms:
             continue
         _, columns = unpack(base, data)

@@ -87,7 +87,7 @@ class LocalLease(Lease):
         with self._storage.write(f"release the lease of {self._application_id!r}") as (transaction, _):
             holder = self._holder(transaction)
             if holder is not None and holder.token == self._token:
-                transaction.delete(self._key(), db=self._storage.environment.database("leases"))
+                transaction.delete("leases", self._key())
             self._lock_path(self._token).unlink(missing_ok=True)
         self._unlock()
 
@@ -110,14 +110,14 @@ class LocalLease(Lease):
 
     def _remove_unused(self, transaction: Transaction) -> None:
         """Remove the lock files of processes that have ended, except those that a row names."""
-        with transaction.cursor(db=self._storage.environment.database("leases")) as cursor:
+        with transaction.cursor("leases") as cursor:
             named = {self._lock_path(self._read(row).token) for _, row in cursor}
         for path in Path(self._storage.directory).glob(f"{_LOCK_PREFIX}*"):
             if path not in named and not _is_locked(path):
                 path.unlink(missing_ok=True)
 
     def _holder(self, transaction: Transaction) -> _Holder | None:
-        row = transaction.get(self._key(), db=self._storage.environment.database("leases"))
+        row = transaction.get("leases", self._key())
         return None if row is None else self._read(row)
 
     def _read(self, row: bytes) -> _Holder:
@@ -125,7 +125,7 @@ class LocalLease(Lease):
 
     def _put(self, transaction: Transaction, now_ms: int) -> None:
         holder = _Holder(self._owner, socket.gethostname(), os.getpid(), self._token, now_ms + self._ttl_ms)
-        transaction.put(self._key(), holder.to_row(), db=self._storage.environment.database("leases"))
+        transaction.put("leases", self._key(), holder.to_row())
 
     def _unlock(self) -> None:
         file, self._file = self._file, None

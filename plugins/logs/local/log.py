@@ -72,8 +72,8 @@ class LocalLog(Log):
             storage.catalogue.delete(transaction, topic)
             prefix = partition_key(topic.id, 0)[:4]
             for database in ("ends", "batches", "cleaned"):
-                rows.delete_prefix(storage.environment, transaction, database, prefix)
-            rows.delete_positions_of_topic(storage.environment, transaction, topic.id)
+                rows.delete_prefix(transaction, database, prefix)
+            rows.delete_positions_of_topic(transaction, topic.id)
 
     def start_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         return {each: found.start for each, found in self._extents(partitions).items()}
@@ -88,20 +88,15 @@ class LocalLog(Log):
         with storage.read() as (transaction, topics):
             for each in partitions:
                 topic_id = topics.of(each).id
-                has = rows.extent(storage.environment, transaction, topic_id, each.partition)
+                has = rows.extent(transaction, topic_id, each.partition)
                 with naming_damage(storage, *each):
-                    found[each] = offset_for_time(
-                        storage.environment, transaction, topic_id, each.partition, has, timestamp_ms
-                    )
+                    found[each] = offset_for_time(transaction, topic_id, each.partition, has, timestamp_ms)
         return found
 
     def _extents(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Extent]:
         storage = self._storage
         with storage.read() as (transaction, topics):
-            return {
-                each: rows.extent(storage.environment, transaction, topics.of(each).id, each.partition)
-                for each in partitions
-            }
+            return {each: rows.extent(transaction, topics.of(each).id, each.partition) for each in partitions}
 
     # -- records
 
@@ -110,12 +105,12 @@ class LocalLog(Log):
         storage = self._storage
         with storage.read() as (transaction, topics):
             topic_id = topics.of(partition).id
-            has = rows.extent(storage.environment, transaction, topic_id, partition.partition)
+            has = rows.extent(transaction, topic_id, partition.partition)
             if not has.start <= offset <= has.end:
                 raise out_of_range(partition, offset, has.start, has.end)
             end = min(end, has.end)
             with naming_damage(storage, *partition):
-                return fetch(storage.environment, transaction, topic_id, partition, offset, end, max_bytes)
+                return fetch(transaction, topic_id, partition, offset, end, max_bytes)
 
     def follow(self) -> Follower:
         """Return a follower that looks for new transactions of any process, every few milliseconds."""
@@ -129,7 +124,7 @@ class LocalLog(Log):
                 # Stale: the topic was deleted and created again meanwhile, maybe with another number of partitions.
                 stale = is_stale(packed, topics)
                 if not stale:
-                    append_packed(storage, transaction, packed)
+                    append_packed(transaction, packed)
 
     def purge(self, partition: TopicPartition, before: int, topic_id: str = "") -> None:
         """Delete records below offset `before` with this process's next write, with `maintain` or with `close`."""
@@ -149,7 +144,7 @@ class LocalLog(Log):
         self, application_id: str, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, int | None]:
         with self._storage.read() as (transaction, topics):
-            return read_positions(self._storage.environment, transaction, topics, application_id, partitions)
+            return read_positions(transaction, topics, application_id, partitions)
 
     def open_committer(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> TaskCommitter:
         return LocalCommitter(self._storage, application_id, task_id, partitions)
@@ -157,25 +152,25 @@ class LocalLog(Log):
     def delete_commits(self, application_id: str) -> None:
         storage = self._storage
         with storage.write(f"delete the commits of {application_id!r}") as (transaction, _):
-            rows.delete_application(storage.environment, transaction, named_key(application_id))
+            rows.delete_application(transaction, named_key(application_id))
 
     def set_positions(self, application_id: str, positions: Mapping[TopicPartition, int]) -> None:
         """Forget every commit of an application and let it begin at `positions`: one LMDB transaction."""
         storage = self._storage
         with storage.write(f"set the positions of {application_id!r}") as (transaction, topics):
-            rows.delete_application(storage.environment, transaction, named_key(application_id))
-            put_positions(storage.environment, transaction, topics, application_id, positions)
+            rows.delete_application(transaction, named_key(application_id))
+            put_positions(transaction, topics, application_id, positions)
 
     def get_meta(self, application_id: str, key: str) -> bytes | None:
         storage = self._storage
         with storage.read() as (transaction, _):
-            row = transaction.get(named_key(application_id, key.encode()), db=storage.environment.database("meta"))
+            row = transaction.get("meta", named_key(application_id, key.encode()))
             return None if row is None else bytes(row)
 
     def put_meta(self, application_id: str, key: str, value: bytes) -> None:
         storage = self._storage
         with storage.write(f"keep {key!r} of {application_id!r}") as (transaction, _):
-            transaction.put(named_key(application_id, key.encode()), value, db=storage.environment.database("meta"))
+            transaction.put("meta", named_key(application_id, key.encode()), value)
 
     def lease(self, application_id: str, owner: str, ttl_ms: int) -> Lease:
         return LocalLease(self._storage, application_id, owner, ttl_ms)

@@ -58,9 +58,9 @@ def _retain(storage: Storage, topic: Topic, partition: int, now_ms: int) -> None
     if settings.retention_ms < 0 and settings.retention_bytes < 0:
         return
     with storage.read() as (transaction, _):
-        start, _, size = rows.extent(storage.environment, transaction, topic.id, partition)
+        start, _, size = rows.extent(transaction, topic.id, partition)
         before = start
-        for base, data in rows.batches_from(storage.environment, transaction, topic.id, partition, start):
+        for base, data in rows.batches_from(transaction, topic.id, partition, start):
             header = unpack_header(base, data)
             too_old = settings.retention_ms >= 0 and header.max_timestamp < now_ms - settings.retention_ms
             too_many = 0 <= settings.retention_bytes <= size - len(data)
@@ -70,7 +70,7 @@ def _retain(storage: Storage, topic: Topic, partition: int, now_ms: int) -> None
             size -= len(data)
     if before > start:
         with storage.write(f"delete old records of {topic.info.name!r}") as (transaction, _):
-            rows.drop_before(storage.environment, transaction, topic.id, partition, before)
+            rows.drop_before(transaction, topic.id, partition, before)
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,8 @@ class _Compaction:
     def run(self) -> None:
         storage, settings = self._storage, self._topic.settings
         with storage.read() as (transaction, _):
-            extent = rows.extent(storage.environment, transaction, self._topic.id, self._partition)
-            row = transaction.get(self._key, db=storage.environment.database("cleaned"))
+            extent = rows.extent(transaction, self._topic.id, self._partition)
+            row = transaction.get("cleaned", self._key)
             cleaned = _Cleaned() if row is None else _Cleaned(*msgpack.unpackb(row))
         fresh = extent.end > cleaned.end
         ratio = (extent.size - cleaned.size) / extent.size if extent.size else 0.0
@@ -137,9 +137,9 @@ class _Compaction:
         self._rewrite(extent.start, stop)
         with storage.write(f"compact {self._topic.info.name!r}") as (transaction, topics):
             if self._still_there(topics.get(self._topic.info.name)):
-                size = rows.extent(storage.environment, transaction, self._topic.id, self._partition).size
+                size = rows.extent(transaction, self._topic.id, self._partition).size
                 row = msgpack.packb((stop, size, self._due_ms))
-                transaction.put(self._key, row, db=storage.environment.database("cleaned"))
+                transaction.put("cleaned", self._key, row)
 
     def _find_newest(self, offset: int, end: int) -> int:
         """Fill `newest`; return the offset up to which it is complete."""
@@ -210,21 +210,18 @@ class _Compaction:
                 self._replace_one(transaction, group, batch)
 
     def _replace_one(self, transaction: Transaction, group: _Group, batch: PackedBatch) -> None:
-        environment = self._storage.environment
-        database = environment.database("batches")
-        start, end, size = rows.extent(environment, transaction, self._topic.id, self._partition)
+        start, end, size = rows.extent(transaction, self._topic.id, self._partition)
         keys = [batch_key(self._topic.id, self._partition, base) for base in group.replaced]
-        old = [transaction.get(key, db=database) for key in keys]
+        old = [transaction.get("batches", key) for key in keys]
         if any(data is None for data in old):
             # The batches were purged meanwhile.
             return
         size -= sum(len(data) for data in old)
         for key in keys:
-            transaction.delete(key, db=database)
-        transaction.put(keys[0], batch.data, db=database)
-        rows.put_extent(
-            environment, transaction, self._topic.id, self._partition, Extent(start, end, size + len(batch.data))
-        )
+            transaction.delete("batches", key)
+        transaction.put("batches", keys[0], batch.data)
+        new = Extent(start, end, size + len(batch.data))
+        rows.put_extent(transaction, self._topic.id, self._partition, new)
 
     def _read(self, offset: int, end: int) -> Iterator[tuple[int, BatchHeader, Columns]]:
         """Yield (base offset, header, records) from the batch that covers `offset` on, in bounded read transactions."""
@@ -233,9 +230,7 @@ class _Compaction:
             found: list[tuple[int, BatchHeader, Columns]] = []
             size = 0
             with storage.read() as (transaction, _):
-                for base, data in rows.batches_from(
-                    storage.environment, transaction, self._topic.id, self._partition, offset
-                ):
+                for base, data in rows.batches_from(transaction, self._topic.id, self._partition, offset):
                     if base >= end or size >= _READ_AT_ONCE_BYTES:
                         break
                     found.append((base, *unpack(base, data)))

@@ -41,11 +41,11 @@ def is_stale(packed: Sequence[PackedOutput], topics: Topics) -> bool:
     return any(topics.named(each.topic.info.name).id != each.topic.id for each in packed)
 
 
-def append_packed(storage: Storage, transaction: Transaction, packed: Sequence[PackedOutput]) -> None:
+def append_packed(transaction: Transaction, packed: Sequence[PackedOutput]) -> None:
     """Append packed batches to their partitions."""
     for output in packed:
         for partition, batches in output.batches.items():
-            rows.append(storage.environment, transaction, output.topic.id, partition, batches)
+            rows.append(transaction, output.topic.id, partition, batches)
 
 
 def _pack(storage: Storage, topic: Topic, batch: OutputBatch, appended_ms: int) -> dict[int, list[PackedBatch]]:
@@ -54,10 +54,7 @@ def _pack(storage: Storage, topic: Topic, batch: OutputBatch, appended_ms: int) 
 
     def appended() -> int:
         with storage.read() as (transaction, _):
-            return sum(
-                rows.extent(storage.environment, transaction, topic.id, partition).end
-                for partition in range(topic.info.partitions)
-            )
+            return sum(rows.extent(transaction, topic.id, partition).end for partition in range(topic.info.partitions))
 
     packed: dict[int, list[PackedBatch]] = {}
     for share in topic.partitioner.split(batch, appended):

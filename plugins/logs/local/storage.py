@@ -42,11 +42,10 @@ class Storage:
     @contextmanager
     def write(self, what: str) -> Iterator[tuple[Transaction, Topics]]:
         """Open the write transaction, apply requested purges, and commit durably at the end of the block."""
-        environment = self.environment
-        with environment.write(what) as transaction:
+        with self.environment.write(what) as transaction:
             purges = dict(self._purges)
             for (topic_id, partition), before in purges.items():
-                rows.drop_before(environment, transaction, topic_id, partition, before)
+                rows.drop_before(transaction, topic_id, partition, before)
             yield transaction, self.catalogue.topics(transaction)
         for key, before in purges.items():
             with self._lock:
