@@ -35,7 +35,7 @@ from penstock.stores.rows.envelope import PLAIN, wrap
 from penstock.stores.rows.time_index import IndexBuild, TimeIndex
 from penstock.support.names import index_name, is_topic_name
 
-from .test_changed_programs import World
+from ..upgrades.test_changed_programs import World
 
 LONG = "x" * 249
 

@@ -13,7 +13,7 @@ from penstock.plugins.upgrade.saved_stores import saved_stores
 from penstock.record import OutputBatch, TopicPartition
 
 from ..processes import opened_workers
-from .test_changed_programs import World
+from ..upgrades.test_changed_programs import World
 
 
 class Later(Processor):

@@ -13,8 +13,9 @@ from penstock.record import TopicPartition
 from ..messages import check_partition, unknown_topic
 from ..partitioner import Partitioner
 from ..topics import TopicSettings, parse_config
-from .environment import Environment, Transaction
+from .environment import Environment
 from .layout import number, number_row, of_older_version
+from .transaction import Transaction
 
 
 @dataclass(frozen=True)

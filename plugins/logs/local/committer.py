@@ -12,10 +12,10 @@ from penstock.record import OutputBatch, TopicPartition
 
 from ..messages import fenced, unknown_topics_as_production_errors
 from .catalogue import Topics
-from .environment import Transaction
 from .layout import named_key, number, number_row, partition_key
 from .producing import append_packed, is_stale, pack_outputs
 from .storage import Storage
+from .transaction import Transaction
 
 
 class LocalCommitter(TaskCommitter):

@@ -19,6 +19,8 @@ from penstock.support.file_lock import FileLock
 from penstock.support.private_files import FILE_MODE, make_private_directory
 from penstock.support.system_errors import error_number, free_bytes, what_to_do
 
+from .transaction import Transaction
+
 DATABASES = ("system", "topics", "ends", "batches", "positions", "commits", "meta", "leases", "cleaned")
 _FORMAT = b"1"
 _MAX_READERS = 1022
@@ -64,31 +66,6 @@ def split_location(location: str) -> tuple[str, dict[str, str]]:
     directory, settings = found.groups() if found else (location, None)
     pairs = (pair.partition("=") for pair in settings.split("&")) if settings else ()
     return directory, {name: value for name, _, value in pairs}
-
-
-class Transaction:
-    """A transaction of an environment. Values are memoryviews, good until it ends."""
-
-    def __init__(self, transaction: Any, databases: Mapping[str, Any]) -> None:
-        self._transaction = transaction
-        self._databases = databases
-        self.abort, self.commit, self.id = transaction.abort, transaction.commit, transaction.id
-
-    def get(self, database: str, key: bytes) -> Any:
-        """Return the value of a key; None if there is none."""
-        return self._transaction.get(key, None, self._databases[database])
-
-    def put(self, database: str, key: bytes, value: bytes, *, overwrite: bool = True) -> None:
-        """Set the value of a key; not to `overwrite`: unless it has one."""
-        self._transaction.put(key, value, overwrite=overwrite, db=self._databases[database])
-
-    def delete(self, database: str, key: bytes) -> None:
-        """Delete a key."""
-        self._transaction.delete(key, db=self._databases[database])
-
-    def cursor(self, database: str) -> Any:
-        """Return LMDB's cursor over a database, a context manager."""
-        return self._transaction.cursor(db=self._databases[database])
 
 
 class Environment:

@@ -8,9 +8,8 @@ from typing import Any
 
 from penstock.record import RecordBatch, TopicPartition
 
-from .environment import Transaction
 from .layout import Columns, Extent, unpack, unpack_header
-from .rows import batches_from
+from .transaction import Transaction
 
 _MERGED_RECORDS = 8192
 """Small stored batches are merged up to this many records, because each batch costs its readers some work."""
@@ -29,7 +28,7 @@ def fetch(
     size, following = 0, offset
     if offset >= end:
         return found
-    for base, data in batches_from(transaction, topic_id, partition.partition, offset):
+    for base, data in transaction.batches_from(topic_id, partition.partition, offset):
         if base >= end or (found and size >= max_bytes):
             break
         header, columns = unpack(base, data)
@@ -50,7 +49,7 @@ def fetch(
 
 def offset_for_time(transaction: Transaction, topic_id: int, partition: int, has: Extent, timestamp_ms: int) -> int:
     """Return the offset of the first record at or after a time, else the end. Raises DamagedBatchError."""
-    for base, data in batches_from(transaction, topic_id, partition, has.start):
+    for base, data in transaction.batches_from(topic_id, partition, has.start):
         if unpack_header(base, data).max_timestamp < timestamp_ms:
             continue
         _, columns = unpack(base, data)

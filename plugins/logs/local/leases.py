@@ -18,9 +18,9 @@ from penstock.support.file_lock import lock_open_file
 from penstock.support.private_files import FILE_MODE
 
 from ..messages import lease_lost
-from .environment import Transaction
 from .layout import of_older_version
 from .storage import Storage
+from .transaction import Transaction
 
 _LOCK_PREFIX = "lease-"
 

@@ -13,7 +13,6 @@ from penstock.record import OutputBatch, RecordBatch, TopicPartition
 from ..following import FetchFollower
 from ..messages import out_of_range
 from ..topics import check_new_topic
-from . import rows
 from .catalogue import Topic
 from .committer import LocalCommitter, put_positions, read_positions
 from .environment import Options, split_location
@@ -72,8 +71,8 @@ class LocalLog(Log):
             storage.catalogue.delete(transaction, topic)
             prefix = partition_key(topic.id, 0)[:4]
             for database in ("ends", "batches", "cleaned"):
-                rows.delete_prefix(transaction, database, prefix)
-            rows.delete_positions_of_topic(transaction, topic.id)
+                transaction.delete_prefix(database, prefix)
+            transaction.delete_positions_of_topic(topic.id)
 
     def start_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         return {each: found.start for each, found in self._extents(partitions).items()}
@@ -88,7 +87,7 @@ class LocalLog(Log):
         with storage.read() as (transaction, topics):
             for each in partitions:
                 topic_id = topics.of(each).id
-                has = rows.extent(transaction, topic_id, each.partition)
+                has = transaction.extent(topic_id, each.partition)
                 with naming_damage(storage, *each):
                     found[each] = offset_for_time(transaction, topic_id, each.partition, has, timestamp_ms)
         return found
@@ -96,7 +95,7 @@ class LocalLog(Log):
     def _extents(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Extent]:
         storage = self._storage
         with storage.read() as (transaction, topics):
-            return {each: rows.extent(transaction, topics.of(each).id, each.partition) for each in partitions}
+            return {each: transaction.extent(topics.of(each).id, each.partition) for each in partitions}
 
     # -- records
 
@@ -105,7 +104,7 @@ class LocalLog(Log):
         storage = self._storage
         with storage.read() as (transaction, topics):
             topic_id = topics.of(partition).id
-            has = rows.extent(transaction, topic_id, partition.partition)
+            has = transaction.extent(topic_id, partition.partition)
             if not has.start <= offset <= has.end:
                 raise out_of_range(partition, offset, has.start, has.end)
             end = min(end, has.end)
@@ -152,13 +151,13 @@ class LocalLog(Log):
     def delete_commits(self, application_id: str) -> None:
         storage = self._storage
         with storage.write(f"delete the commits of {application_id!r}") as (transaction, _):
-            rows.delete_application(transaction, named_key(application_id))
+            transaction.delete_application(named_key(application_id))
 
     def set_positions(self, application_id: str, positions: Mapping[TopicPartition, int]) -> None:
         """Forget every commit of an application and let it begin at `positions`: one LMDB transaction."""
         storage = self._storage
         with storage.write(f"set the positions of {application_id!r}") as (transaction, topics):
-            rows.delete_application(transaction, named_key(application_id))
+            transaction.delete_application(named_key(application_id))
             put_positions(transaction, topics, application_id, positions)
 
     def get_meta(self, application_id: str, key: str) -> bytes | None:

@@ -9,9 +9,7 @@ import msgpack
 
 from penstock.record import Headers
 
-from . import rows
 from .catalogue import Topic
-from .environment import Transaction
 from .layout import (
     TARGET_BATCH_BYTES,
     BatchHeader,
@@ -25,6 +23,7 @@ from .layout import (
     unpack_header,
 )
 from .storage import Storage, naming_damage
+from .transaction import Transaction
 
 _READ_AT_ONCE_BYTES = 16 * 1024 * 1024
 _WRITE_AT_ONCE_BYTES = 4 * 1024 * 1024
@@ -58,9 +57,9 @@ def _retain(storage: Storage, topic: Topic, partition: int, now_ms: int) -> None
     if settings.retention_ms < 0 and settings.retention_bytes < 0:
         return
     with storage.read() as (transaction, _):
-        start, _, size = rows.extent(transaction, topic.id, partition)
+        start, _, size = transaction.extent(topic.id, partition)
         before = start
-        for base, data in rows.batches_from(transaction, topic.id, partition, start):
+        for base, data in transaction.batches_from(topic.id, partition, start):
             header = unpack_header(base, data)
             too_old = settings.retention_ms >= 0 and header.max_timestamp < now_ms - settings.retention_ms
             too_many = 0 <= settings.retention_bytes <= size - len(data)
@@ -70,7 +69,7 @@ def _retain(storage: Storage, topic: Topic, partition: int, now_ms: int) -> None
             size -= len(data)
     if before > start:
         with storage.write(f"delete old records of {topic.info.name!r}") as (transaction, _):
-            rows.drop_before(transaction, topic.id, partition, before)
+            transaction.drop_before(topic.id, partition, before)
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ class _Compaction:
     def run(self) -> None:
         storage, settings = self._storage, self._topic.settings
         with storage.read() as (transaction, _):
-            extent = rows.extent(transaction, self._topic.id, self._partition)
+            extent = transaction.extent(self._topic.id, self._partition)
             row = transaction.get("cleaned", self._key)
             cleaned = _Cleaned() if row is None else _Cleaned(*msgpack.unpackb(row))
         fresh = extent.end > cleaned.end
@@ -137,7 +136,7 @@ class _Compaction:
         self._rewrite(extent.start, stop)
         with storage.write(f"compact {self._topic.info.name!r}") as (transaction, topics):
             if self._still_there(topics.get(self._topic.info.name)):
-                size = rows.extent(transaction, self._topic.id, self._partition).size
+                size = transaction.extent(self._topic.id, self._partition).size
                 row = msgpack.packb((stop, size, self._due_ms))
                 transaction.put("cleaned", self._key, row)
 
@@ -210,7 +209,7 @@ class _Compaction:
                 self._replace_one(transaction, group, batch)
 
     def _replace_one(self, transaction: Transaction, group: _Group, batch: PackedBatch) -> None:
-        start, end, size = rows.extent(transaction, self._topic.id, self._partition)
+        start, end, size = transaction.extent(self._topic.id, self._partition)
         keys = [batch_key(self._topic.id, self._partition, base) for base in group.replaced]
         old = [transaction.get("batches", key) for key in keys]
         if any(data is None for data in old):
@@ -221,7 +220,7 @@ class _Compaction:
             transaction.delete("batches", key)
         transaction.put("batches", keys[0], batch.data)
         new = Extent(start, end, size + len(batch.data))
-        rows.put_extent(transaction, self._topic.id, self._partition, new)
+        transaction.put_extent(self._topic.id, self._partition, new)
 
     def _read(self, offset: int, end: int) -> Iterator[tuple[int, BatchHeader, Columns]]:
         """Yield (base offset, header, records) from the batch that covers `offset` on, in bounded read transactions."""
@@ -230,7 +229,7 @@ class _Compaction:
             found: list[tuple[int, BatchHeader, Columns]] = []
             size = 0
             with storage.read() as (transaction, _):
-                for base, data in rows.batches_from(transaction, self._topic.id, self._partition, offset):
+                for base, data in transaction.batches_from(self._topic.id, self._partition, offset):
                     if base >= end or size >= _READ_AT_ONCE_BYTES:
                         break
                     found.append((base, *unpack(base, data)))

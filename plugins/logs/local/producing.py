@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from penstock.record import OutputBatch
 
 from ..messages import no_key, too_large
-from . import rows
 from .catalogue import Topic, Topics
-from .environment import Transaction
 from .layout import PackedBatch, pack_share
 from .storage import Storage
+from .transaction import Transaction
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ def append_packed(transaction: Transaction, packed: Sequence[PackedOutput]) -> N
     """Append packed batches to their partitions."""
     for output in packed:
         for partition, batches in output.batches.items():
-            rows.append(transaction, output.topic.id, partition, batches)
+            transaction.append(output.topic.id, partition, batches)
 
 
 def _pack(storage: Storage, topic: Topic, batch: OutputBatch, appended_ms: int) -> dict[int, list[PackedBatch]]:
@@ -54,7 +53,7 @@ def _pack(storage: Storage, topic: Topic, batch: OutputBatch, appended_ms: int) 
 
     def appended() -> int:
         with storage.read() as (transaction, _):
-            return sum(rows.extent(transaction, topic.id, partition).end for partition in range(topic.info.partitions))
+            return sum(transaction.extent(topic.id, partition).end for partition in range(topic.info.partitions))
 
     packed: dict[int, list[PackedBatch]] = {}
     for share in topic.partitioner.split(batch, appended):

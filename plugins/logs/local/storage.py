@@ -9,10 +9,10 @@ from contextlib import contextmanager, suppress
 from penstock.clock import Clock
 from penstock.errors import LogError
 
-from . import rows
 from .catalogue import Catalogue, Topics
-from .environment import Environment, Options, Transaction, acquire, release
+from .environment import Environment, Options, acquire, release
 from .layout import DamagedBatchError
+from .transaction import Transaction
 
 
 class Storage:
@@ -45,7 +45,7 @@ class Storage:
         with self.environment.write(what) as transaction:
             purges = dict(self._purges)
             for (topic_id, partition), before in purges.items():
-                rows.drop_before(transaction, topic_id, partition, before)
+                transaction.drop_before(topic_id, partition, before)
             yield transaction, self.catalogue.topics(transaction)
         for key, before in purges.items():
             with self._lock:

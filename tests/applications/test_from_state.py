@@ -19,9 +19,9 @@ from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.applications.reset import Destination, to_earliest, to_latest, to_offsets
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 
+from ..bad_input.world import ORDERS, Contents, MakeWorld, Total, World, says, totals
 from ..lost_commits import lose_commits
 from ..processes import opened_workers
-from .world import ORDERS, Contents, MakeWorld, Total, World, says, totals
 
 
 def run(world: World) -> None:

@@ -15,7 +15,7 @@ from penstock.plugins.applications.changelog_move import Moved, move_changelog
 from penstock.plugins.applications.preparation import check_program, prepare
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 
-from .world import World, says
+from ..bad_input.world import World, says
 
 
 def move(world: World, source: str | None = None, check_lease: Callable[[], None] = lambda: None) -> Moved:
