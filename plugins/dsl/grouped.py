@@ -15,6 +15,7 @@ from .graph.materialized import StoreLike, StoreOptions
 from .graph.recorder import Recorder
 from .graph.serdes import KnownSerde, Serdes
 from .graph.step import Flow
+from .graph.with_key import StoreWithKey, StoreWithoutKey
 from .missing_verbs import Verbs
 from .operators.aggregate.aggregate import Aggregate
 from .operators.aggregate.aggregator import Aggregator
@@ -82,10 +83,7 @@ class KGroupedStream(Verbs, Columnar[K], Generic[K, V]):
         initializer: Callable[[], A],
         aggregator: Callable[[A, V], A],
         store: StoreLike | None = None,
-        *,
-        with_key: Literal[False] = False,
-        name: str | None = None,
-        **options: Unpack[StoreOptions],
+        **options: Unpack[StoreWithoutKey],
     ) -> KTable[K, A]: ...
     @overload
     def aggregate(
@@ -93,10 +91,7 @@ class KGroupedStream(Verbs, Columnar[K], Generic[K, V]):
         initializer: Callable[[], A],
         aggregator: Callable[[K, A, V], A],
         store: StoreLike | None = None,
-        *,
-        with_key: Literal[True],
-        name: str | None = None,
-        **options: Unpack[StoreOptions],
+        **options: Unpack[StoreWithKey],
     ) -> KTable[K, A]: ...
     def aggregate(
         self,

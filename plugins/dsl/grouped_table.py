@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 from penstock.errors import TopologyError
 
@@ -13,6 +13,7 @@ from .graph.recorder import Recorder
 from .graph.repartition import SUFFIX, RepartitionStep
 from .graph.serdes import Default, KnownSerde, Serdes, value_of_internal_topic
 from .graph.step import Flow, ProcessorStep
+from .graph.with_key import StoreWithKey, StoreWithoutKey
 from .graph.writer import RepartitionNames, Writer
 from .missing_verbs import Verbs
 from .operators.aggregate.aggregator import Aggregator
@@ -57,10 +58,7 @@ class KGroupedTable(Verbs, Generic[K, V]):
         adder: Callable[[V, V], V],
         subtractor: Callable[[V, V], V],
         store: StoreLike | None = None,
-        *,
-        with_key: Literal[False] = False,
-        name: str | None = None,
-        **options: Unpack[StoreOptions],
+        **options: Unpack[StoreWithoutKey],
     ) -> KTable[K, V]: ...
     @overload
     def reduce(
@@ -68,10 +66,7 @@ class KGroupedTable(Verbs, Generic[K, V]):
         adder: Callable[[K, V, V], V],
         subtractor: Callable[[K, V, V], V],
         store: StoreLike | None = None,
-        *,
-        with_key: Literal[True],
-        name: str | None = None,
-        **options: Unpack[StoreOptions],
+        **options: Unpack[StoreWithKey],
     ) -> KTable[K, V]: ...
     def reduce(
         self,
@@ -97,10 +92,7 @@ class KGroupedTable(Verbs, Generic[K, V]):
         adder: Callable[[A, V], A | None],
         subtractor: Callable[[A, V], A | None],
         store: StoreLike | None = None,
-        *,
-        with_key: Literal[False] = False,
-        name: str | None = None,
-        **options: Unpack[StoreOptions],
+        **options: Unpack[StoreWithoutKey],
     ) -> KTable[K, A]: ...
     @overload
     def aggregate(
@@ -109,10 +101,7 @@ class KGroupedTable(Verbs, Generic[K, V]):
         adder: Callable[[K, A, V], A | None],
         subtractor: Callable[[K, A, V], A | None],
         store: StoreLike | None = None,
-        *,
-        with_key: Literal[True],
-        name: str | None = None,
-        **options: Unpack[StoreOptions],
+        **options: Unpack[StoreWithKey],
     ) -> KTable[K, A]: ...
     def aggregate(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from penstock.program.serdes import SerdeLike
 
@@ -11,6 +11,7 @@ from .graph.functions import check_mapper
 from .graph.names import checked
 from .graph.serdes import Serdes
 from .graph.step import Flow, ProcessorStep
+from .graph.with_key import GroupingWithKey, GroupingWithoutKey
 from .operators.stateless.map import SelectKey
 from .stream_base import K, StreamBase, V
 
@@ -41,25 +42,9 @@ class Grouping(StreamBase[K, V]):
         return made
 
     @overload
-    def group_by(
-        self,
-        function: Callable[[V], K2],
-        *,
-        with_key: Literal[False] = False,
-        key_serde: SerdeLike = None,
-        value_serde: SerdeLike = None,
-        name: str | None = None,
-    ) -> KGroupedStream[K2, V]: ...
+    def group_by(self, function: Callable[[V], K2], **options: Unpack[GroupingWithoutKey]) -> KGroupedStream[K2, V]: ...
     @overload
-    def group_by(
-        self,
-        function: Callable[[K, V], K2],
-        *,
-        with_key: Literal[True],
-        key_serde: SerdeLike = None,
-        value_serde: SerdeLike = None,
-        name: str | None = None,
-    ) -> KGroupedStream[K2, V]: ...
+    def group_by(self, function: Callable[[K, V], K2], **options: Unpack[GroupingWithKey]) -> KGroupedStream[K2, V]: ...
     def group_by(
         self,
         function: Callable[..., Any],

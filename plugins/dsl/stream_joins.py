@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from penstock.clock import Duration
 from penstock.errors import TopologyError
@@ -11,6 +11,7 @@ from penstock.errors import TopologyError
 from .graph.functions import check_function, check_options, check_same_program
 from .graph.serdes import KnownSerde, Serdes, check_same_keys
 from .graph.step import Flow
+from .graph.with_key import WithKey, WithoutKey
 from .missing_verbs import Verbs, found
 from .operators.joins import INNER, LEFT, OUTER, Joiner, JoinKind, TableSide
 from .operators.stream_join.record import record_stream_join
@@ -29,6 +30,26 @@ V2 = TypeVar("V2")
 R = TypeVar("R")
 
 
+class StreamJoinWithoutKey(StreamJoinOptions, WithoutKey):
+    """For a join with a stream, and a joiner of the values."""
+
+
+class StreamJoinWithKey(StreamJoinOptions, WithKey):
+    """For a join with a stream, and a joiner that gets the key first."""
+
+
+class TableJoinWithoutKey(TableJoinOptions, WithoutKey, total=False):
+    """For a join with a table, and a joiner of the values."""
+
+    grace: Duration | None
+
+
+class TableJoinWithKey(TableJoinOptions, WithKey, total=False):
+    """For a join with a table, and a joiner that gets the key first."""
+
+    grace: Duration | None
+
+
 class Joining(Output[K, V]):
     """Joins. A joiner is a function of (left, right); with `with_key=True` it gets the key first."""
 
@@ -40,10 +61,7 @@ class Joining(Output[K, V]):
         other: KStream[K, V2],
         joiner: Callable[[V, V2], R],
         window: JoinWindows,
-        *,
-        with_key: Literal[False] = False,
-        name: str | None = None,
-        **options: Unpack[StreamJoinOptions],
+        **options: Unpack[StreamJoinWithoutKey],
     ) -> KStream[K, R]: ...
     @overload
     def join(
@@ -51,32 +69,15 @@ class Joining(Output[K, V]):
         other: KStream[K, V2],
         joiner: Callable[[K, V, V2], R],
         window: JoinWindows,
-        *,
-        with_key: Literal[True],
-        name: str | None = None,
-        **options: Unpack[StreamJoinOptions],
+        **options: Unpack[StreamJoinWithKey],
     ) -> KStream[K, R]: ...
     @overload
     def join(
-        self,
-        other: KTable[K, V2],
-        joiner: Callable[[V, V2], R],
-        *,
-        grace: Duration | None = None,
-        with_key: Literal[False] = False,
-        name: str | None = None,
-        **options: Unpack[TableJoinOptions],
+        self, other: KTable[K, V2], joiner: Callable[[V, V2], R], **options: Unpack[TableJoinWithoutKey]
     ) -> KStream[K, R]: ...
     @overload
     def join(
-        self,
-        other: KTable[K, V2],
-        joiner: Callable[[K, V, V2], R],
-        *,
-        grace: Duration | None = None,
-        with_key: Literal[True],
-        name: str | None = None,
-        **options: Unpack[TableJoinOptions],
+        self, other: KTable[K, V2], joiner: Callable[[K, V, V2], R], **options: Unpack[TableJoinWithKey]
     ) -> KStream[K, R]: ...
     @overload
     def join(
@@ -85,8 +86,7 @@ class Joining(Output[K, V]):
         joiner: Callable[[V, V2], R],
         *,
         select_key: Callable[[V], Any] | None = None,
-        with_key: Literal[False] = False,
-        name: str | None = None,
+        **options: Unpack[WithoutKey],
     ) -> KStream[K, R]: ...
     @overload
     def join(
@@ -95,8 +95,7 @@ class Joining(Output[K, V]):
         joiner: Callable[[K, V, V2], R],
         *,
         select_key: Callable[[K, V], Any] | None = None,
-        with_key: Literal[True],
-        name: str | None = None,
+        **options: Unpack[WithKey],
     ) -> KStream[K, R]: ...
     def join(self, other: Any, joiner: Callable[..., Any], window: Any = None, **options: Any) -> Any:
         """Join with the records of another stream, with a table, or with a global table.
@@ -149,10 +148,7 @@ class Joining(Output[K, V]):
         other: KStream[K, V2],
         joiner: Callable[[V, V2 | None], R],
         window: JoinWindows,
-        *,
-        with_key: Literal[False] = False,
-        name: str | None = None,
-        **options: Unpack[StreamJoinOptions],
+        **options: Unpack[StreamJoinWithoutKey],
     ) -> KStream[K, R]: ...
     @overload
     def left_join(
@@ -160,32 +156,15 @@ class Joining(Output[K, V]):
         other: KStream[K, V2],
         joiner: Callable[[K, V, V2 | None], R],
         window: JoinWindows,
-        *,
-        with_key: Literal[True],
-        name: str | None = None,
-        **options: Unpack[StreamJoinOptions],
+        **options: Unpack[StreamJoinWithKey],
     ) -> KStream[K, R]: ...
     @overload
     def left_join(
-        self,
-        other: KTable[K, V2],
-        joiner: Callable[[V, V2 | None], R],
-        *,
-        grace: Duration | None = None,
-        with_key: Literal[False] = False,
-        name: str | None = None,
-        **options: Unpack[TableJoinOptions],
+        self, other: KTable[K, V2], joiner: Callable[[V, V2 | None], R], **options: Unpack[TableJoinWithoutKey]
     ) -> KStream[K, R]: ...
     @overload
     def left_join(
-        self,
-        other: KTable[K, V2],
-        joiner: Callable[[K, V, V2 | None], R],
-        *,
-        grace: Duration | None = None,
-        with_key: Literal[True],
-        name: str | None = None,
-        **options: Unpack[TableJoinOptions],
+        self, other: KTable[K, V2], joiner: Callable[[K, V, V2 | None], R], **options: Unpack[TableJoinWithKey]
     ) -> KStream[K, R]: ...
     @overload
     def left_join(
@@ -194,8 +173,7 @@ class Joining(Output[K, V]):
         joiner: Callable[[V, V2 | None], R],
         *,
         select_key: Callable[[V], Any] | None = None,
-        with_key: Literal[False] = False,
-        name: str | None = None,
+        **options: Unpack[WithoutKey],
     ) -> KStream[K, R]: ...
     @overload
     def left_join(
@@ -204,8 +182,7 @@ class Joining(Output[K, V]):
         joiner: Callable[[K, V, V2 | None], R],
         *,
         select_key: Callable[[K, V], Any] | None = None,
-        with_key: Literal[True],
-        name: str | None = None,
+        **options: Unpack[WithKey],
     ) -> KStream[K, R]: ...
     def left_join(self, other: Any, joiner: Callable[..., Any], window: Any = None, **options: Any) -> Any:
         """Join as `join` does, and keep left records that find no match: the joiner then gets None as the right value.
@@ -226,10 +203,7 @@ class Joining(Output[K, V]):
         other: KStream[K, V2],
         joiner: Callable[[V | None, V2 | None], R],
         window: JoinWindows,
-        *,
-        with_key: Literal[False] = False,
-        name: str | None = None,
-        **options: Unpack[StreamJoinOptions],
+        **options: Unpack[StreamJoinWithoutKey],
     ) -> KStream[K, R]: ...
     @overload
     def outer_join(
@@ -237,10 +211,7 @@ class Joining(Output[K, V]):
         other: KStream[K, V2],
         joiner: Callable[[K, V | None, V2 | None], R],
         window: JoinWindows,
-        *,
-        with_key: Literal[True],
-        name: str | None = None,
-        **options: Unpack[StreamJoinOptions],
+        **options: Unpack[StreamJoinWithKey],
     ) -> KStream[K, R]: ...
     def outer_join(self, other: Any, joiner: Callable[..., Any], window: Any = None, **options: Any) -> Any:
         """Join as `left_join` does, and keep right records that find no match, too: the left value is then None."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from penstock.errors import TopologyError
 
@@ -12,6 +12,7 @@ from .graph.functions import check_function, check_mapper, check_same_program
 from .graph.pass_through import PassThrough
 from .graph.serdes import Serdes
 from .graph.step import Flow, ProcessorStep
+from .graph.with_key import WithKey, WithoutKey
 from .missing_verbs import found
 from .operators.stateless.filter import Filter
 from .operators.stateless.map import FlatMap, FlatMapValues, Map, MapValues, SelectKey
@@ -33,13 +34,9 @@ class Stateless(StreamBase[K, V]):
     """
 
     @overload
-    def filter(
-        self, predicate: Callable[[V], Any], *, with_key: Literal[False] = False, name: str | None = None
-    ) -> KStream[K, V]: ...
+    def filter(self, predicate: Callable[[V], Any], **options: Unpack[WithoutKey]) -> KStream[K, V]: ...
     @overload
-    def filter(
-        self, predicate: Callable[[K, V], Any], *, with_key: Literal[True], name: str | None = None
-    ) -> KStream[K, V]: ...
+    def filter(self, predicate: Callable[[K, V], Any], **options: Unpack[WithKey]) -> KStream[K, V]: ...
     def filter(self, predicate: Callable[..., Any], *, with_key: bool = False, name: str | None = None) -> Any:
         """Keep the records for which `predicate` is true."""
         check_mapper("filter", predicate, with_key=with_key, what="predicate")
@@ -47,13 +44,9 @@ class Stateless(StreamBase[K, V]):
         return self._processed("KSTREAM-FILTER-", name, Filter, options, self.flow.serdes)
 
     @overload
-    def filter_not(
-        self, predicate: Callable[[V], Any], *, with_key: Literal[False] = False, name: str | None = None
-    ) -> KStream[K, V]: ...
+    def filter_not(self, predicate: Callable[[V], Any], **options: Unpack[WithoutKey]) -> KStream[K, V]: ...
     @overload
-    def filter_not(
-        self, predicate: Callable[[K, V], Any], *, with_key: Literal[True], name: str | None = None
-    ) -> KStream[K, V]: ...
+    def filter_not(self, predicate: Callable[[K, V], Any], **options: Unpack[WithKey]) -> KStream[K, V]: ...
     def filter_not(self, predicate: Callable[..., Any], *, with_key: bool = False, name: str | None = None) -> Any:
         """Keep the records for which `predicate` is not true."""
         check_mapper("filter_not", predicate, with_key=with_key, what="predicate")
@@ -61,26 +54,18 @@ class Stateless(StreamBase[K, V]):
         return self._processed("KSTREAM-FILTER-", name, Filter, options, self.flow.serdes)
 
     @overload
-    def map(
-        self, function: Callable[[V], tuple[K2, V2]], *, with_key: Literal[False] = False, name: str | None = None
-    ) -> KStream[K2, V2]: ...
+    def map(self, function: Callable[[V], tuple[K2, V2]], **options: Unpack[WithoutKey]) -> KStream[K2, V2]: ...
     @overload
-    def map(
-        self, function: Callable[[K, V], tuple[K2, V2]], *, with_key: Literal[True], name: str | None = None
-    ) -> KStream[K2, V2]: ...
+    def map(self, function: Callable[[K, V], tuple[K2, V2]], **options: Unpack[WithKey]) -> KStream[K2, V2]: ...
     def map(self, function: Callable[..., Any], *, with_key: bool = False, name: str | None = None) -> Any:
         """Replace each record by the (key, value) pair that `function` returns."""
         check_mapper("map", function, with_key=with_key)
         return self._rekeyed("KSTREAM-MAP-", name, Map, function, with_key, Serdes(), changes_value=True)
 
     @overload
-    def map_values(
-        self, function: Callable[[V], V2], *, with_key: Literal[False] = False, name: str | None = None
-    ) -> KStream[K, V2]: ...
+    def map_values(self, function: Callable[[V], V2], **options: Unpack[WithoutKey]) -> KStream[K, V2]: ...
     @overload
-    def map_values(
-        self, function: Callable[[K, V], V2], *, with_key: Literal[True], name: str | None = None
-    ) -> KStream[K, V2]: ...
+    def map_values(self, function: Callable[[K, V], V2], **options: Unpack[WithKey]) -> KStream[K, V2]: ...
     def map_values(self, function: Callable[..., Any], *, with_key: bool = False, name: str | None = None) -> Any:
         """Replace each value by what `function` returns."""
         check_mapper("map_values", function, with_key=with_key)
@@ -90,15 +75,11 @@ class Stateless(StreamBase[K, V]):
 
     @overload
     def flat_map(
-        self,
-        function: Callable[[V], Iterable[tuple[K2, V2]]],
-        *,
-        with_key: Literal[False] = False,
-        name: str | None = None,
+        self, function: Callable[[V], Iterable[tuple[K2, V2]]], **options: Unpack[WithoutKey]
     ) -> KStream[K2, V2]: ...
     @overload
     def flat_map(
-        self, function: Callable[[K, V], Iterable[tuple[K2, V2]]], *, with_key: Literal[True], name: str | None = None
+        self, function: Callable[[K, V], Iterable[tuple[K2, V2]]], **options: Unpack[WithKey]
     ) -> KStream[K2, V2]: ...
     def flat_map(self, function: Callable[..., Any], *, with_key: bool = False, name: str | None = None) -> Any:
         """Replace each record by any number of (key, value) pairs."""
@@ -107,11 +88,11 @@ class Stateless(StreamBase[K, V]):
 
     @overload
     def flat_map_values(
-        self, function: Callable[[V], Iterable[V2]], *, with_key: Literal[False] = False, name: str | None = None
+        self, function: Callable[[V], Iterable[V2]], **options: Unpack[WithoutKey]
     ) -> KStream[K, V2]: ...
     @overload
     def flat_map_values(
-        self, function: Callable[[K, V], Iterable[V2]], *, with_key: Literal[True], name: str | None = None
+        self, function: Callable[[K, V], Iterable[V2]], **options: Unpack[WithKey]
     ) -> KStream[K, V2]: ...
     def flat_map_values(self, function: Callable[..., Any], *, with_key: bool = False, name: str | None = None) -> Any:
         """Replace each record by one for each value that `function` returns; a text or bytes is refused as a list."""
@@ -121,13 +102,9 @@ class Stateless(StreamBase[K, V]):
         return self._processed("KSTREAM-FLATMAPVALUES-", name, FlatMapValues, options, serdes, changes_value=True)
 
     @overload
-    def select_key(
-        self, function: Callable[[V], K2], *, with_key: Literal[False] = False, name: str | None = None
-    ) -> KStream[K2, V]: ...
+    def select_key(self, function: Callable[[V], K2], **options: Unpack[WithoutKey]) -> KStream[K2, V]: ...
     @overload
-    def select_key(
-        self, function: Callable[[K, V], K2], *, with_key: Literal[True], name: str | None = None
-    ) -> KStream[K2, V]: ...
+    def select_key(self, function: Callable[[K, V], K2], **options: Unpack[WithKey]) -> KStream[K2, V]: ...
     def select_key(self, function: Callable[..., Any], *, with_key: bool = False, name: str | None = None) -> Any:
         """Replace each key by what `function` returns."""
         check_mapper("select_key", function, with_key=with_key)
@@ -151,13 +128,9 @@ class Stateless(StreamBase[K, V]):
     # ------------------------------------------------------------------ side effects
 
     @overload
-    def peek(
-        self, function: Callable[[V], Any], *, with_key: Literal[False] = False, name: str | None = None
-    ) -> KStream[K, V]: ...
+    def peek(self, function: Callable[[V], Any], **options: Unpack[WithoutKey]) -> KStream[K, V]: ...
     @overload
-    def peek(
-        self, function: Callable[[K, V], Any], *, with_key: Literal[True], name: str | None = None
-    ) -> KStream[K, V]: ...
+    def peek(self, function: Callable[[K, V], Any], **options: Unpack[WithKey]) -> KStream[K, V]: ...
     def peek(self, function: Callable[..., Any], *, with_key: bool = False, name: str | None = None) -> KStream[K, V]:
         """Call `function` for each record, which stays as it is. It is called again for what is processed again."""
         check_mapper("peek", function, with_key=with_key)
@@ -167,11 +140,9 @@ class Stateless(StreamBase[K, V]):
         return made
 
     @overload
-    def foreach(
-        self, function: Callable[[V], Any], *, with_key: Literal[False] = False, name: str | None = None
-    ) -> None: ...
+    def foreach(self, function: Callable[[V], Any], **options: Unpack[WithoutKey]) -> None: ...
     @overload
-    def foreach(self, function: Callable[[K, V], Any], *, with_key: Literal[True], name: str | None = None) -> None: ...
+    def foreach(self, function: Callable[[K, V], Any], **options: Unpack[WithKey]) -> None: ...
     def foreach(self, function: Callable[..., Any], *, with_key: bool = False, name: str | None = None) -> None:
         """Call `function` for each record; nothing comes after it."""
         check_mapper("foreach", function, with_key=with_key)
@@ -222,21 +193,11 @@ class Stateless(StreamBase[K, V]):
 
     @overload
     def branch(
-        self,
-        branches: Mapping[str, Callable[[V], Any]],
-        *,
-        default: str | None = None,
-        with_key: Literal[False] = False,
-        name: str | None = None,
+        self, branches: Mapping[str, Callable[[V], Any]], *, default: str | None = None, **options: Unpack[WithoutKey]
     ) -> dict[str, KStream[K, V]]: ...
     @overload
     def branch(
-        self,
-        branches: Mapping[str, Callable[[K, V], Any]],
-        *,
-        default: str | None = None,
-        with_key: Literal[True],
-        name: str | None = None,
+        self, branches: Mapping[str, Callable[[K, V], Any]], *, default: str | None = None, **options: Unpack[WithKey]
     ) -> dict[str, KStream[K, V]]: ...
     def branch(
         self,

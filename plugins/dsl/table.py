@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from .graph.functions import check_mapper
 from .graph.step import Flow, ProcessorStep
+from .graph.with_key import WithKey, WithoutKey
 from .operators.stateless.table_values import ToStream
 from .stream_base import K, V
 from .table_base import TableBase
@@ -34,13 +35,9 @@ class KTable(TableStateless[K, V], TableJoins[K, V], TableGrouping[K, V], Suppre
         self, select_key: None = None, *, with_key: bool = False, name: str | None = None
     ) -> KStream[K, V]: ...
     @overload
-    def to_stream(
-        self, select_key: Callable[[V], K2], *, with_key: Literal[False] = False, name: str | None = None
-    ) -> KStream[K2, V]: ...
+    def to_stream(self, select_key: Callable[[V], K2], **options: Unpack[WithoutKey]) -> KStream[K2, V]: ...
     @overload
-    def to_stream(
-        self, select_key: Callable[[K, V], K2], *, with_key: Literal[True], name: str | None = None
-    ) -> KStream[K2, V]: ...
+    def to_stream(self, select_key: Callable[[K, V], K2], **options: Unpack[WithKey]) -> KStream[K2, V]: ...
     def to_stream(
         self, select_key: Callable[..., Any] | None = None, *, with_key: bool = False, name: str | None = None
     ) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from penstock.program.serdes import SerdeLike
 
@@ -11,6 +11,7 @@ from .graph.functions import check_mapper, keyed
 from .graph.names import checked
 from .graph.serdes import Serdes
 from .graph.step import Flow, ProcessorStep
+from .graph.with_key import GroupingWithKey, GroupingWithoutKey
 from .operators.aggregate.table_select import TableSelect
 from .stream_base import K, V
 from .table_base import TableBase
@@ -26,25 +27,11 @@ class TableGrouping(TableBase[K, V]):
 
     @overload
     def group_by(
-        self,
-        select_key: Callable[[V], K2],
-        select_value: None = None,
-        *,
-        with_key: Literal[False] = False,
-        key_serde: SerdeLike = None,
-        value_serde: SerdeLike = None,
-        name: str | None = None,
+        self, select_key: Callable[[V], K2], select_value: None = None, **options: Unpack[GroupingWithoutKey]
     ) -> KGroupedTable[K2, V]: ...
     @overload
     def group_by(
-        self,
-        select_key: Callable[[K, V], K2],
-        select_value: None = None,
-        *,
-        with_key: Literal[True],
-        key_serde: SerdeLike = None,
-        value_serde: SerdeLike = None,
-        name: str | None = None,
+        self, select_key: Callable[[K, V], K2], select_value: None = None, **options: Unpack[GroupingWithKey]
     ) -> KGroupedTable[K2, V]: ...
     @overload
     def group_by(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from penstock.errors import TopologyError
 from penstock.program.nodes import Partitioner
@@ -13,6 +13,7 @@ from .graph.functions import check_function, check_mapper, check_same_program, k
 from .graph.materialized import StoreLike, StoreOptions
 from .graph.serdes import Serdes, check_same_keys
 from .graph.step import Flow, ProcessorStep
+from .graph.with_key import StoreWithKey, StoreWithoutKey
 from .missing_verbs import found
 from .operators.foreign_key.steps import ForeignKeyJoin
 from .operators.joins import TableSide
@@ -29,14 +30,15 @@ R = TypeVar("R")
 Joiner = Callable[[Any, Any, Any], Any]
 
 
-class TableJoinOptions(StoreOptions, total=False):
-    """The keyword arguments of joins by key that type checkers need not tell apart."""
+class ForeignKeyWithoutKey(StoreWithoutKey, total=False):
+    """For a join with functions of values. The partitioners are for a join by foreign key."""
 
-    name: str | None
+    partitioner: Partitioner | None
+    other_partitioner: Partitioner | None
 
 
-class ForeignKeyOptions(TableJoinOptions, total=False):
-    """Those of joins that may be by a foreign key."""
+class ForeignKeyWithKey(StoreWithKey, total=False):
+    """For a join with functions that get the key first. The partitioners are for a join by foreign key."""
 
     partitioner: Partitioner | None
     other_partitioner: Partitioner | None
@@ -65,8 +67,7 @@ class TableJoins(TableBase[K, V]):
         store: StoreLike | None = None,
         *,
         foreign_key: Callable[[V], Any] | None = None,
-        with_key: Literal[False] = False,
-        **options: Unpack[ForeignKeyOptions],
+        **options: Unpack[ForeignKeyWithoutKey],
     ) -> KTable[K, R]: ...
     @overload
     def join(
@@ -76,8 +77,7 @@ class TableJoins(TableBase[K, V]):
         store: StoreLike | None = None,
         *,
         foreign_key: Callable[[K, V], Any] | None = None,
-        with_key: Literal[True],
-        **options: Unpack[ForeignKeyOptions],
+        **options: Unpack[ForeignKeyWithKey],
     ) -> KTable[K, R]: ...
     def join(
         self,
@@ -124,8 +124,7 @@ class TableJoins(TableBase[K, V]):
         store: StoreLike | None = None,
         *,
         foreign_key: Callable[[V], Any] | None = None,
-        with_key: Literal[False] = False,
-        **options: Unpack[ForeignKeyOptions],
+        **options: Unpack[ForeignKeyWithoutKey],
     ) -> KTable[K, R]: ...
     @overload
     def left_join(
@@ -135,8 +134,7 @@ class TableJoins(TableBase[K, V]):
         store: StoreLike | None = None,
         *,
         foreign_key: Callable[[K, V], Any] | None = None,
-        with_key: Literal[True],
-        **options: Unpack[ForeignKeyOptions],
+        **options: Unpack[ForeignKeyWithKey],
     ) -> KTable[K, R]: ...
     def left_join(
         self,
@@ -180,9 +178,7 @@ class TableJoins(TableBase[K, V]):
         other: KTable[K, V2],
         joiner: Callable[[V | None, V2 | None], R],
         store: StoreLike | None = None,
-        *,
-        with_key: Literal[False] = False,
-        **options: Unpack[TableJoinOptions],
+        **options: Unpack[StoreWithoutKey],
     ) -> KTable[K, R]: ...
     @overload
     def outer_join(
@@ -190,9 +186,7 @@ class TableJoins(TableBase[K, V]):
         other: KTable[K, V2],
         joiner: Callable[[K, V | None, V2 | None], R],
         store: StoreLike | None = None,
-        *,
-        with_key: Literal[True],
-        **options: Unpack[TableJoinOptions],
+        **options: Unpack[StoreWithKey],
     ) -> KTable[K, R]: ...
     def outer_join(
         self,

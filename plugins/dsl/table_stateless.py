@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from penstock.errors import TopologyError
 from penstock.processor import Processor, ValueTransformer
@@ -15,6 +15,7 @@ from .graph.functions import check_mapper, checked_stores, keyed
 from .graph.materialized import Materialized, StoreLike, StoreOptions
 from .graph.serdes import Serdes
 from .graph.step import ProcessorStep
+from .graph.with_key import StoreWithKey, StoreWithoutKey
 from .operators.reading import ValueGetter
 from .operators.stateless.derived_table import ComputedGetter, DerivedTable, TransformedGetter
 from .operators.stateless.table_transform_values import TableTransformValues
@@ -39,23 +40,11 @@ class TableStateless(TableBase[K, V]):
 
     @overload
     def filter(
-        self,
-        predicate: Callable[[V], Any],
-        store: StoreLike | None = None,
-        *,
-        with_key: Literal[False] = False,
-        name: str | None = None,
-        **options: Unpack[StoreOptions],
+        self, predicate: Callable[[V], Any], store: StoreLike | None = None, **options: Unpack[StoreWithoutKey]
     ) -> KTable[K, V]: ...
     @overload
     def filter(
-        self,
-        predicate: Callable[[K, V], Any],
-        store: StoreLike | None = None,
-        *,
-        with_key: Literal[True],
-        name: str | None = None,
-        **options: Unpack[StoreOptions],
+        self, predicate: Callable[[K, V], Any], store: StoreLike | None = None, **options: Unpack[StoreWithKey]
     ) -> KTable[K, V]: ...
     def filter(
         self,
@@ -72,23 +61,11 @@ class TableStateless(TableBase[K, V]):
 
     @overload
     def filter_not(
-        self,
-        predicate: Callable[[V], Any],
-        store: StoreLike | None = None,
-        *,
-        with_key: Literal[False] = False,
-        name: str | None = None,
-        **options: Unpack[StoreOptions],
+        self, predicate: Callable[[V], Any], store: StoreLike | None = None, **options: Unpack[StoreWithoutKey]
     ) -> KTable[K, V]: ...
     @overload
     def filter_not(
-        self,
-        predicate: Callable[[K, V], Any],
-        store: StoreLike | None = None,
-        *,
-        with_key: Literal[True],
-        name: str | None = None,
-        **options: Unpack[StoreOptions],
+        self, predicate: Callable[[K, V], Any], store: StoreLike | None = None, **options: Unpack[StoreWithKey]
     ) -> KTable[K, V]: ...
     def filter_not(
         self,
@@ -106,23 +83,11 @@ class TableStateless(TableBase[K, V]):
 
     @overload
     def map_values(
-        self,
-        function: Callable[[V], V2],
-        store: StoreLike | None = None,
-        *,
-        with_key: Literal[False] = False,
-        name: str | None = None,
-        **options: Unpack[StoreOptions],
+        self, function: Callable[[V], V2], store: StoreLike | None = None, **options: Unpack[StoreWithoutKey]
     ) -> KTable[K, V2]: ...
     @overload
     def map_values(
-        self,
-        function: Callable[[K, V], V2],
-        store: StoreLike | None = None,
-        *,
-        with_key: Literal[True],
-        name: str | None = None,
-        **options: Unpack[StoreOptions],
+        self, function: Callable[[K, V], V2], store: StoreLike | None = None, **options: Unpack[StoreWithKey]
     ) -> KTable[K, V2]: ...
     def map_values(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 from penstock.errors import TopologyError
 from penstock.store.kinds.windowed import Windowed
@@ -14,6 +14,7 @@ from .graph.materialized import Materialized, StoreLike, WindowOptions
 from .graph.pass_through import PassThrough
 from .graph.serdes import KnownSerde, Serdes
 from .graph.step import Flow, ProcessorStep
+from .graph.with_key import WindowWithKey, WindowWithoutKey
 from .missing_verbs import Verbs
 from .operators.aggregate.aggregator import Aggregator
 from .operators.aggregate.folds import Aggregating, Counting, Fold, Reducing
@@ -133,10 +134,7 @@ class TimeWindowedKStream(WindowedStream[K, V]):
         initializer: Callable[[], A],
         aggregator: Callable[[A, V], A],
         store: StoreLike | None = None,
-        *,
-        with_key: Literal[False] = False,
-        name: str | None = None,
-        **options: Unpack[WindowOptions],
+        **options: Unpack[WindowWithoutKey],
     ) -> KTable[Windowed, A]: ...
     @overload
     def aggregate(
@@ -144,10 +142,7 @@ class TimeWindowedKStream(WindowedStream[K, V]):
         initializer: Callable[[], A],
         aggregator: Callable[[K, A, V], A],
         store: StoreLike | None = None,
-        *,
-        with_key: Literal[True],
-        name: str | None = None,
-        **options: Unpack[WindowOptions],
+        **options: Unpack[WindowWithKey],
     ) -> KTable[Windowed, A]: ...
     def aggregate(
         self,
@@ -180,10 +175,7 @@ class SessionWindowedKStream(WindowedStream[K, V]):
         aggregator: Callable[[A, V], A],
         merger: Callable[[A, A], A],
         store: StoreLike | None = None,
-        *,
-        with_key: Literal[False] = False,
-        name: str | None = None,
-        **options: Unpack[WindowOptions],
+        **options: Unpack[WindowWithoutKey],
     ) -> KTable[Windowed, A]: ...
     @overload
     def aggregate(
@@ -192,10 +184,7 @@ class SessionWindowedKStream(WindowedStream[K, V]):
         aggregator: Callable[[K, A, V], A],
         merger: Callable[[K, A, A], A],
         store: StoreLike | None = None,
-        *,
-        with_key: Literal[True],
-        name: str | None = None,
-        **options: Unpack[WindowOptions],
+        **options: Unpack[WindowWithKey],
     ) -> KTable[Windowed, A]: ...
     def aggregate(
         self,

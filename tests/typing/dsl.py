@@ -96,6 +96,9 @@ def stateless(clicks: KStream[str, Click]) -> None:
     clicks.map_values(of_key_and_click)  # type: ignore[arg-type]
     clicks.map_values(of_click, with_key=True)  # type: ignore[call-overload]
     clicks.map(of_click)  # type: ignore[arg-type]
+    clicks.map_values(of_click, nmae="n")  # type: ignore[call-overload]
+    clicks.filter(lambda key, click: click.millis, with_key=True)  # type: ignore[call-overload]
+    clicks.map_values(of_click, with_key=len("") > 0)  # type: ignore[call-overload]
     clicks.merge(clicks.map_values(of_click))  # type: ignore[arg-type]
     clicks.to(5)  # type: ignore[arg-type]
 
@@ -160,6 +163,9 @@ def tables(clicks: KStream[str, Click], users: KTable[str, User], counts: KTable
     users.left_join(counts, lambda user, count: count + 1)  # type: ignore[operator]
     users.join(counts, lambda user, count: 1, foreign_key=lambda user: user.nme)  # type: ignore[attr-defined]
     users.map_values(lambda user: user.nme)  # type: ignore[attr-defined]
+    users.filter(lambda key, user: user.nme, "kept", with_key=True)  # type: ignore[call-overload]
+    users.filter(lambda user: user.region == "eu", "kept", ttll="1d")  # type: ignore[call-overload]
+    users.join(counts, lambda user, count: 1, foreignkey=lambda user: user.name)  # type: ignore[call-overload]
     users.join(clicks, of_click)  # type: ignore[call-overload]
 
 
