@@ -20,15 +20,14 @@ class Clock(Protocol):
         ...
 
 
-class SystemClock:
+class SystemClock(Clock):
     """The machine's clock."""
 
     def now_ms(self) -> int:
-        """Return milliseconds since the epoch."""
         return time.time_ns() // 1_000_000
 
 
-class ManualClock:
+class ManualClock(Clock):
     """A clock whose time changes only when a test moves it.
 
     >>> clock = ManualClock(5)
@@ -41,7 +40,6 @@ class ManualClock:
         self._now_ms = now_ms
 
     def now_ms(self) -> int:
-        """Return milliseconds since the epoch."""
         return self._now_ms
 
     def advance(self, duration: Duration) -> None:

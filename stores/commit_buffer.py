@@ -7,7 +7,7 @@ from itertools import islice, repeat
 from operator import itemgetter
 from typing import Any
 
-from penstock.store import Change, StoreBackend
+from penstock.store import Change, IndexStore, StoreBackend
 
 from .sorted_keys import SortedKeys
 
@@ -17,8 +17,8 @@ _ENTRY_BYTES = 120
 """What a pending change costs beside its key and value (two bytes objects and a place in a dict)."""
 
 
-class CommitBuffer:
-    """A BytesStore: one store of a backend, with the changes of the running commit on top.
+class CommitBuffer(IndexStore):
+    """One store of a backend, with the changes of the running commit on top.
 
     A commit takes `changes()`, writes them to the changelog and the backend, and then calls `clear()`. A commit
     that failed calls `clear()` as well: the backend never saw the changes, so there is nothing to undo.
@@ -45,12 +45,10 @@ class CommitBuffer:
         self.clear()
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of `key`, or None."""
         value: bytes | None = self._changes.get(key, _MISSING)
         return self._read(self.name, key) if value is _MISSING else value
 
     def put(self, key: bytes, value: bytes | None) -> None:
-        """Set the value of `key`; None deletes it."""
         old = self._changes.get(key, _MISSING)
         self._changes[key] = value
         size = 0 if value is None else len(value)
@@ -61,7 +59,6 @@ class CommitBuffer:
         self._size_bytes += size
 
     def put_all(self, entries: Mapping[bytes, bytes | None]) -> None:
-        """Set the values of several keys at once."""
         changes = self._changes
         before = len(changes)
         changes.update(entries)
@@ -72,7 +69,6 @@ class CommitBuffer:
     def range(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (key, value) for start <= key < end in key order, or reversed; changing the store meanwhile is fine."""
         stored = self._backend.range(self.name, start, end, reverse=reverse)
         if not self._changes:
             return stored
@@ -80,7 +76,6 @@ class CommitBuffer:
         return self._merge(self._order, self._order.range(start, end, reverse=reverse), stored, reverse)
 
     def free(self, keys: Iterable[bytes], *, locally: bool = False) -> None:
-        """Free entries on this host, and unless `locally` in a changelog topic with tombstones."""
         if locally:
             self._freed_here.update(dict.fromkeys(keys))
             return
@@ -91,7 +86,6 @@ class CommitBuffer:
                 self._freed[key] = None
 
     def sweep(self, start: bytes | None, end: bytes, limit: int) -> bool:
-        """Free up to `limit` entries of start <= key < end on this host; return whether there may be more."""
         if self._swept:
             return True  # these are not gone yet: nothing has been committed since
         # Only what the backend has: an entry that was put since the last commit is swept after the next one.
@@ -157,7 +151,6 @@ class CommitBuffer:
         self._size_bytes = 0
 
     def save(self) -> None:
-        """Write the pending changes now. Only for what no commit has to know of, and before the store is used."""
         version = self._backend.version()
         if version is not None:
             self._backend.write({self.name: self.changes()}, version, version)

@@ -109,7 +109,7 @@ class MemoryBackend(StoreBackend):
         return contents.tables[store]
 
 
-class _View:
+class _View(StoreView):
     """A copy of stores."""
 
     def __init__(self, version: str | None, stores: dict[str, dict[bytes, bytes]]) -> None:

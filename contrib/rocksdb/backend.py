@@ -13,6 +13,7 @@ from weakref import WeakSet
 from penstock.clock import Duration, duration_ms
 from penstock.errors import StaleStoreError
 from penstock.store import Changes, StoreBackend
+from penstock.store.view import StoreView
 
 from .database import Database, Reader, Writer
 from .library import Limits, explain, load
@@ -178,7 +179,7 @@ class RocksDbBackend(StoreBackend):
             raise explain(self._directory, error) from error
 
 
-class RocksDbView:
+class RocksDbView(StoreView):
     """One iterator of RocksDB for each store, which shows what was there when it was made.
 
     rocksdict's iterators over a snapshot do not keep to the snapshot. The view ends with its backend.
@@ -191,7 +192,6 @@ class RocksDbView:
         self._reading = threading.Lock()
 
     def range(self, store: str) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the entries of a store."""
         start = b""
         while True:
             chunk = self._chunk(store, start)
@@ -201,7 +201,6 @@ class RocksDbView:
             start = chunk[-1][0] + b"\x00"
 
     def close(self) -> None:
-        """Free the iterators."""
         with self._reading:
             self._iterators.clear()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from penstock.clock import Duration, duration_ms
 from penstock.errors import StaleStoreError, StoreError
 from penstock.store import Changes, StoreBackend
+from penstock.store.view import StoreView
 
 from .connection import Connection, DamagedError
 
@@ -194,7 +195,7 @@ class SqliteBackend(StoreBackend):
             self._file.with_name(name).unlink(missing_ok=True)
 
 
-class SqliteView:
+class SqliteView(StoreView):
     """A read transaction in a connection of its own; the backend may be closed, or destroyed, meanwhile."""
 
     def __init__(self, file: Path, tables: dict[str, str | None], timeout: float, cache_bytes: int) -> None:
@@ -205,10 +206,8 @@ class SqliteView:
         self.scan = self._connection.scan
 
     def range(self, store: str) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the entries of a store."""
         table = self._tables[store]
         return iter(()) if table is None else self._connection.scan(table, None, None, False)
 
     def close(self) -> None:
-        """End the transaction."""
         self._connection.close()

@@ -38,7 +38,7 @@ class BytesStore(Protocol):
         ...
 
     def free(self, keys: Iterable[bytes], *, locally: bool = False) -> None:
-        """Free expired entries anywhere, as `sweep` does; with `locally`, on this host only: topics are compacted."""
+        """Delete expired keys with the next commit. `locally`: write no tombstones to a changelog topic."""
         ...
 
     def sweep(self, start: bytes | None, end: bytes, limit: int) -> bool:
@@ -85,8 +85,7 @@ class StoreContext(Protocol):
 
         It is written in the same step as the store, and never to the changelog: a store must be able to build it from
         its rows. Its row b"" says how far it is built. In any write that brings rows from elsewhere into the store (a
-        restore does), the engine deletes that row; the index may then have rows that fit nothing in the store, and lack
-        others.
+        restore does), the engine deletes that row. Until it is rebuilt, the index may have stale rows and miss others.
         """
         ...
 

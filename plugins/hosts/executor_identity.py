@@ -171,14 +171,13 @@ def system_processes() -> Processes:
     return ProcFiles() if Path("/proc/self/stat").exists() else PsCommand()
 
 
-class ProcFiles:
+class ProcFiles(Processes):
     """Linux: processes as files. `start` is in clock ticks since boot."""
 
     def __init__(self, root: Path = Path("/proc")) -> None:
         self._root = root
 
     def find(self, pid: int) -> Process | None:
-        """Return a process; None if it has ended."""
         try:
             # The name, in parentheses, may have spaces and parentheses itself.
             fields = (self._root / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -190,18 +189,16 @@ class ProcFiles:
         return Process(pid, int(fields[1]), arguments, fields[19])
 
     def boot(self) -> str:
-        """Return the start of Linux's boot id."""
         try:
             return (self._root / "sys/kernel/random/boot_id").read_text().strip()[:8]
         except OSError:
             return ""
 
 
-class PsCommand:
+class PsCommand(Processes):
     """macOS and others: processes from `ps`. `start` is the time of day, to the second."""
 
     def find(self, pid: int) -> Process | None:
-        """Return a process; None if it has ended."""
         # `lstart` is five words long in the C locale; the command's arguments follow, divided by spaces.
         words = _output_of("ps", "-ww", "-o", "ppid=,lstart=,command=", "-p", str(pid)).split()
         if len(words) < 7:
@@ -209,7 +206,6 @@ class PsCommand:
         return Process(pid, int(words[0]), words[6:], "-".join(words[1:6]))
 
     def boot(self) -> str:
-        """Return the time of the last boot."""
         words = _output_of("sysctl", "-n", "kern.boottime").split()
         # "{ sec = 1700000000, usec = 0 } Tue Nov 14 ..."
         return words[3].rstrip(",") if len(words) > 3 else ""

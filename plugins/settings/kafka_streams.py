@@ -9,7 +9,7 @@ from typing import Any
 from penstock import extractors, handlers
 from penstock.errors import ConfigError
 from penstock.log import offset_reset
-from penstock.settings.names import Key, NoCounterpartError
+from penstock.settings.names import Key, NoCounterpartError, Vocabulary
 
 Convert = Callable[[Any], Any]
 
@@ -205,22 +205,19 @@ _OF_CLIENTS = ("topic.blacklist", "topic.metadata.")
 """Prefixes of librdkafka's names that look like Kafka Streams' `topic.`."""
 
 
-class KafkaStreamsNames:
+class KafkaStreamsNames(Vocabulary):
     """The vocabulary of Kafka Streams 4.3."""
 
     owner = "Kafka Streams"
     prefixes = ()
 
     def names(self) -> Iterable[str]:
-        """Return every name, those without counterpart too."""
         return [*KAFKA_STREAMS, *WITHOUT_COUNTERPART]
 
     def knows(self, name: str) -> bool:
-        """Return whether `name` is one of Kafka Streams."""
         return name in KAFKA_STREAMS or name in WITHOUT_COUNTERPART or _prefix(name) is not None
 
     def translate(self, name: str, value: Any) -> tuple[Key, Any] | None:
-        """Return our setting and its value; None when the value asks for what is so anyway."""
         if name in KAFKA_STREAMS:
             key, convert = KAFKA_STREAMS[name]
             return key, convert(value)

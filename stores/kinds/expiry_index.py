@@ -20,8 +20,8 @@ Row = tuple[int, int]
 """A clock of the index, and the time at which an entry is looked at."""
 
 
-class ExpiryIndex:
-    """A BytesStore whose index has the time at which each entry with an expiry is looked at.
+class ExpiryIndex(BytesStore):
+    """Entries whose index has the time at which each entry with an expiry is looked at.
 
     Nothing is hidden here: the store above compares each expiry with its clock. Entries are looked at a little after
     they expire, at multiples of an eighth of the store's TTL or less, so that an entry that is put again and again
@@ -46,11 +46,9 @@ class ExpiryIndex:
             self._build.begin_empty()
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of `key`, expired or not, or None."""
         return self._below.get(key)
 
     def put(self, key: bytes, value: bytes | None) -> None:
-        """Set the value of `key`; None deletes it."""
         self.note(key, value)
         self._below.put(key, value)
         self._written += 1
@@ -79,19 +77,15 @@ class ExpiryIndex:
     def range(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (key, value) for start <= key < end in key order, or reversed, expired ones too."""
         return self._below.range(start, end, reverse=reverse)
 
     def approximate_count(self) -> int:
-        """Return about how many keys there are; expired ones count until they are freed."""
         return self._below.approximate_count()
 
     def sweep(self, start: bytes | None, end: bytes, limit: int) -> bool:
-        """Free expired entries, as the store below does."""
         return self._below.sweep(start, end, limit)
 
     def free(self, keys: Iterable[bytes], *, locally: bool = False) -> None:
-        """Free expired entries, as the store below does."""
         self._below.free(keys, locally=locally)
 
     def free_expired(self) -> None:

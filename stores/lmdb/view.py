@@ -9,6 +9,7 @@ from typing import Any
 import lmdb
 
 from penstock.errors import StaleStoreError
+from penstock.store.view import StoreView
 
 from . import keys, registry
 from .environment import SharedEnvironment
@@ -16,7 +17,7 @@ from .environment import SharedEnvironment
 _CHUNK = 1024
 
 
-class LmdbView:
+class LmdbView(StoreView):
     """One read transaction. LMDB keeps the pages of its commit until it ends.
 
     It keeps the environment open when the backend is closed. It reads in chunks, between which the environment may be
@@ -32,7 +33,6 @@ class LmdbView:
         registry.share(shared)
 
     def range(self, store: str) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the entries of a store."""
         start: bytes | None = None
         while True:
             chunk = self._chunk(store, start)
@@ -42,7 +42,6 @@ class LmdbView:
             start = chunk[-1][0] + b"\x00"
 
     def close(self) -> None:
-        """End the transaction, and let the environment be closed."""
         shared, self._shared = self._shared, None
         if shared is not None:
             with shared.unmapping:

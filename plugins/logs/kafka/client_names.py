@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from penstock.log.offset_reset import of_kafka
-from penstock.settings.names import CLIENT_PREFIXES, Key, NoCounterpartError
+from penstock.settings.names import CLIENT_PREFIXES, Key, NoCounterpartError, Vocabulary
 
 RENAMED: Mapping[str, str] = {
     "fetch.max.wait.ms": "fetch.wait.max.ms",
@@ -115,7 +115,7 @@ def advice(name: str) -> str:
     return _ADVICE.get(name, "leave it out")
 
 
-class ClientNames:
+class ClientNames(Vocabulary):
     """The vocabulary of Kafka's clients."""
 
     owner = "Kafka's clients"
@@ -123,16 +123,13 @@ class ClientNames:
     prefixes = (*(f"{each}." for each in CLIENT_PREFIXES), "main.consumer.")
 
     def names(self) -> Iterable[str]:
-        """Return every name, those that only Java's clients have too."""
         return sorted(KNOWN | set(RENAMED) | JAVA_ONLY)
 
     def knows(self, name: str) -> bool:
-        """Return whether `name` is one of librdkafka or of Java's clients."""
         _, plain = _split(name)
         return plain in KNOWN or plain in RENAMED or plain in JAVA_ONLY
 
     def translate(self, name: str, value: Any) -> tuple[Key, Any]:
-        """Return the setting of the log's clients that `name` stands for, and its value."""
         prefix, plain = _split(name)
         if plain == "auto.offset.reset":
             return "offset_reset", of_kafka(value)
