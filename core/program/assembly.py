@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..errors import TopologyError
@@ -12,6 +12,7 @@ from ..support.names import index_name
 from .advice import Advice
 from .checks import nearest
 from .draft import Draft
+from .groups import Groups
 from .nodes import GlobalStore, InternalTopic, Node, ProcessorNode, SinkNode, SourceNode, Subtopology
 from .program import Program
 
@@ -167,27 +168,3 @@ def _subtopology(number: int, nodes: Sequence[Node], draft: Draft) -> Subtopolog
         tuple(builder for store, builder in draft.stores.items() if store in used),
         read_only_stores=tuple(each for store, each in draft.read_only_stores.items() if store in used),
     )
-
-
-class Groups:
-    """Disjoint sets of names (union-find)."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._above = {name: name for name in names}
-
-    def find(self, name: str) -> str:
-        """Return the representative of the set that `name` is in."""
-        while self._above[name] != name:
-            self._above[name] = name = self._above[self._above[name]]
-        return name
-
-    def unite(self, one: str, other: str) -> None:
-        """Make the sets of two names one."""
-        self._above[self.find(one)] = self.find(other)
-
-    def members(self) -> list[list[str]]:
-        """Return the sets, by their first name and each in the order in which the names were given."""
-        sets: dict[str, list[str]] = {}
-        for name in self._above:
-            sets.setdefault(self.find(name), []).append(name)
-        return list(sets.values())

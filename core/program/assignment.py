@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..errors import TopologyError
 from ..record import TopicPartition
+from .groups import Groups
 from .nodes import Graph, ProcessorNode, SinkNode, SourceNode, TaskId, decorate
 
 
@@ -53,6 +54,11 @@ class Resolution:
         self._check_existence()
         self._check_one_reader()
         self.groups = self._copartitioned()
+        together = Groups(topic for topics in self.topics.values() for topic in topics)
+        for _, topics in self.groups:
+            for topic in topics:
+                together.unite(topics[0], topic)
+        self.together = {topic: members for members in together.members() for topic in members}
         self.counts: dict[str, int] = {}
         for topics in self.topics.values():
             for topic in topics:
@@ -187,15 +193,10 @@ class Resolution:
 
     def _take_from_copartitioned(self) -> None:
         """Give internal topics the counts of the topics they are co-partitioned with, as far as there are any."""
-        changed = True
-        while changed:
-            changed = False
-            for _, topics in self.groups:
-                known = [self.counts[topic] for topic in topics if topic in self.counts]
-                for topic in topics:
-                    if known and topic not in self.counts:
-                        self.counts[topic] = known[0]
-                        changed = True
+        for topic in self.own:
+            known = [self.counts[each] for each in self.together[topic] if each in self.counts]
+            if known:
+                self.counts.setdefault(topic, known[0])
 
     def _take_from_upstream(self) -> None:
         """Give the other internal topics the largest count upstream, and co-partitioned ones the largest among theirs.
@@ -206,12 +207,13 @@ class Resolution:
         open_topics = [topic for topic in self.own if topic not in self.counts]
         self.counts |= dict.fromkeys(open_topics, 0)
         upstream = {topic: self._upstream(topic) for topic in open_topics}
-        together = {topic: self._together(topic) for topic in open_topics}
         changed = True
         while changed:
             changed = False
             for topic in open_topics:
-                count = max((self.counts[above] for each in together[topic] for above in upstream[each]), default=0)
+                count = max(
+                    (self.counts[above] for each in self.together[topic] for above in upstream[each]), default=0
+                )
                 if count > self.counts[topic]:
                     self.counts[topic] = count
                     changed = True
@@ -223,15 +225,6 @@ class Resolution:
                 "the number of partitions from the topics that lead there, and there are none: either they lead there "
                 "only in a loop, or a pattern matches no topic yet; create a topic, or give partitions="
             )
-
-    def _together(self, topic: str) -> list[str]:
-        """Return a topic and those it is co-partitioned with, directly or through others."""
-        together = [topic]
-        for member in together:
-            for _, topics in self.groups:
-                if member in topics:
-                    together += [each for each in topics if each not in together]
-        return together
 
     def _upstream(self, topic: str) -> list[str]:
         """Return the topics of all sub-topologies that write to an internal topic."""

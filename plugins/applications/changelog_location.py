@@ -36,8 +36,8 @@ def check_location(application: Application, assignment: Assignment, log: Log, i
         return
     if before is not None:
         with ThreadPoolExecutor(_THREADS, "changelog-location") as pool:
-            found = pool.map(lambda task: _missing(application, assignment, log, task), stateful)
-            missing = [f"task {task} (version {version})" for task, version in zip(stateful, found) if version]
+            found = pool.map(lambda task: unreachable(application, assignment, log, task), stateful)
+            missing = [f"task {task} (version {each[0]})" for task, each in zip(stateful, found) if each]
         if missing:
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             raise IncompatibleStateError(
@@ -78,23 +78,33 @@ def stateful_tasks(application: Application, assignment: Assignment) -> list[Tas
     return [task for task in assignment.tasks if keeps_state(application, task)]
 
 
+def last_commit(application: Application, assignment: Assignment, log: Log, task: TaskId) -> Commit | None:
+    """Return the task's last commit. It can be read by the process that has the task's fence, so this takes it."""
+    with closing(log.open_committer(application.id, str(task), assignment.tasks[task])) as committer:
+        return committer.committed
+
+
 def committed_state(application: Application, assignment: Assignment, log: Log, task: TaskId) -> Commit | None:
     """Return the task's last commit if the changelog has its state, else None."""
-    with closing(log.open_committer(application.id, str(task), assignment.tasks[task])) as committer:
-        commit = committer.committed
+    commit = last_commit(application, assignment, log, task)
     layouts = application.program.subtopology(task.subtopology).layouts
     if commit is None or (layouts is not None and not Coverage(layouts, commit.version).had_changelog):
         return None
     return commit
 
 
-def _missing(application: Application, assignment: Assignment, log: Log, task: TaskId) -> str | None:
-    """Return the committed version of a task if the changelog does not lead to it."""
+def unreachable(
+    application: Application, assignment: Assignment, log: Log, task: TaskId
+) -> tuple[str, ChangelogError] | None:
+    """Return the committed version of a task to which the changelog does not lead, and why; None if it leads there."""
     commit = committed_state(application, assignment, log, task)
-    if commit is None:
-        return None
-    with closing(open_deltas(application.settings, application.id, str(task))) as changelog:
-        return None if reaches(changelog, commit.version) else commit.version
+    if commit is not None:
+        with closing(open_deltas(application.settings, application.id, str(task))) as changelog:
+            try:
+                changelog.restore(commit.version, None)
+            except ChangelogError as error:
+                return commit.version, error
+    return None
 
 
 def reaches(changelog: TaskChangelog, version: str) -> bool:

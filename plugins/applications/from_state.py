@@ -21,7 +21,7 @@ from penstock.record import TopicPartition
 from penstock.settings.application import Application
 from penstock.settings.dead_letters import dead_letter_topics
 
-from .changelog_location import keeps_state
+from .changelog_location import keeps_state, unreachable
 from .checkpoint_files import checkpoint_location, delete_checkpoint, has_checkpoint
 from .lag import start_positions
 from .preparation import check_program, make_repartition_topics
@@ -143,19 +143,13 @@ def _check_kept(application: Application, log: Log, plan: FromStatePlan) -> None
     if application.settings.log_changelog is not None or not tasks:
         return
 
-    def unreachable(task: TaskId) -> str:
-        with closing(log.open_committer(application.id, str(task), plan.assignment.tasks[task])) as committer:
-            commit = committer.committed
-        if commit is not None:
-            with closing(open_deltas(application.settings, application.id, str(task))) as changelog:
-                try:
-                    changelog.restore(commit.version, None)
-                except ChangelogError as error:
-                    return f"task {task}: the log has its commit (state version {commit.version}), and {error}"
-        return ""
-
     with ThreadPoolExecutor(_THREADS, "from-state") as pool:
-        wrong = list(filter(None, pool.map(unreachable, tasks)))
+        found = pool.map(lambda task: unreachable(application, plan.assignment, log, task), tasks)
+        wrong = [
+            f"task {task}: the log has its commit (state version {each[0]}), and {each[1]}"
+            for task, each in zip(tasks, found, strict=True)
+            if each
+        ]
     if wrong:
         raise IncompatibleStateError(
             f"application {application.id!r}: the changelog {application.settings.changelog!r} does not lead to what "

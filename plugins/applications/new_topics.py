@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import closing
 
 from penstock.log import Log
 from penstock.settings.application import Application
 
+from .changelog_location import last_commit
 from .committed import LostPositionsError
 from .from_state import FromStatePlan, go_on, plan_from_state
 from .preparation import Prepared, prepare
@@ -67,9 +67,5 @@ def _continue(application: Application, log: Log, check_lease: Callable[[], None
 
 def _loses_state(application: Application, log: Log, plan: FromStatePlan) -> bool:
     """Return whether a task would start with empty state: neither log nor changelog has a commit of it."""
-    for each in plan.recoveries:
-        if each.state == "empty":
-            with closing(log.open_committer(application.id, str(each.task), plan.assignment.tasks[each.task])) as own:
-                if own.committed is None:
-                    return True
-    return False
+    empty = (each.task for each in plan.recoveries if each.state == "empty")
+    return any(last_commit(application, plan.assignment, log, task) is None for task in empty)

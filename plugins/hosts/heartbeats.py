@@ -16,7 +16,7 @@ from penstock.record import OutputBatch, TopicPartition
 
 from .reports import SlotMessage
 
-INTERVAL_SECONDS = 1.0
+_INTERVAL_SECONDS = 1.0
 
 _log = logging.getLogger("penstock.hosts")
 
@@ -33,13 +33,11 @@ class HeartbeatSender:
         application_id: str,
         make: Callable[[], SlotMessage],
         give_back: Callable[[SlotMessage], None],
-        interval: float = INTERVAL_SECONDS,
     ) -> None:
         self._log = log
         self._topic = heartbeat_topic(application_id)
         self._make = make
         self._give_back = give_back
-        self._interval = interval
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-heartbeats", daemon=True)
         self._thread.start()
@@ -47,7 +45,7 @@ class HeartbeatSender:
     def _run(self) -> None:
         next_at = perf_counter()
         while not self._ended.wait(max(0.0, next_at - perf_counter())):
-            next_at = max(next_at + self._interval, perf_counter())
+            next_at = max(next_at + _INTERVAL_SECONDS, perf_counter())
             message = self._make()
             try:
                 self._log.append(

@@ -35,18 +35,16 @@ class TaskWorker(LoggedTask):
         ends: Mapping[TopicPartition, int],
         wall_clock_ms: int,
         known: Commit | None = None,
-        topic_ids: Mapping[str, str] | None = None,
     ) -> TaskReport:
         """Process every input partition up to its planned end, call punctuators that are due, and commit.
 
-        A log whose last commit is older than `known`, or that has none, is refused. `topic_ids`: ids of the global
-        stores' topics, if `ends` has their partitions. Raises FencedError when another process took the task over; the
-        handlers' errors; and what log, changelog and stores raise. After an error only the last commit counts, and this
-        object can be used again.
+        A log whose last commit is older than `known`, or that has none, is refused. Raises FencedError when another
+        process took the task over; the handlers' errors; and what log, changelog and stores raise. After an error only
+        the last commit counts, and this object can be used again.
         """
         while True:
             try:
-                return self.try_batch(ends, wall_clock_ms, known, topic_ids)
+                return self.try_batch(ends, wall_clock_ms, known)
             except RetryRequested as retry:
                 self._resources.wait_ms(retry.delay_ms)
 
@@ -62,9 +60,10 @@ class TaskWorker(LoggedTask):
     ) -> TaskReport:
         """Run a batch as `run_batch`, but raise RetryRequested instead of waiting before a retry.
 
-        `is_current` is what the task's committer says of itself now, if the caller has asked it (`Log.are_current`).
-        `seconds`: for how long the task fetches records, though once at least; it processes what it has fetched, as far
-        as it need not wait for more of another input, and leaves the rest to the next batch.
+        `topic_ids`: ids of the global stores' topics, if `ends` has their partitions. `is_current` is what the task's
+        committer says of itself now, if the caller has asked it (`Log.are_current`). `seconds`: for how long the task
+        fetches records, though once at least; it processes what it has fetched, as far as it need not wait for more of
+        another input, and leaves the rest to the next batch.
         """
         while True:
             try:
