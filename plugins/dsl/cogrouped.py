@@ -9,30 +9,20 @@ from penstock.errors import TopologyError
 from penstock.store.kinds.windowed import Windowed
 
 from .graph.functions import check_aggregator, check_initializer, check_same_program
-from .graph.materialized import Materialized, StoreLike, StoreOptions, WindowOptions, materialized
+from .graph.materialized import StoreLike, StoreOptions, WindowOptions, materialized
 from .graph.pass_through import PassThrough
 from .graph.serdes import Serdes
 from .graph.step import ProcessorStep
 from .missing_verbs import Verbs
-from .operators.aggregate.aggregate import Aggregate
+from .operators.aggregate.aggregation_step import ON_UPDATE, AnyWindows, aggregation_step, table_serdes, table_source
 from .operators.aggregate.aggregator import Aggregator
-from .operators.aggregate.folds import Aggregating
+from .operators.aggregate.folds import Aggregating, check_merger
 from .operators.aggregate.grouped_source import GroupedSource, table_of
-from .operators.aggregate.window_getter import WindowGetter
-from .operators.aggregate.windowed_step import (
-    AnyWindows,
-    Emit,
-    check_merger,
-    windowed_serdes,
-    windowed_step,
-)
 from .operators.aggregate.windows import (
     SessionWindows,
     SlidingWindows,
     TimeWindows,
 )
-from .operators.reading import StoreGetter, TableSource, WrittenTable
-from .operators.updates import updating_step
 from .stream_base import K
 
 if TYPE_CHECKING:
@@ -70,7 +60,7 @@ class _Cogrouped(Verbs, Generic[K, A]):
         store: StoreLike | None,
         name: str | None,
         options: StoreOptions | WindowOptions,
-    ) -> Any:
+    ) -> KTable[Any, A]:
         check_initializer("aggregate", initializer)
         first = self._members[0].source
         recorder, names = first.recorder, first.recorder.names
@@ -84,7 +74,7 @@ class _Cogrouped(Verbs, Generic[K, A]):
         for number, (member, (parent, _)) in enumerate(zip(self._members, parents, strict=True)):
             step_name = names.suffixed(name, f"-cogroup-agg-{number}", _AGGREGATE)
             fold = Aggregating(initializer, member.aggregator, merger)
-            steps.append(self._step(step_name, fold, made, serdes))
+            steps.append(aggregation_step(step_name, fold, made, serdes, self._windows, ON_UPDATE))
             if number and self._windows is not None:
                 steps[-1].saved_as = (f"{made.name}/{number}",)
             if number < len(parents) - 1:
@@ -93,16 +83,9 @@ class _Cogrouped(Verbs, Generic[K, A]):
         merge = ProcessorStep(names.suffixed(name, "-cogroup-merge", _MERGE), PassThrough)
         recorder.add(merge, *steps)
         all_sources = frozenset(source for _, sources in parents for source in sources)
-        if self._windows is not None:
-            table: TableSource = WrittenTable(WindowGetter(made.name), *steps)
-            return table_of(first, merge, all_sources, windowed_serdes(serdes, self._windows), table, made)
-        table = WrittenTable(StoreGetter(made.name, made.history_ms), *steps)
-        return table_of(first, merge, all_sources, serdes, table, made)
-
-    def _step(self, name: str, fold: Aggregating, made: Materialized, serdes: Serdes) -> ProcessorStep:
-        if self._windows is None:
-            return updating_step(name, Aggregate, {"fold": fold}, lambda writer: made.key_value(writer, serdes))
-        return windowed_step(name, fold, self._windows, made, serdes, Emit("on_update", None, None))
+        table = table_source(made, self._windows, *steps)
+        found: KTable[Any, A] = table_of(first, merge, all_sources, table_serdes(serdes, self._windows), table, made)
+        return found
 
     def _check_names(self) -> None:
         named = [each.source.name for each in self._members if each.source.flow.needs_repartition]
@@ -129,11 +112,11 @@ class CogroupedKStream(_Cogrouped[K, A]):
     ) -> CogroupedKStream[K, A]: ...
     def cogroup(self, other: Any, aggregator: Callable[..., Any], *, with_key: bool = False) -> Any:
         """Add a stream with the same keys, and the aggregator of its values."""
-        source = getattr(other, "source", None)
-        if not isinstance(source, GroupedSource):
+        first = self._members[0].source
+        if not isinstance(other, first.recorder.kinds.grouped_stream):
             raise TopologyError(f"cogroup: expected a grouped stream, found {other!r}; write stream.group_by_key()")
-        check_same_program("cogroup", self._members[0].source, source)
-        return CogroupedKStream((*self._members, Member(source, aggregator, with_key=with_key)))
+        check_same_program("cogroup", first, other.source)
+        return CogroupedKStream((*self._members, Member(other.source, aggregator, with_key=with_key)))
 
     def aggregate(
         self,
@@ -144,8 +127,7 @@ class CogroupedKStream(_Cogrouped[K, A]):
         **options: Unpack[StoreOptions],
     ) -> KTable[K, A]:
         """Combine the values of all streams by key: each value by the aggregator of its stream."""
-        made: KTable[K, A] = self._aggregated(initializer, None, store, name, options)
-        return made
+        return self._aggregated(initializer, None, store, name, options)
 
     def windowed_by(self, windows: AnyWindows) -> WindowedCogroupedKStream[K, A]:
         """Aggregate by key and window; see `KGroupedStream.windowed_by`. Each stream has its own stream time."""
@@ -175,5 +157,4 @@ class WindowedCogroupedKStream(_Cogrouped[K, A]):
             check_merger(merger, with_key=False)
         elif merger is not None:
             raise TopologyError("aggregate: merger= is for sessions; other windows are never merged")
-        made: KTable[Windowed, A] = self._aggregated(initializer, merger, store, name, options)
-        return made
+        return self._aggregated(initializer, merger, store, name, options)

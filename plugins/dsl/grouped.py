@@ -8,27 +8,20 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overlo
 from penstock.clock import Duration
 from penstock.errors import TopologyError
 
+from .aggregations import Aggregations
 from .cogrouped import CogroupedKStream, Member
-from .columnar import Columnar
-from .graph.functions import check_aggregator, check_function, check_initializer
 from .graph.materialized import StoreLike, StoreOptions
 from .graph.recorder import Recorder
-from .graph.serdes import KnownSerde, Serdes
 from .graph.step import Flow
 from .graph.with_key import StoreWithKey, StoreWithoutKey
-from .missing_verbs import Verbs
-from .operators.aggregate.aggregate import Aggregate
-from .operators.aggregate.aggregator import Aggregator
-from .operators.aggregate.folds import Aggregating, Counting, Fold, Reducing
-from .operators.aggregate.grouped_source import AGGREGATE, REDUCE, GroupedSource, store_of, table_of
-from .operators.aggregate.windowed_step import Emit
+from .operators.aggregate.aggregation_step import Emit
+from .operators.aggregate.folds import Counting, aggregating, reducing
+from .operators.aggregate.grouped_source import GroupedSource
 from .operators.aggregate.windows import (
     SessionWindows,
     SlidingWindows,
     TimeWindows,
 )
-from .operators.reading import StoreGetter, WrittenTable
-from .operators.updates import updating_step
 from .stream_base import K, V
 from .windowed import SessionWindowedKStream, TimeWindowedKStream
 
@@ -39,7 +32,7 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 
 
-class KGroupedStream(Verbs, Columnar[K], Generic[K, V]):
+class KGroupedStream(Aggregations[K], Generic[K, V]):
     """Records grouped by key. Semantics: Kafka Streams' KGroupedStream.
 
     Each aggregation is a table with a row for each key, and its first argument is the table's store: a name, or a
@@ -50,14 +43,13 @@ class KGroupedStream(Verbs, Columnar[K], Generic[K, V]):
     kind = "grouped stream"
 
     def __init__(self, recorder: Recorder, flow: Flow, name: str | None) -> None:
-        self.source = GroupedSource(recorder, flow, name)
+        super().__init__(GroupedSource(recorder, flow, name))
 
     def count(
         self, store: StoreLike | None = None, *, name: str | None = None, **options: Unpack[StoreOptions]
     ) -> KTable[K, int]:
         """Count the records of each key."""
-        made: KTable[K, int] = self._aggregation("count", AGGREGATE, Counting(), store, name, options, "int")
-        return made
+        return self._aggregation(Counting(), store, name, options)
 
     def reduce(
         self,
@@ -71,11 +63,7 @@ class KGroupedStream(Verbs, Columnar[K], Generic[K, V]):
 
         The first value of a key is its first aggregate.
         """
-        check_function("reduce", reducer, "aggregate", "value", what="reducer")
-        made: KTable[K, V] = self._aggregation(
-            "reduce", REDUCE, Reducing(Aggregator(reducer)), store, name, options, self.source.serdes.value
-        )
-        return made
+        return self._aggregation(reducing(reducer), store, name, options)
 
     @overload
     def aggregate(
@@ -108,10 +96,7 @@ class KGroupedStream(Verbs, Columnar[K], Generic[K, V]):
         `initializer` makes what the first aggregate of a key begins with. With `with_key=True` the aggregator gets
         (key, aggregate, value).
         """
-        check_initializer("aggregate", initializer)
-        check_aggregator("aggregate", aggregator, with_key=with_key)
-        fold = Aggregating(initializer, Aggregator(aggregator, with_key=with_key))
-        return self._aggregation("aggregate", AGGREGATE, fold, store, name, options, None)
+        return self._aggregation(aggregating(initializer, aggregator, with_key=with_key), store, name, options)
 
     # ------------------------------------------------------------------ several streams, and windows
 
@@ -193,23 +178,3 @@ class KGroupedStream(Verbs, Columnar[K], Generic[K, V]):
             f'windowed_by: expected windows, found {windows!r}; write tumbling("5m", grace="0s"), hopping(...), '
             "sliding(...), sessions(gap=...), or a subclass of TimeWindows"
         )
-
-    def _aggregation(
-        self,
-        verb: str,
-        prefix: str,
-        fold: Fold,
-        store: StoreLike | None,
-        name: str | None,
-        options: StoreOptions,
-        value_serde: KnownSerde,
-    ) -> Any:
-        source = self.source
-        made = store_of(verb, source.recorder, store, options, prefix)
-        step_name = source.recorder.names.step(prefix, name)
-        serdes = made.serdes(Serdes(source.serdes.key, value_serde))
-        parent, sources = source.behind_repartition(made.name)
-        step = updating_step(step_name, Aggregate, {"fold": fold}, lambda writer: made.key_value(writer, serdes))
-        source.recorder.add(step, parent)
-        table = WrittenTable(StoreGetter(made.name, made.history_ms), step)
-        return table_of(source, step, sources, serdes, table, made)

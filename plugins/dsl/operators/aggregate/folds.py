@@ -5,13 +5,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+from ...graph.functions import check_aggregator, check_function, check_initializer
+from ...graph.serdes import KnownSerde
 from .aggregator import Aggregator, Take
 
 
 class Fold(ABC):
-    """What all forms of an aggregation share; an argument of its processor."""
+    """A form of aggregation; an argument of its processor. `verb` is for messages, `prefix` for names of nodes."""
+
+    verb: ClassVar[str] = "aggregate"
+    prefix: ClassVar[str] = "KSTREAM-AGGREGATE-"
+
+    def value_serde(self, values: KnownSerde) -> KnownSerde:
+        """Return the serde of the aggregates of a stream whose values have the serde `values`; None: not known."""
+        return None
 
     @abstractmethod
     def initial(self) -> Any:
@@ -30,6 +39,11 @@ class Fold(ABC):
 class Counting(Fold):
     """Counts."""
 
+    verb = "count"
+
+    def value_serde(self, values: KnownSerde) -> KnownSerde:
+        return "int"
+
     def initial(self) -> int:
         return 0
 
@@ -44,7 +58,13 @@ class Counting(Fold):
 class Reducing(Fold):
     """Combines values by `reducer`, a function of the aggregate and a value; the first one is the first aggregate."""
 
+    verb = "reduce"
+    prefix = "KSTREAM-REDUCE-"
+
     reducer: Aggregator
+
+    def value_serde(self, values: KnownSerde) -> KnownSerde:
+        return values
 
     def initial(self) -> None:
         return
@@ -77,3 +97,21 @@ class Aggregating(Fold):
     def merged(self, key: Any, one: Any, other: Any) -> Any:
         assert self.merger is not None
         return self.merger(key, one, other) if self.merges_with_key else self.merger(one, other)
+
+
+def reducing(reducer: Callable[[Any, Any], Any]) -> Reducing:
+    """Return the fold of `reduce`. Raises TopologyError for a reducer that cannot be called."""
+    check_function("reduce", reducer, "aggregate", "value", what="reducer")
+    return Reducing(Aggregator(reducer))
+
+
+def aggregating(initializer: Callable[[], Any], aggregator: Callable[..., Any], *, with_key: bool) -> Aggregating:
+    """Return the fold of `aggregate`. Raises TopologyError for functions that cannot be called."""
+    check_initializer("aggregate", initializer)
+    check_aggregator("aggregate", aggregator, with_key=with_key)
+    return Aggregating(initializer, Aggregator(aggregator, with_key=with_key))
+
+
+def check_merger(merger: Any, *, with_key: bool) -> None:
+    """Refuse what cannot be called with two aggregates. Raises TopologyError."""
+    check_function("aggregate", merger, *(("key",) if with_key else ()), "aggregate", "aggregate", what="merger")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...graph.materialized import Materialized, StoreLike, StoreOptions, materialized
+from ...graph.materialized import Materialized
 from ...graph.recorder import Recorder
 from ...graph.repartition import RepartitionStep, repartition_names
 from ...graph.serdes import Default, Serdes
 from ...graph.step import Flow, Step
 from ..reading import TableSource
-
-REDUCE, AGGREGATE = "KSTREAM-REDUCE-", "KSTREAM-AGGREGATE-"
 
 
 class GroupedSource:
@@ -44,20 +41,6 @@ class GroupedSource:
             self._repartition = RepartitionStep(names, self.flow.serdes)
         self.recorder.add(self._repartition, self.flow.step)
         return self._repartition, frozenset({self._repartition.name})
-
-
-def store_of(
-    verb: str,
-    recorder: Recorder,
-    store: StoreLike | None,
-    options: Mapping[str, Any],
-    prefix: str,
-    known: Iterable[str] = StoreOptions.__annotations__,
-) -> Materialized:
-    """Return the store of an aggregation; what it is called by its user, or a numbered name."""
-    if verb == "count" and store is None and options:
-        recorder.names.step("")  # Kafka Streams uses up a number here
-    return materialized(verb, recorder.names, store, options, prefix, known)
 
 
 def table_of(

@@ -1,4 +1,4 @@
-"""The step of an aggregation over windows: its processor, its store, and when it emits."""
+"""The step of an aggregation, over windows or without: its processor, its store, its table, and when it emits."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from ...graph.materialized import Materialized, TableStoreSpec
 from ...graph.serdes import Serdes, WindowedKey
 from ...graph.step import ProcessorStep
 from ...graph.writer import Writer
+from ..reading import StoreGetter, WrittenTable
 from ..updates import updating_step
+from .aggregate import Aggregate
 from .folds import Fold
 from .sessions import SessionAggregate
 from .sliding import SlidingAggregate
 from .time_windows import WindowAggregate
+from .window_getter import WindowGetter
 from .windows import SessionWindows, SlidingWindows, TimeWindows
 
 AnyWindows = TimeWindows | SlidingWindows | SessionWindows
@@ -50,14 +53,15 @@ class Emit:
         return found
 
 
-def check_merger(merger: Any, *, with_key: bool) -> None:
-    """Refuse what cannot be called with two aggregates. Raises TopologyError."""
-    check_function("aggregate", merger, *(("key",) if with_key else ()), "aggregate", "aggregate", what="merger")
+ON_UPDATE = Emit("on_update", None, None)
+"""Each record's update is sent."""
 
 
-def windowed_serdes(known: Serdes, windows: AnyWindows) -> Serdes:
-    """Return the serdes of a table of windows."""
+def table_serdes(known: Serdes, windows: AnyWindows | None) -> Serdes:
+    """Return the serdes of a table of aggregates, whose keys are windowed if there are windows."""
     inner: Any = known.key
+    if windows is None:
+        return known
     if isinstance(windows, SessionWindows):
         return Serdes(WindowedKey(inner, None), known.value)
     size = windows.difference_ms if isinstance(windows, SlidingWindows) else windows.size_ms
@@ -83,16 +87,18 @@ def check_store(made: Materialized, least_ms: int, size_ms: int | None) -> None:
         )
 
 
-def windowed_step(
-    name: str,
-    fold: Fold,
-    windows: AnyWindows,
-    made: Materialized,
-    known: Serdes,
-    emit: Emit,
+def table_source(made: Materialized, windows: AnyWindows | None, *steps: ProcessorStep) -> WrittenTable:
+    """Return the source of a table of aggregates, which `steps` write."""
+    getter = StoreGetter(made.name, made.history_ms) if windows is None else WindowGetter(made.name)
+    return WrittenTable(getter, *steps)
+
+
+def aggregation_step(
+    name: str, fold: Fold, made: Materialized, serdes: Serdes, windows: AnyWindows | None, emit: Emit
 ) -> ProcessorStep:
-    """Return the step of an aggregation over windows."""
-    serdes = made.serdes(known)
+    """Return the step of an aggregation, over windows or without. `serdes` are those of its store."""
+    if windows is None:
+        return updating_step(name, Aggregate, {"fold": fold}, lambda writer: made.key_value(writer, serdes))
     supplier: Any
     grace = windows.grace_ms
     if isinstance(windows, SessionWindows):
