@@ -45,6 +45,7 @@ from .program.nodes import (
 from .program.wrapping import ProcessorWrapper, WrappingProcessor, WrappingTransformer
 from .record import Header, Headers, OutputBatch, RecordBatch, TopicPartition
 from .serde import BoolSerde, BytesSerde, FloatSerde, IntSerde, StrSerde
+from .settings.settings import Setting
 from .store import BytesStore, Entries, StateStore, StoreBackend, StoreBackendFactory, StoreBuilder, StoreContext
 from .store.kinds.headers import ValueTimestampHeaders
 from .store.kinds.key_value import HeadersKeyValueStore, KeyValueStoreSpec, ReadOnlyKeyValueStore
@@ -124,6 +125,7 @@ __all__ = [
     "SendToDeadLetter",
     "SerdeError",
     "SessionStoreSpec",
+    "Setting",
     "SinkNode",
     "Skip",
     "SourceNode",

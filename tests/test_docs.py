@@ -18,7 +18,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 
@@ -209,10 +209,10 @@ def test_no_hook_is_documented_that_is_not_there() -> None:
 
 def test_every_setting_is_documented_with_its_default() -> None:
     documented = dict(re.findall(r"^`(\w+)` = `(.*)`\n: ", (DOCS / "settings.md").read_text(), re.MULTILINE))
-    defaults = {}
-    for field in fields(Settings):
-        value = field.default if field.default_factory is MISSING else field.default_factory()
-        defaults[field.name] = getattr(value, "__name__", None) or repr(value).replace("'", '"')
+    defaults = {
+        name: getattr(value, "__name__", None) or repr(value).replace("'", '"')
+        for name, value in Settings().by_name.items()
+    }
     assert documented == defaults
 
 

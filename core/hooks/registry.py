@@ -17,7 +17,7 @@ from .rules import checked_components, has_prefix, prefixes_of, wrong_hooks
 from .specs import GROUP, KINDS, MARK, PACKAGE
 
 _log = logging.getLogger("penstock.hooks")
-_NOT_CALLED = frozenset({"settings vocabulary", "command"})
+_NOT_CALLED = frozenset({"setting", "settings vocabulary", "command"})
 """Kinds of components that nobody calls."""
 _NOT_INSTALLED: Mapping[tuple[str, str], str] = {}
 """(kind, name) of components known to be elsewhere -> what to `pip install`."""

@@ -76,6 +76,11 @@ class Hooks:
         """Return renderers by name: functions that take a Program and return text."""
         raise NotImplementedError
 
+    @_gives("setting")
+    def penstock_settings(self) -> Components:
+        """Return settings by name: each a Setting, which the plugin that declares it reads (`Setting.of`)."""
+        raise NotImplementedError
+
     @_gives("settings vocabulary")
     def penstock_settings_vocabularies(self) -> Components:
         """Return vocabularies of settings by name: each a Vocabulary (`penstock.settings.names`)."""

@@ -29,7 +29,7 @@ class Layer:
     def read(
         cls, given: Iterable[Given], own: Collection[str], convert: Callable[[Key, Any], Any] = lambda key, value: value
     ) -> Layer:
-        """Return the layer of names and values; `own` are the fields of Settings, `convert` makes values of texts.
+        """Return the layer of names and values; `own` are the names of all settings, `convert` makes values of texts.
 
         Raises ConfigError with the origin for a name that is unknown or has no counterpart, and when two names give one
         setting different values.

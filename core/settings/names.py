@@ -11,7 +11,7 @@ from ..errors import ConfigError
 from ..hooks import registry
 
 Key = str | tuple[str, str]
-"""A setting: a field of Settings, `("clients", NAME)`, `("user", NAME)`, or one of EXTRA."""
+"""A setting: the name of one of ours or of a plugin, `("clients", NAME)`, `("user", NAME)`, or one of EXTRA."""
 
 EXTRA = ("application_id", "dead_letter_topic")
 """What can be set and is no field of Settings: the id, and the topic that the handler `skip` sends to."""
@@ -62,7 +62,7 @@ def vocabularies() -> list[Vocabulary]:
 def translate(name: str, value: Any, own: Collection[str]) -> tuple[Key, Any] | None:
     """Return which of our settings a name sets, and its value; None when that is the case anyway.
 
-    `own` are the fields of Settings. Vocabularies are loaded for other names only. Raises ConfigError for a name
+    `own` are the names of all settings. Vocabularies are loaded for other names only. Raises ConfigError for a name
     without counterpart, with what to do instead, and for an unknown one, with the nearest names.
 
     >>> translate("max.task.idle.ms", "-1", ["max_task_idle"])
@@ -82,13 +82,14 @@ def translate(name: str, value: Any, own: Collection[str]) -> tuple[Key, Any] | 
                 raise ConfigError(str(error)) from None
             except ConfigError as error:
                 raise ConfigError(f"setting {name!r}: {error}") from None
-    plain = re.sub(r"[.-]", "_", name)
-    if plain in own or plain in EXTRA:
-        return plain, value
-    raise ConfigError(_unknown(name, own))
+    plain = {_plain(each): each for each in (*own, *EXTRA)}
+    if _plain(name) in plain:
+        return plain[_plain(name)], value
+    raise ConfigError(unknown(name, own))
 
 
-def _unknown(name: str, own: Collection[str]) -> str:
+def unknown(name: str, own: Collection[str]) -> str:
+    """Return the message about an unknown name."""
     close = nearest(name, own)
     if close:
         return f"unknown setting {name!r}; did you mean {' or '.join(map(repr, close))}?"
@@ -114,10 +115,14 @@ def nearest(name: str, own: Collection[str]) -> list[str]:
     return sorted(close, key=likeness.__getitem__, reverse=True)[:3]
 
 
+def _plain(name: str) -> str:
+    return re.sub(r"[.-]", "_", name)
+
+
 def flat(name: str) -> str:
     """Return a name as an environment variable spells it, in lower case.
 
     >>> flat("consumer.fetch.min.bytes")
     'consumer_fetch_min_bytes'
     """
-    return re.sub(r"[.-]", "_", name.lower())
+    return _plain(name.lower())

@@ -3,41 +3,101 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
-from os import PathLike
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import cached_property
+from typing import Annotated, Any, Generic, TypeVar, get_type_hints
 
+from .. import extractors, handlers
 from ..changelog import LogChangelog
-from ..clock import Duration, duration_ms
-from ..errors import ConfigError, PluginError, TopologyError
+from ..clock import Duration
+from ..errors import ConfigError, PluginError
 from ..extractors import TimestampExtractor, fail_on_invalid_timestamp
 from ..handlers import DeadLetter, Handler, Retry, fail, skip
 from ..hooks import registry
 from ..log.offset_reset import offset_reset_text
 from ..program.serdes import DEFAULTS, SerdeLike
 from ..program.wrapping import ProcessorWrapper
-from ..support.callbacks import check_called_with
 from .layers import CODE, Layer, add_origin_to_errors
+from .names import unknown
 from .secret import ClientSettings, Secret, hide
+from .types import DIRECTORY, DURATION, FLAG, PLACE, Function, SettingType, one_of, optional, whole_number
 
-_OPTIMIZATIONS = ("merge_repartition_topics", "reuse_ktable_source_topics", "single_store_self_join")
 HANDLERS = ("deserialization_handler", "processing_handler", "production_handler")
-_FUNCTIONS = {
-    **dict.fromkeys(HANDLERS, ("failure",)),
-    "timestamp_extractor": ("record", "partition_time", "wall_clock"),
-    "processor_wrapper": ("node", "processor"),
-}
-"""Settings that are functions, and what these are called with."""
-_CHOICES = {
-    "processing_guarantee": ("exactly_once", "at_least_once"),
-    "offset_out_of_range": ("fail", "earliest", "latest"),
-    "dsl_store_format": ("default", "headers"),
-}
+_OPTIMIZATIONS = ("none", "all", "merge_repartition_topics", "reuse_ktable_source_topics", "single_store_self_join")
+T = TypeVar("T")
+
+
+class _Handler(Function):
+    def check(self, setting: str, value: Any) -> Any:
+        if isinstance(value, type):
+            raise ConfigError(f"{setting}: found the class {value.__name__}; write {value.__name__}(...)")
+        return super().check(setting, value)
+
+
+class _OffsetReset(SettingType[Duration]):
+    def check(self, setting: str, value: Any) -> Duration:
+        offset_reset_text(value, setting)
+        return super().check(setting, value)
+
+
+class _Clients(SettingType[Mapping[str, Any]]):
+    def check(self, setting: str, value: Any) -> Mapping[str, Any]:
+        return ClientSettings(value)
+
+
+class _User(SettingType[Mapping[str, Any]]):
+    def check(self, setting: str, value: Any) -> Mapping[str, Any]:
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{setting}: expected a mapping of your own settings, found a {type(value).__name__}")
+        return value
+
+
+def _optimizations(value: Any) -> str:
+    # Kafka's names have dots.
+    return value.replace(".", "_").replace(" ", "") if isinstance(value, str) else ""
+
+
+_HANDLER = _Handler(("failure",), handlers)
+_GUARANTEE: SettingType[str] = SettingType(
+    "'exactly_once' or 'at_least_once'",
+    lambda value: value in ("exactly_once", "at_least_once"),
+    kept=lambda value: "exactly_once" if value == "exactly_once_v2" else value,
+)
+_OPTIMIZATION: SettingType[str] = SettingType(
+    f"'none', 'all', or some of {', '.join(_OPTIMIZATIONS[2:])} with commas between",
+    lambda value: value in _OPTIMIZATIONS or set(value.split(",")) <= set(_OPTIMIZATIONS[2:]),
+    kept=_optimizations,
+)
+_BYTES = whole_number(0, expected="a number of bytes, 0 or more")
+_REPLICATION: SettingType[int] = SettingType(
+    "a number of brokers, or -1 for the broker's default",
+    lambda value: isinstance(value, int) and not isinstance(value, bool) and (value == -1 or 1 <= value < 1 << 15),
+    int,
+)
 
 
 @dataclass(frozen=True)
+class Setting(Generic[T]):
+    """A setting that a plugin brings: declared once, named in its hook `penstock_settings`, and read with `of`.
+
+    `values` says which are accepted (`penstock.settings.types`). `text` is a sentence that says what the setting does.
+    """
+
+    name: str
+    values: SettingType[T]
+    default: T
+    text: str
+
+    def of(self, settings: Settings | Mapping[str, Any]) -> T:
+        """Return the value that `settings`, or the `config` of a processor's context, give, or the default."""
+        given = settings.of_plugins if isinstance(settings, Settings) else settings
+        found: T = given.get(self.name, self.default)
+        return found
+
+
+@dataclass(frozen=True, init=False)
 class Settings:
     """Everything that can be set, with its default.
 
@@ -45,17 +105,15 @@ class Settings:
     keeps things. A relative location is relative to `data_dir`.
     """
 
-    data_dir: str = ".penstock"
+    data_dir: Annotated[str, DIRECTORY] = ".penstock"
     """Directory under which relative locations lie."""
-    log: str = "local:log"
+    log: Annotated[str, PLACE] = "local:log"
     """Topics and commits: `local:DIRECTORY` (this host) or `kafka:HOST:PORT`."""
-    changelog: str = "directory:changelog"
+    changelog: Annotated[str, PLACE] = "directory:changelog"
     """The history of the state: `directory:PATH-OR-URL` (any pyarrow.fs location), or `topic:` (compacted topics of the
     log)."""
-    state_dir: str = "state"
+    state_dir: Annotated[str, DIRECTORY] = "state"
     """Local copies of the state; safe to delete while the application is stopped."""
-    checkpoint_dir: str = "checkpoint"
-    """Spark's checkpoint; disposable, the truth is in the log."""
     store_backend: str = DEFAULTS.store_backend
     """Store backend of stores that name none."""
     key_serde: SerdeLike = DEFAULTS.key_serde
@@ -64,139 +122,74 @@ class Settings:
     """Serde of topic values for sources and sinks that name none."""
     state_serde: SerdeLike = DEFAULTS.state_serde
     """Serde of keys and values for stores that name none."""
-    timestamp_extractor: TimestampExtractor = fail_on_invalid_timestamp
+    timestamp_extractor: Annotated[
+        TimestampExtractor, Function(("record", "partition_time", "wall_clock"), extractors)
+    ] = fail_on_invalid_timestamp
     """For sources of topics outside that name none."""
-    offset_reset: Duration = "earliest"
+    offset_reset: Annotated[Duration, _OffsetReset()] = "earliest"
     """Where a new application starts in topics whose source has no `offset_reset`: `earliest`, `latest`, or how far
     back in time, such as `1d`."""
-    max_task_idle: Duration | None = "0ms"
+    max_task_idle: Annotated[Duration | None, optional(DURATION)] = "0ms"
     """How long a task waits for data on an empty input while others have some. "0ms": for what the log already has;
     None: never."""
-    deserialization_handler: Handler = fail
+    deserialization_handler: Annotated[Handler, _HANDLER] = fail
     """Decides about records that cannot be read."""
-    processing_handler: Handler = fail
+    processing_handler: Annotated[Handler, _HANDLER] = fail
     """Decides about records that a node cannot process."""
-    production_handler: Handler = fail
+    production_handler: Annotated[Handler, _HANDLER] = fail
     """Decides about records that cannot be produced."""
-    processor_wrapper: ProcessorWrapper | None = None
+    processor_wrapper: Annotated[ProcessorWrapper | None, optional(Function(("node", "processor")))] = None
     """Wraps every processor, e.g. to trace it: a function of the node's name and its new processor."""
-    commit_interval: Duration | None = None
+    commit_interval: Annotated[Duration | None, optional(DURATION)] = None
     """The time between two commits of a task. None: 30s, inside a long batch; with the trigger `continuous` 100ms, and
     1s with `at_least_once`."""
-    commit_bytes: int = 64 * 1024 * 1024
+    commit_bytes: Annotated[int, whole_number()] = 64 * 1024 * 1024
     """A commit is made when a task holds about this many bytes of outputs and state changes."""
-    statestore_cache_max_bytes: int = 10 * 1024 * 1024
+    statestore_cache_max_bytes: Annotated[int, _BYTES] = 10 * 1024 * 1024
     """How many bytes the record caches of all tasks together may have; each task gets an equal share. 0: every update
     is forwarded at once."""
-    topology_optimization: str = "none"
+    topology_optimization: Annotated[str, _OPTIMIZATION] = "none"
     """What a StreamsBuilder may do to need fewer topics and stores: `none`, `all`, or some of
     `merge_repartition_topics`, `reuse_ktable_source_topics` and `single_store_self_join`, with commas between."""
-    explicit_internal_names: bool = False
+    explicit_internal_names: Annotated[bool, FLAG] = False
     """Refuse a StreamsBuilder whose stores or internal topics have numbered names, which a later change may move."""
-    dsl_store_format: str = "default"
+    dsl_store_format: Annotated[str, one_of("default", "headers")] = "default"
     """What stores of a StreamsBuilder keep beside values: `default`: timestamps; `headers`: record headers, too."""
-    fetch_bytes: int = 4 * 1024 * 1024
+    fetch_bytes: Annotated[int, whole_number()] = 4 * 1024 * 1024
     """About how many bytes a task reads at once."""
-    input_buffer_max_bytes: int = 256 * 1024 * 1024
+    input_buffer_max_bytes: Annotated[int, whole_number()] = 256 * 1024 * 1024
     """With the trigger `continuous`: about how many bytes of records may wait in a task host to be processed."""
-    max_records_per_batch: int | None = None
-    """The most records a batch plans to read over all partitions (None: only its time is limited)."""
-    punctuation_interval: Duration = "1s"
-    """How often the wall clock ticks when there is no data; only applications with wall-clock punctuators notice."""
-    parallelism: int | None = None
-    """Spark partitions that tasks are spread over (None: as many as there are cores, at most one a task)."""
-    changelog_grace: Duration = "1h"
+    changelog_grace: Annotated[Duration, DURATION] = "1h"
     """How long deltas and snapshots that are no longer needed are kept; longer than the longest batch."""
-    state_cleanup_delay: Duration = "10m"
+    state_cleanup_delay: Annotated[Duration, DURATION] = "10m"
     """How long a task's local copy stays after this host last used it."""
-    processing_guarantee: str = "exactly_once"
+    processing_guarantee: Annotated[str, _GUARANTEE] = "exactly_once"
     """`exactly_once` or `at_least_once`. The local log is always exactly once."""
-    task_timeout: Duration = "5m"
+    task_timeout: Annotated[Duration, DURATION] = "5m"
     """How long a task goes on trying while the log cannot be reached; then it fails."""
-    replication_factor: int = -1
+    replication_factor: Annotated[int, _REPLICATION] = -1
     """How many brokers keep each internal topic (-1: what the broker's default is)."""
-    offset_out_of_range: str = "fail"
+    offset_out_of_range: Annotated[str, one_of("fail", "earliest", "latest")] = "fail"
     """What to do when a committed position is no longer in the log: `fail`, or go on from `earliest` or `latest`."""
-    metrics_port: int | None = None
-    """The port on which the driver of a run serves its counts to Prometheus; None or 0: it does not."""
-    metrics_host: str = "127.0.0.1"
-    """The address that `metrics_port` is opened on; `0.0.0.0` for all of the host's."""
-    clients: Mapping[str, Any] = field(default_factory=dict)
+    clients: Annotated[Mapping[str, Any], _Clients()] = field(default_factory=dict)
     """Settings of the log's clients by their own names, each for all or with the prefix `consumer.`, `producer.` or
     `admin.`."""
-    user: Mapping[str, Any] = field(default_factory=dict)
+    user: Annotated[Mapping[str, Any], _User()] = field(default_factory=dict)
     """Settings of your own, which processors find in `context.config["user"]`."""
+    of_plugins: Mapping[str, Any] = field(default_factory=dict)
+    """Settings that plugins bring, by name, as far as they were given. A plugin reads its own with `Setting.of`."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "clients", ClientSettings(self.clients))
-        if self.processing_guarantee == "exactly_once_v2":
-            object.__setattr__(self, "processing_guarantee", "exactly_once")
-        for name in (
-            "commit_interval", "punctuation_interval", "changelog_grace", "state_cleanup_delay", "max_task_idle",
-            "task_timeout",
-        ):  # fmt: skip
-            value = getattr(self, name)
-            if value is None and name in ("max_task_idle", "commit_interval"):
-                continue
-            if duration_ms(value, f"setting {name!r}") < 0:
-                raise ConfigError(f"setting {name!r}: expected a length of time of 0 or more, found {value!r}")
-        for name in ("log", "changelog"):
-            value = getattr(self, name)
-            if not isinstance(value, str) or ":" not in value:
-                raise ConfigError(f"setting {name!r}: expected NAME:LOCATION, found {value!r}")
-        for name in ("data_dir", "state_dir", "checkpoint_dir"):
-            if not isinstance(getattr(self, name), (str, PathLike)):
-                raise ConfigError(f"setting {name!r}: expected a directory's path, found {getattr(self, name)!r}")
-        if not isinstance(self.user, Mapping):
-            raise ConfigError(
-                f"setting 'user': expected a mapping of your own settings, found a {type(self.user).__name__}"
-            )
-        for name in ("commit_bytes", "fetch_bytes", "input_buffer_max_bytes", "max_records_per_batch", "parallelism"):
-            value = getattr(self, name)
-            if value is None and name in ("max_records_per_batch", "parallelism"):
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ConfigError(f"setting {name!r}: expected a whole number above 0, found {value!r}")
-        cache_bytes = self.statestore_cache_max_bytes
-        if not isinstance(cache_bytes, int) or isinstance(cache_bytes, bool) or cache_bytes < 0:
-            raise ConfigError(
-                f"setting 'statestore_cache_max_bytes': expected a number of bytes, 0 or more, found {cache_bytes!r}"
-            )
-        factor = self.replication_factor
-        if not isinstance(factor, int) or isinstance(factor, bool) or not (factor == -1 or 1 <= factor < 1 << 15):
-            raise ConfigError(
-                "setting 'replication_factor': expected a number of brokers, or -1 for the broker's default, found "
-                f"{factor!r}"
-            )
-        port = self.metrics_port
-        if port is not None and (not isinstance(port, int) or isinstance(port, bool) or not 0 <= port < 1 << 16):
-            raise ConfigError(f"setting 'metrics_port': expected a port, or 0 or None for none, found {port!r}")
-        if not isinstance(self.metrics_host, str) or not self.metrics_host:
-            raise ConfigError(f"setting 'metrics_host': expected a host's name or address, found {self.metrics_host!r}")
-        explicit = self.explicit_internal_names
-        if not isinstance(explicit, bool):
-            raise ConfigError(f"setting 'explicit_internal_names': expected True or False, found {explicit!r}")
-        offset_reset_text(self.offset_reset, "setting 'offset_reset'")
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ConfigError(
-                    f"setting {name!r}: expected {' or '.join(map(repr, choices))}, found {getattr(self, name)!r}"
-                )
-        self._check_optimizations()
-        for name, arguments in _FUNCTIONS.items():
-            if (name, getattr(self, name)) != ("processor_wrapper", None):
-                _check_function(name, getattr(self, name), arguments)
-
-    def _check_optimizations(self) -> None:
-        given = self.topology_optimization
-        # Kafka's names have dots.
-        chosen = given.replace(".", "_").replace(" ", "") if isinstance(given, str) else ""
-        if chosen not in ("none", "all") and not set(chosen.split(",")) <= set(_OPTIMIZATIONS):
-            raise ConfigError(
-                f"setting 'topology_optimization': expected 'none', 'all', or some of {', '.join(_OPTIMIZATIONS)} with "
-                f"commas between, found {given!r}"
-            )
-        object.__setattr__(self, "topology_optimization", chosen)
+    def __init__(self, **given: Any) -> None:
+        """Take settings by name; others have their defaults. Raises ConfigError for a name or a value that is wrong."""
+        of_plugins: dict[str, Any] = {**given.pop("of_plugins", {})}
+        for name, default in _DEFAULTS.items():
+            value = given.pop(name, default)
+            object.__setattr__(self, name, self.type_of(name).check(f"setting {name!r}", value))
+        for name, value in given.items():
+            if name not in self.names():
+                raise ConfigError(unknown(name, self.names()))
+            of_plugins[name] = self.type_of(name).check(f"setting {name!r}", value)
+        object.__setattr__(self, "of_plugins", of_plugins)
 
     def optimizes(self, what: str) -> bool:
         """Return whether `topology_optimization` asks for `what`, for example "merge_repartition_topics"."""
@@ -209,13 +202,35 @@ class Settings:
         return found if isinstance(found, type) and issubclass(found, LogChangelog) else None
 
     def __repr__(self) -> str:
-        shown = (f"{each.name}={hide(each.name, getattr(self, each.name))!r}" for each in fields(self))
+        given = {**{name: getattr(self, name) for name in _DEFAULTS}, **self.of_plugins}
+        shown = (f"{name}={hide(name, value)!r}" for name, value in given.items())
         return f"Settings({', '.join(shown)})"
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a setting by its name, also one that a plugin brings."""
+        return getattr(self, name) if name in _DEFAULTS else _declared(name).of(self)
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Any]:
+        """All settings by name, those of plugins included, unless a plugin cannot be loaded."""
+        found = {}
+        for name in self.names():
+            with suppress(PluginError):
+                found[name] = self[name]
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "by_name"}
 
     @classmethod
     def names(cls) -> list[str]:
-        """Return the names of all settings."""
-        return [each.name for each in fields(cls)]
+        """Return the names of all settings: our own, and then those that plugins bring."""
+        return [*_DEFAULTS, *registry().names("setting")]
+
+    @classmethod
+    def type_of(cls, name: str) -> SettingType[Any]:
+        """Return the type of a setting. Raises PluginError for one whose plugin cannot be loaded."""
+        return _TYPES[name] if name in _DEFAULTS else _declared(name).values
 
     @classmethod
     def make(cls, given: Mapping[str, Any]) -> Settings:
@@ -241,26 +256,34 @@ class Settings:
             return cls(**values)
 
 
+_DEFAULTS: Mapping[str, Any] = {
+    each.name: {} if each.default is MISSING else each.default for each in fields(Settings) if each.name != "of_plugins"
+}
+"""Our own settings, and their defaults."""
+_ANY: SettingType[Any] = SettingType()
+_TYPES: Mapping[str, SettingType[Any]] = {
+    name: next((each for each in getattr(hint, "__metadata__", ()) if isinstance(each, SettingType)), _ANY)
+    for name, hint in get_type_hints(Settings, include_extras=True).items()
+}
+
+
+def _declared(name: str) -> Setting[Any]:
+    """Return a setting that a plugin brings. Raises PluginError for something else."""
+    found = registry().load("setting", name)
+    if not isinstance(found, Setting) or found.name != name:
+        raise PluginError(f"setting {name!r}: expected a penstock.Setting of this name, found {found!r}")
+    return found
+
+
 @contextmanager
 def add_origins_to_errors(layer: Layer) -> Iterator[None]:
     """Prefix an error of the block that begins with a setting's name with the origin of that setting."""
     try:
         yield
     except (ConfigError, PluginError) as error:
-        found = re.match(r"setting '(\w+)'", str(error))
+        found = re.match(r"setting '([\w.-]+)'", str(error))
         with add_origin_to_errors(layer.origins.get(found[1], CODE) if found else CODE):
             raise
-
-
-def _check_function(name: str, function: Any, arguments: Sequence[str]) -> None:
-    if not callable(function):
-        raise ConfigError(f"setting {name!r}: expected a function, found {function!r}")
-    if isinstance(function, type) and name in HANDLERS:
-        raise ConfigError(f"setting {name!r}: found the class {function.__name__}; write {function.__name__}(...)")
-    try:
-        check_called_with(f"setting {name!r}", "it", function, arguments)
-    except TopologyError as error:
-        raise ConfigError(str(error)) from error
 
 
 def _dead_letters(topic: Any, values: Mapping[str, Any]) -> dict[str, Handler]:

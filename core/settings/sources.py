@@ -6,19 +6,18 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import Any, get_type_hints
+from typing import Any
 
-from .. import extractors, handlers
 from ..errors import ConfigError
 from .layers import Given, Layer
 from .names import EXTRA, Key, flat, vocabularies
 from .secret import Secret, hide
 from .settings import Settings
+from .types import LoadFunction
 
 PREFIX = "PENSTOCK_"
 DEFAULT_FILE = "penstock.toml"
@@ -31,9 +30,6 @@ _NOT_SETTINGS = re.compile(
 )
 _TABLE = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]")
 _ENTRY = re.compile(r"\s*((?:[\w-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[\w-]+|\"[^\"]*\"|'[^']*'))*)\s*=")
-
-LoadFunction = Callable[[str], Any]
-"""Returns the function that MODULE:ATTR names."""
 
 
 def layers(
@@ -223,38 +219,9 @@ def value_of(key: Key, value: Any, load_function: LoadFunction) -> Any:
         return value
     if isinstance(key, tuple):
         return _json_or_text(value) if key[0] == "user" else value
-    if key == "timestamp_extractor":
-        return _function(key, value, extractors, load_function)
-    if key.endswith("_handler"):
-        return _function(key, value, handlers, load_function)
-    expected = get_type_hints(Settings).get(key, str)
-    if value.lower() in ("none", "") and type(None) in getattr(expected, "__args__", ()):
-        return None
-    if key == "processor_wrapper":
-        return _function(key, value, None, load_function)
-    if expected in (int, int | None):
-        try:
-            return int(value.replace("_", ""))
-        except ValueError:
-            raise ConfigError(f"setting {key!r}: expected a whole number, found {value!r}") from None
-    if expected is bool and value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    return value  # text, a duration (checked by Settings) or the name of a serde
-
-
-def _function(key: str, value: str, module: ModuleType | None, load_function: LoadFunction) -> Any:
-    """Return a handler, extractor or wrapper: one of ours in `module` by its name, or any by MODULE:ATTR."""
-    ours = {
-        name: each
-        for name, each in (vars(module) if module else {}).items()
-        if module and callable(each) and name.islower() and getattr(each, "__module__", "") == module.__name__
-    }
-    if value in ours:
-        return ours[value]
-    if ":" in value:
-        return load_function(value)
-    named = f"one of {', '.join(ours)}, or " if ours else ""
-    raise ConfigError(f"setting {key!r}: expected {named}MODULE:ATTR of a function of yours, found {value!r}")
+    if key in EXTRA:
+        return value
+    return Settings.type_of(key).of_text(f"setting {key!r}", value, load_function)
 
 
 def _load_function(target: str) -> Any:

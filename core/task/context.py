@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from ..clock import Cancellable, Duration, PunctuationType, Punctuator
@@ -58,8 +58,7 @@ class TransformerContext:
     @property
     def config(self) -> Mapping[str, Any]:
         """The application's settings."""
-        settings = self._shared.settings
-        return {each.name: getattr(settings, each.name) for each in fields(settings)}
+        return dict(self._shared.settings.by_name)
 
     @property
     def record_metadata(self) -> RecordMetadata | None:

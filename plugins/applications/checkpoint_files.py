@@ -9,13 +9,18 @@ from pathlib import Path
 
 from penstock.errors import ConfigError
 from penstock.plugins.runtime.locations import resolve
-from penstock.settings.settings import Settings
+from penstock.settings.settings import Setting, Settings
+from penstock.settings.types import DIRECTORY
 from penstock.support.system_errors import what_to_do
+
+CHECKPOINT_DIR = Setting(
+    "checkpoint_dir", DIRECTORY, "checkpoint", "Spark's checkpoint; disposable, the truth is in the log."
+)
 
 
 def checkpoint_location(settings: Settings, application_id: str) -> str:
     """Return the directory, or URL, under which an application's checkpoints are."""
-    return f"{resolve(settings, settings.checkpoint_dir)}/{application_id}"
+    return f"{resolve(settings, CHECKPOINT_DIR.of(settings))}/{application_id}"
 
 
 def has_checkpoint(settings: Settings, application_id: str) -> bool:

@@ -17,18 +17,18 @@ _LOCK = 1
 """Each task's directory on this host has a lock."""
 
 
-def check_open_files(prepared: Prepared, log: Log, cores: int | None) -> None:
+def check_open_files(prepared: Prepared, log: Log, hosts: int | None) -> None:
     """Raise RuntimeUnavailableError when the tasks need more open files than the task hosts on this machine may have.
 
-    `cores`: number of task hosts that share the tasks; None if they run on other machines, whose limits are
+    `hosts`: number of task hosts that share the tasks; None if they run on other machines, whose limits are
     unknown. It counts the least that evenly spread tasks need. A run may still meet the limit, and then ends with the
     same advice.
     """
     limit, _ = open_files_limit()
     tasks = len(prepared.assignment.tasks)
-    if cores is None or limit < 0 or not tasks:
+    if hosts is None or limit < 0 or not tasks:
         return
-    processes = min(tasks, cores, prepared.application.settings.parallelism or cores)
+    processes = min(tasks, hosts)
     each = -(-tasks // processes)
     needed = open_files(prepared.application, log, each)
     if needed > limit:

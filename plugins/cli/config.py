@@ -58,9 +58,10 @@ def _rows(application: Application) -> Iterator[tuple[str, Any, str]]:
 
     origins = application.given.origins
     yield "application_id", application.id, origins.get("application_id", "code")
-    for name in Settings.names():
-        value = hide(name, getattr(application.settings, name))
-        if name in ("clients", "user"):
+    mappings = ("clients", "user")
+    for name in [*(each for each in Settings.names() if each not in mappings), *mappings]:
+        value = hide(name, application.settings[name])
+        if name in mappings:
             for each in sorted(value, key=str):
                 yield f"{name}.{each}", _plain(value[each]), origins.get((name, each), DEFAULT)
         else:

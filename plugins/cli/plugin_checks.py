@@ -24,6 +24,7 @@ from penstock.program.checks import OF_NODES, check_builder, check_class, try_su
 from penstock.program.provided import check_provider, provided_stores
 from penstock.serde import Serde
 from penstock.settings.names import Vocabulary
+from penstock.settings.settings import Setting
 from penstock.store import StoreBackend
 
 from .plugin_imports import imported
@@ -192,6 +193,13 @@ def _renderer(found: Any) -> str | None:
     return None if isinstance(made, str) else f"it returned {type(made).__name__} for a program, expected text"
 
 
+def _setting(found: Any) -> str | None:
+    if not isinstance(found, Setting):
+        return f"it is {found!r}, expected a penstock.Setting"
+    found.values.check(f"the default of setting {found.name!r}", found.default)
+    return None
+
+
 def _vocabulary(found: Any) -> str | None:
     needed = [name for name in dir(Vocabulary) if not name.startswith("_")]
     missing = [name for name in needed if not hasattr(found, name)]
@@ -229,6 +237,7 @@ _CHECKS: Mapping[str, Callable[[Any], str | None]] = {
     "log": _called_with("location", "settings"),
     "changelog": _changelog,
     "renderer": _renderer,
+    "setting": _setting,
     "settings vocabulary": _vocabulary,
     "command": _command,
 }

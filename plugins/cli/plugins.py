@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -22,8 +23,8 @@ from .output import note, print_json, print_table
 @click.option(
     "--kind",
     metavar="KIND",
-    help="Only this kind: processor, 'store backend', 'store kind', serde, log, changelog, renderer, 'settings "
-    "vocabulary' or command.",
+    help="Only this kind: processor, 'store backend', 'store kind', serde, log, changelog, renderer, setting, "
+    "'settings vocabulary' or command.",
 )
 @click.option(
     "--check",
@@ -37,7 +38,7 @@ from .output import note, print_json, print_table
 def plugins(ctx: click.Context, kind: str | None, check: bool, as_json: bool) -> None:
     """List installed plugins.
 
-    Processors, store backends and kinds, serdes, logs, changelogs, renderers, vocabularies of settings and commands.
+    Processors, store backends and kinds, serdes, logs, changelogs, renderers, settings, vocabularies of settings and commands.
 
     A plugin comes with any package that has an entry point in the group `penstock`. What cannot be
     loaded is listed with the reason, and harms nothing else.
@@ -63,6 +64,9 @@ def plugins(ctx: click.Context, kind: str | None, check: bool, as_json: bool) ->
             "target": component.target if isinstance(component.target, str) else repr(component.target),
         }
         components.append(row)
+        if kind == "setting":
+            with suppress(PluginError):
+                row["text"] = getattr(component.load(), "text", "")
         if check:
             try:
                 check_component(component)
@@ -75,10 +79,8 @@ def plugins(ctx: click.Context, kind: str | None, check: bool, as_json: bool) ->
     if as_json:
         print_json({"components": components, "broken": broken})
     else:
-        print_table(
-            ["kind", "name", "package", "version"],
-            [[row["kind"], row["name"], row["package"], row["version"]] for row in components],
-        )
+        columns = ["kind", "name", "package", "version", *(["text"] if kind == "setting" else [])]
+        print_table(columns, [[row.get(column, "") for column in columns] for row in components])
         for each in broken:
             note(click.style("broken: ", fg="red", bold=True) + f"{each['plugin']}: {each['error']}")
     if check and broken:

@@ -10,6 +10,8 @@ from penstock.plugins.applications.lag import PartitionLag
 from penstock.plugins.applications.run_status import RunStatus
 from penstock.settings.settings import Settings
 
+from .settings import METRICS_HOST, METRICS_PORT
+
 
 @contextmanager
 def metrics_endpoint(
@@ -20,7 +22,8 @@ def metrics_endpoint(
     Without `metrics_port` nothing happens. Raises ConfigError when the port cannot be opened, and
     RuntimeUnavailableError when prometheus-client is not installed.
     """
-    if not settings.metrics_port:
+    host, port = METRICS_HOST.of(settings), METRICS_PORT.of(settings)
+    if not port:
         yield
         return
     try:
@@ -34,7 +37,6 @@ def metrics_endpoint(
     # Two runs in one process, on two ports, show their own counts each.
     registry = CollectorRegistry()
     registry.register(RunCollector(status, lag))
-    host, port = settings.metrics_host, settings.metrics_port
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:

@@ -47,7 +47,7 @@ def _unpicklable(application: Any, cloudpickle: ModuleType) -> str:
     if not isinstance(application, Application):
         return ""
     settings, program = application.settings, application.program
-    parts = {f"setting {name!r}": getattr(settings, name) for name in settings.names()}
+    parts = {f"setting {name!r}": value for name, value in settings.by_name.items()}
     parts |= {f"{kind_of(node)} {node.name!r}": node for node in program.nodes.values()}
     parts |= {f"store {store.name!r}": store for store in program.all_stores()}
     found = [name for name, part in parts.items() if not _can_be_pickled(part, cloudpickle)]

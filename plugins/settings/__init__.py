@@ -1,8 +1,22 @@
-"""Vocabularies of settings: names that users know from elsewhere; may import core."""
+"""The settings of our plugins, by name, and a vocabulary of settings: Kafka Streams' names; may import core."""
 
 from __future__ import annotations
 
 from penstock.hooks import Components, hookimpl
+
+
+@hookimpl
+def penstock_settings() -> Components:
+    """Return the settings that one of our plugins alone reads; each is declared in that plugin."""
+    spark, metrics = "penstock.plugins.spark.settings", "penstock.plugins.metrics.settings"
+    return {
+        "checkpoint_dir": "penstock.plugins.applications.checkpoint_files:CHECKPOINT_DIR",
+        "max_records_per_batch": f"{spark}:MAX_RECORDS_PER_BATCH",
+        "metrics_host": f"{metrics}:METRICS_HOST",
+        "metrics_port": f"{metrics}:METRICS_PORT",
+        "parallelism": f"{spark}:PARALLELISM",
+        "punctuation_interval": f"{spark}:PUNCTUATION_INTERVAL",
+    }
 
 
 @hookimpl

@@ -2,8 +2,27 @@
 
 from __future__ import annotations
 
-from .dataframe import Records, transform
-from .runner import run
-from .watching.progress import RunProgress, RunSummary
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .dataframe import Records, transform
+    from .runner import run
+    from .watching.progress import RunProgress, RunSummary
 
 __all__ = ["Records", "RunProgress", "RunSummary", "run", "transform"]
+
+_FROM = {
+    "Records": ".dataframe",
+    "RunProgress": ".watching.progress",
+    "RunSummary": ".watching.progress",
+    "run": ".runner",
+    "transform": ".dataframe",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: whatever reads all settings imports `settings` of this package."""
+    if name not in _FROM:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_FROM[name], __name__), name)

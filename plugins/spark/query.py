@@ -43,6 +43,7 @@ from .placement.slot_owners import SlotReport
 from .placement.slot_placement import SlotPlacement
 from .session.sessions import is_cluster, tune
 from .session.spark_failure import SparkFailure, cause_in, explain
+from .settings import PARALLELISM
 from .watching.beats import Beats
 from .watching.progress import EndedBatch
 from .watching.slots import Slots
@@ -379,5 +380,5 @@ class ApplicationQuery:
 def parallelism(session: SparkSession, prepared: Prepared) -> int:
     """Return over how many Spark partitions the tasks are spread."""
     tasks = max(1, len(prepared.assignment.tasks))
-    given = prepared.application.settings.parallelism
+    given = PARALLELISM.of(prepared.application.settings)
     return min(tasks, given or int(session.sparkContext.defaultParallelism))

@@ -15,7 +15,8 @@ from penstock.errors import ConfigError, RuntimeUnavailableError
 from penstock.plugins.applications.lag import PartitionLag, find_lag
 from penstock.plugins.applications.preparation import resolve
 from penstock.plugins.hosts.status import HostStatus
-from penstock.plugins.metrics import metrics_endpoint
+from penstock.plugins.metrics.endpoint import metrics_endpoint
+from penstock.plugins.metrics.settings import METRICS_PORT
 from penstock.plugins.runtime.report import TaskReport
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
@@ -230,7 +231,7 @@ class _Run:
         reports, self._reports = tuple(self._reports), []
         began = time.monotonic()
         self._next_lag = began + _LAG_SECONDS
-        if self._on_progress is None and not self._running.application.settings.metrics_port:
+        if self._on_progress is None and not METRICS_PORT.of(self._running.application.settings):
             return
         self._statistics.lag = lag = self._lag()
         now = time.monotonic()

@@ -25,6 +25,7 @@ from .placement.executors import LateExecutors, wait_for_executors
 from .query import ApplicationQuery
 from .session.interpreter import log_interpreter
 from .session.sessions import check_session, is_cluster, local_cores, make_session
+from .settings import PARALLELISM
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,7 +67,9 @@ class RunningApplication:
             lease = LeaseKeeper(log, application.id)
             stack.callback(lease.release)
             prepared = prepare_and_continue(application, log, lease.check)
-            check_open_files(prepared, log, local_cores(session.sparkContext.master if session is not None else master))
+            cores = local_cores(session.sparkContext.master if session is not None else master)
+            given = PARALLELISM.of(application.settings)
+            check_open_files(prepared, log, cores if cores is None or given is None else min(cores, given))
             if session is None:
                 session = make_session(master, conf)
                 stack.callback(_stop_quietly, session)

@@ -98,7 +98,7 @@ def make(given: dict[str, Any]) -> Settings:
     ],
 )  # fmt: skip
 def test_a_name_of_any_vocabulary_sets_ours(name: str, value: Any, setting: str, expected: Any) -> None:
-    assert getattr(make({name: value}), setting) == expected
+    assert make({name: value})[setting] == expected
 
 
 def test_main_consumer_wins_over_consumer() -> None:

@@ -92,7 +92,10 @@ def test_each_value_says_its_line() -> None:
         ("[consumer]\nfetch.min.byte = 1", "my.toml, line 2: unknown setting 'consumer.fetch.min.byte'; did you mean"),
         ("num.standby.replicas = 1", "my.toml, line 1: 'num.standby.replicas' of Kafka Streams has no counterpart"),
         ("commit_interval = 5", "my.toml, line 1: setting 'commit_interval': expected .*bare number does not say"),
-        ("parallelism = 'many'", "my.toml, line 1: setting 'parallelism': expected a whole number, found 'many'"),
+        (
+            "parallelism = 'many'",
+            "my.toml, line 1: setting 'parallelism': expected a whole number above 0, found 'many'",
+        ),
         ("store_backend = 'lmbd'", "my.toml, line 1: setting 'store_backend': no store backend named 'lmbd'"),
         ("processing_handler = 'ignore'", "my.toml, line 1: .*expected one of fail, skip, or MODULE:ATTR"),
         ("sasl.password = {file = 'gone'}", "my.toml, line 1: the file 'gone' cannot be read: No such file"),

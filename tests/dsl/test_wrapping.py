@@ -195,7 +195,7 @@ def test_where_the_setting_comes_from() -> None:
     with pytest.raises(ConfigError, match="no wrapper of processors here for the Java class 'a.b.C': write MODULE"):
         Settings.make({"processor.wrapper.class": "a.b.C"})
     with pytest.raises(ConfigError, match="'processor_wrapper': expected a function, found 5"):
-        Settings(processor_wrapper=5)  # type: ignore[arg-type]
+        Settings(processor_wrapper=5)
     layer = layers(environment={"PENSTOCK_PROCESSOR_WRAPPER": f"{__name__}:unchanged"}, load_function=lambda name: name)
     assert layer.values["processor_wrapper"] == f"{__name__}:unchanged"
     assert layers(environment={"PENSTOCK_PROCESSOR_WRAPPER_CLASS": "none"}).values["processor_wrapper"] is None

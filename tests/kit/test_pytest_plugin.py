@@ -29,7 +29,7 @@ def test_it_was_closed():
 
 def test_an_application(penstock_application, tmp_path):
     one, other = penstock_application(passing()), penstock_application(passing(), parallelism=3)
-    assert one.id != other.id and other.settings.parallelism == 3
+    assert one.id != other.id and other.settings["parallelism"] == 3
     assert one.settings.data_dir.startswith(str(tmp_path))
 """
 

@@ -85,7 +85,7 @@ def test_its_parts_are_listed_with_their_package(acme: Installation, tmp_path: P
         ("processor", "acme.count"), ("processor", "acme.dedupe"),
         ("store backend", "acme.sqlite"), ("store kind", "acme.set"),
         ("serde", "acme.upper"),
-        ("renderer", "acme.names"), ("command", "acme"),
+        ("renderer", "acme.names"), ("setting", "acme.ignore_case"), ("command", "acme"),
     ]  # fmt: skip
     assert {each["version"] for each in listed["components"] if each["package"] == "penstock-acme"} == {"1.2.3"}
 
@@ -217,6 +217,33 @@ def test_a_kind_of_store_that_nobody_brings_is_refused_where_it_is_declared(acme
     program = "from pipeline import *; Topology().add_store(OtherSpec('seen'))"
     message = acme.python("-c", program, cwd=project, code=1)
     assert "store 'seen': no store kind named 'acme.sets' is installed; installed: acme.set, key_value" in message
+
+
+def test_its_setting_is_one_of_penstocks(acme: Installation, project: Path) -> None:
+    def config(*arguments: str) -> list[str]:
+        lines = acme.penstock("config", "pipeline.py:application", *arguments, cwd=project).splitlines()
+        return next(line.split(maxsplit=2) for line in lines if line.startswith("acme."))
+
+    assert config() == ["acme.ignore_case", "False", "default"]
+    (project / "penstock.toml").write_text("[acme]\nignore_case = true\n")
+    assert config() == ["acme.ignore_case", "True", "penstock.toml, line 2"]
+    assert config("--set", "acme.ignore_case=false") == ["acme.ignore_case", "False", "--set acme.ignore_case"]
+    program = """
+import json
+from penstock.config_sources import layers
+from penstock.plugins.testing import TopologyTestDriver
+from pipeline import application
+with TopologyTestDriver(application.under(layers())) as driver:
+    for value in ("one", "ONE", "two"):
+        driver.pipe("readings", "a", value)
+    print(json.dumps([record.value for record in driver.read_all("changes")]))
+"""
+    assert json.loads(acme.python("-c", program, cwd=project)) == ["ONE", "TWO"]
+    (project / "penstock.toml").write_text("[acme]\nignore_cases = true\n")
+    message = acme.penstock("config", "pipeline.py:application", cwd=project, code=2)
+    assert "penstock.toml, line 2: unknown setting 'acme.ignore_cases'; did you mean 'acme.ignore_case'" in " ".join(
+        message.split()
+    )
 
 
 def test_its_renderer_is_a_format_of_describe(acme: Installation, project: Path) -> None:

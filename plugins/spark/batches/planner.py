@@ -22,6 +22,7 @@ from penstock.record import TopicPartition
 from penstock.support.private_files import write_private_text
 
 from ..placement.group_keys import slot, slot_key
+from ..settings import MAX_RECORDS_PER_BATCH, PUNCTUATION_INTERVAL
 from .control import Control, ControlFile
 from .lags import Lags
 from .openings import Openings
@@ -95,8 +96,8 @@ class Plan:
             offset_resets(application, assignment),
             sorted({each.topic for each in assignment.globals}),
             parallelism,
-            settings.max_records_per_batch,
-            duration_ms(settings.punctuation_interval),
+            MAX_RECORDS_PER_BATCH.of(settings),
+            duration_ms(PUNCTUATION_INTERVAL.of(settings)),
             control,
             interval_ms,
             is_continuous,

@@ -28,6 +28,12 @@ def penstock_serdes() -> Components:
 
 
 @hookimpl
+def penstock_settings() -> Components:
+    """Name the setting."""
+    return {"acme.ignore_case": "penstock_acme.settings:IGNORE_CASE"}
+
+
+@hookimpl
 def penstock_renderers() -> Components:
     """Name the renderer."""
     return {"acme.names": "penstock_acme.names:names"}

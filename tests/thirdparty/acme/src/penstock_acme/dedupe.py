@@ -2,6 +2,8 @@
 
 from penstock import Processor, ProcessorContext, Record
 
+from .settings import IGNORE_CASE
+
 
 class Dedupe(Processor):
     """Forwards a record unless its key came with the same value before; the store `store` keeps the last one."""
@@ -13,9 +15,11 @@ class Dedupe(Processor):
         """Look up the store."""
         super().init(context)
         self._last = context.get_store(self._name)
+        self._ignore_case = IGNORE_CASE.of(context.config)
 
     def process(self, record: Record) -> None:
         """Compare one record with the last of its key."""
-        if self._last.get(record.key) != record.value:
-            self._last.put(record.key, record.value)
+        value = record.value.lower() if self._ignore_case else record.value
+        if self._last.get(record.key) != value:
+            self._last.put(record.key, value)
             self.context.forward(record)
