@@ -47,7 +47,7 @@ class ExpiringStore(PlainStore, ExpiringKeyValueStore[Any, Any]):
         self._form = ExpiringForm(inner, by_wall_clock, other)
         self._user_values = inner
         self._expiries = ExpiryIndex(below, spec.ttl_ms, context)
-        self._begin(self._expiries, KeyForm(spec.name, key_serde), cast(ValueForm, self._form))
+        self._begin(self._expiries, KeyForm(spec.name, key_serde), self._form)
 
     @property
     def user_values(self) -> ValueForm:
@@ -159,8 +159,11 @@ def _expiry(entry: tuple[Any, int] | None, by_wall_clock: bool) -> Expiry | None
     return None if entry is None or entry[1] >= _NEVER else Expiry(entry[1], by_wall_clock)
 
 
-class ExpiringForm:
-    """The form of entries of a value and its expiry (`ExpiringStore`), over that of the values. See `ValueForm`."""
+class ExpiringForm(ValueForm):
+    """Entries of a value and its expiry, over the form of the values; for `ExpiringStore` alone.
+
+    `free_types` and `fits` are of the values: the store tests them before it makes an entry.
+    """
 
     def __init__(self, values: ValueForm, by_wall_clock: bool, other_clock: Callable[[], int]) -> None:
         self._values = values
@@ -168,28 +171,21 @@ class ExpiringForm:
         self._other_clock = other_clock
         self._is_plain = type(values) is ValueForm
         self.free_types = values.free_types if self._is_plain else frozenset[type]()
-        """Values of these exact types may wait for the commit without a check."""
         self.fits = values.fits if self._is_plain else values.compile_test()
-        """Whether another value, checked or not, may wait."""
 
     def can_wait(self, entry: tuple[Any, ...]) -> bool:
-        """Return whether a checked entry may be kept as an object, and be serialized at the commit."""
         return self._values.can_wait(entry[0])
 
     def can_keep(self, entry: tuple[Any, ...]) -> bool:
-        """Return whether an entry may be kept as an object for reading."""
         return len(entry) == 2 and self._values.can_keep(entry[0])
 
     def checked(self, entry: tuple[Any, ...]) -> Any:
-        """Return `entry`, or None where it means a deletion. Raises StoreError for what a program must not put."""
         return None if self._values.checked(entry[0]) is None else entry
 
     def to_bytes(self, key: object, entry: tuple[Any, ...]) -> bytes:
-        """Return the envelope of a checked entry. Raises SerdeError, naming the store and `key`."""
         return self._expiring(self._values.to_bytes(key, entry[0]), entry[1])
 
     def to_object(self, key: object, data: bytes) -> tuple[Any, ...]:
-        """Return the entry in an envelope. Raises SerdeError or StoreError, naming the store and `key`."""
         value = self._values.to_object(key, data)
         expiry = expiry_of(data)
         if expiry is None:
@@ -199,11 +195,9 @@ class ExpiringForm:
         return value, expiry.time
 
     def encode(self, entry: tuple[Any, ...]) -> bytes:
-        """Return the envelope of a checked entry. Raises whatever the serde raises."""
         return self._expiring(self._values.encode(entry[0]), entry[1])
 
     def encode_all(self, entries: Mapping[Any, Any], key_bytes: Callable[[Any], bytes]) -> dict[bytes, bytes | None]:
-        """Return entries as bytes, sooner than `encode` does; raises anything for what only `encode` takes."""
         flag, head = EXPIRING_BY_WALL_CLOCK if self._by_wall_clock else EXPIRING, _HEAD.pack
         if self._is_plain:
             serialize = self._values.serializer()

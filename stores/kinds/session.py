@@ -19,8 +19,8 @@ from ..rows.headers_form import HeadersForm
 from ..rows.key_form import MISSING
 from ..rows.scan import ListScan, Scan
 from ..rows.value_form import Encoded, ValueForm
+from . import plain
 from .known_sessions import KnownSessions
-from .plain import CACHED_ENTRIES
 from .retained import TIME, RetainedRows, RetainedStore
 
 _PAIR = Struct(">qq")
@@ -193,9 +193,9 @@ class BucketSessionStore(RetainedStore, SessionStore[Any, Any]):
         """Return a key's sessions, those that end at `first_end` or later at least; read what is not known of them."""
         sessions = self._known.get(key)
         if sessions is None:
-            if len(self._known) >= CACHED_ENTRIES:
+            if len(self._known) >= plain.CACHED_ENTRIES:
                 self._flush_objects()
-                for old in list(islice(self._known, CACHED_ENTRIES // 2)):
+                for old in list(islice(self._known, plain.CACHED_ENTRIES // 2)):
                     del self._known[old]
             sessions = self._known[key] = KnownSessions(self.retention.newest)
         if max(first_end - 1, self.retention.kept_after) < sessions.known_after:

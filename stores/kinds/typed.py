@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from penstock.serde import Serde
@@ -28,22 +28,6 @@ class TypedStore(KeyValueStore[Any, Any]):
 
     def flush_cache(self) -> None:
         """Write to the BytesStore below what is kept as objects only."""
-
-    def put_if_absent(self, key: Any, value: Any) -> Any:
-        old = self.get(key)
-        if old is None:
-            self.put(key, value)
-        return old
-
-    def put_all(self, entries: Iterable[tuple[Any, Any]]) -> None:
-        for key, value in entries:
-            self.put(key, value)
-
-    def delete(self, key: Any) -> Any:
-        old = self.get(key)
-        if old is not None:
-            self.put(key, None)
-        return old
 
     def range(self, start: Any = None, end: Any = None) -> Entries[Any, Any]:
         """Iterate over start <= key <= end in the order of the serialized keys."""

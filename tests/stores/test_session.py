@@ -17,8 +17,7 @@ from penstock.store.kinds.headers import ValueTimestampHeaders
 from penstock.store.kinds.session import session_store
 from penstock.store.kinds.windowed import Windowed
 from penstock.stores.commit_buffer import CommitBuffer
-from penstock.stores.kinds import known_sessions
-from penstock.stores.kinds import session as layer
+from penstock.stores.kinds import known_sessions, plain
 from penstock.stores.memory import MemoryBackend
 
 from .windowed_machine import CommittedStore, CountingContext, run
@@ -194,7 +193,7 @@ class SessionMachine(CommittedStore):
 def test_any_history(
     monkeypatch: pytest.MonkeyPatch, key_serde: str | None, value_serde: str | None, retention: int, backend: str
 ) -> None:
-    monkeypatch.setattr(layer, "CACHED_ENTRIES", 4)  # keys are dropped and read again all the time
+    monkeypatch.setattr(plain, "CACHED_ENTRIES", 4)  # keys are dropped and read again all the time
     monkeypatch.setattr(known_sessions, "MOST_OF_A_KEY", 2)
     run(
         SessionMachine,

@@ -63,17 +63,24 @@ class KeyValueStore(ReadOnlyKeyValueStore[K, V]):
     def put(self, key: K, value: V | None) -> None:
         """Set the value of `key`; None deletes it."""
 
-    @abstractmethod
     def put_if_absent(self, key: K, value: V | None) -> V | None:
         """Set the value of `key` unless it has one; return the one it had."""
+        old = self.get(key)
+        if old is None:
+            self.put(key, value)
+        return old
 
-    @abstractmethod
     def put_all(self, entries: Iterable[tuple[K, V | None]]) -> None:
         """Set the values of several keys."""
+        for key, value in entries:
+            self.put(key, value)
 
-    @abstractmethod
     def delete(self, key: K) -> V | None:
         """Delete `key`; return the value it had."""
+        old = self.get(key)
+        if old is not None:
+            self.put(key, None)
+        return old
 
 
 class ExpiringKeyValueStore(KeyValueStore[K, V]):
