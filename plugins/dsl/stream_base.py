@@ -15,6 +15,9 @@ from .graph.serdes import Serdes
 from .graph.step import Flow, ProcessorStep, Step
 from .missing_verbs import Verbs
 
+if TYPE_CHECKING:
+    from .stream import KStream
+
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -45,11 +48,15 @@ class StreamBase(Verbs, Drawn, Generic[K, V]):
                 "foreach(FUNCTION) for each of them"
             )
 
-    def _stream(self, step: Step, serdes: Serdes, *, needs_repartition: bool | None = None) -> Any:
+    def _stream_of(self, flow: Flow) -> KStream[Any, Any]:
+        made: KStream[Any, Any] = self.recorder.kinds.stream(self.recorder, flow)
+        return made
+
+    def _stream(self, step: Step, serdes: Serdes, *, needs_repartition: bool | None = None) -> KStream[Any, Any]:
         """Return the stream of the records that `step` makes of this one; adds the step."""
         self.recorder.add(step, self.flow.step)
         needs = self.flow.needs_repartition if needs_repartition is None else needs_repartition
-        return self.recorder.kinds.stream(self.recorder, Flow(step, serdes, self.flow.sources, needs))
+        return self._stream_of(Flow(step, serdes, self.flow.sources, needs))
 
     def _processed(
         self,
@@ -61,7 +68,7 @@ class StreamBase(Verbs, Drawn, Generic[K, V]):
         *,
         changes_key: bool = False,
         changes_value: bool = False,
-    ) -> Any:
+    ) -> KStream[Any, Any]:
         """Return the stream that one more processor makes of this one."""
         step = ProcessorStep(
             self.recorder.names.step(prefix, name),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from penstock.program.serdes import SerdeLike
@@ -29,13 +30,9 @@ class Grouping(StreamBase[K, V]):
     ) -> KGroupedStream[K, V]:
         """Group by the key there is. If a verb before may have changed keys, records go through a repartition topic.
 
-        `name` names that topic (`NAME-repartition`). Serdes are those of the stream, as far as they are known.
+        `name` names that topic (`NAME-repartition`). Serdes are the stream's, as far as they are known.
         """
-        mine = self.flow.serdes
-        serdes = Serdes(
-            mine.key if key_serde is None else key_serde, mine.value if value_serde is None else value_serde
-        )
-        flow = Flow(self.flow.step, serdes, self.flow.sources, self.flow.needs_repartition)
+        flow = replace(self.flow, serdes=self.flow.serdes.given(key_serde, value_serde))
         made: KGroupedStream[K, V] = self.recorder.kinds.grouped_stream(
             self.recorder, flow, None if name is None else checked(name)
         )
@@ -63,5 +60,5 @@ class Grouping(StreamBase[K, V]):
             changes_key=True,
         )
         self.recorder.add(step, self.flow.step)
-        serdes = Serdes(key_serde, self.flow.serdes.value if value_serde is None else value_serde)
+        serdes = Serdes(None, self.flow.serdes.value).given(key_serde, value_serde)
         return self.recorder.kinds.grouped_stream(self.recorder, Flow(step, serdes, self.flow.sources, True), name)

@@ -9,7 +9,7 @@ from penstock.clock import Duration
 from penstock.errors import TopologyError
 
 from .graph.functions import check_function, check_options, check_same_program
-from .graph.serdes import KnownSerde, Serdes, check_same_keys
+from .graph.serdes import Serdes, check_same_keys
 from .graph.step import Flow
 from .graph.with_key import WithKey, WithoutKey
 from .missing_verbs import Verbs, found
@@ -265,9 +265,9 @@ class Joining(Output[K, V]):
         grace = options.pop("grace", None)
         allowed = TableJoinOptions.__annotations__ if grace is not None else ("key_serde", "value_serde")
         check_options(kind.verb, options, (*allowed, "grace"))
-        serdes = self._serdes(options.get("key_serde"), options.get("value_serde"))
+        serdes = self.flow.serdes.given(options.get("key_serde"), options.get("value_serde"))
         check_same_keys(kind.verb, serdes.key, table.flow.serdes.key)
-        serdes = Serdes(_first(serdes.key, table.flow.serdes.key), serdes.value)
+        serdes = serdes.else_of(Serdes(table.flow.serdes.key))
         flow = self._behind_repartition(kind, name, serdes)
         return record_table_join(
             self.recorder, kind, flow, TableSide(table.flow, table.source), joiner, grace, name, options
@@ -278,10 +278,10 @@ class Joining(Output[K, V]):
     ) -> tuple[Flow, Flow]:
         """Return both sides behind their repartition topics, where they need one, with the serdes of their stores."""
         key = options.get("key_serde")
-        left = self._serdes(key, options.get("value_serde"))
-        right = other._serdes(key, options.get("other_value_serde"))
+        left = self.flow.serdes.given(key, options.get("value_serde"))
+        right = other.flow.serdes.given(key, options.get("other_value_serde"))
         check_same_keys(kind.verb, left.key, right.key)
-        left, right = Serdes(_first(left.key, right.key), left.value), Serdes(_first(right.key, left.key), right.value)
+        left, right = left.else_of(Serdes(right.key)), right.else_of(Serdes(left.key))
         suffixed = [None if name is None else name + suffix for suffix in ("-left", "-right")]
         return self._behind_repartition(kind, suffixed[0], left), other._behind_repartition(kind, suffixed[1], right)
 
@@ -291,9 +291,7 @@ class Joining(Output[K, V]):
         if self.flow.needs_repartition:
             how = f'{kind.verb}(..., name="NAME")'
             behind = self._repartitioned_once(self.flow.step.name if base is None else base, serdes, how)
-        known = behind.flow.serdes
-        kept = Serdes(_first(serdes.key, known.key), _first(serdes.value, known.value))
-        return Flow(behind.flow.step, kept, behind.flow.sources)
+        return Flow(behind.flow.step, serdes.else_of(behind.flow.serdes), behind.flow.sources)
 
     def _repartitioned_once(self, base: str, serdes: Serdes, how: str) -> Any:
         """Return this stream behind a repartition topic; several joins without a name share one, as in Kafka Streams.
@@ -307,10 +305,6 @@ class Joining(Output[K, V]):
             return made
         self._repartitioned_for_join = made = self._repartitioned(base, serdes, how=how)
         return made
-
-
-def _first(one: KnownSerde, other: KnownSerde) -> KnownSerde:
-    return other if one is None else one
 
 
 def _instead(other: Any) -> str:

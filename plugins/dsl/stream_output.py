@@ -15,7 +15,7 @@ from penstock.support.names import timer_store_name
 from .graph.functions import check_function, checked_stores
 from .graph.materialized import StoreLike, StoreOptions, materialized
 from .graph.repartition import RepartitionStep, repartition_names
-from .graph.serdes import Default, KnownSerde, Serdes
+from .graph.serdes import Default, Serdes
 from .graph.sources import SinkStep
 from .graph.step import Flow, ProcessorStep
 from .operators.reading import TopicTable
@@ -46,12 +46,15 @@ class Output(StreamBase[K, V]):
     ) -> None:
         """Write the records to `topic`, or to the topic that a function of (record, metadata) returns for each.
 
-        Serdes are those of the stream as far as they are known, else the application's.
+        Serdes are the stream's as far as they are known, else the application's.
         """
         if not isinstance(topic, str):
             check_function("to", topic, "record", "metadata", what="topic or function")
         step = SinkStep(
-            self.recorder.names.step("KSTREAM-SINK-", name), topic, self._serdes(key_serde, value_serde), partitioner
+            self.recorder.names.step("KSTREAM-SINK-", name),
+            topic,
+            self.flow.serdes.given(key_serde, value_serde),
+            partitioner,
         )
         self.recorder.add(step, self.flow.step)
 
@@ -71,7 +74,7 @@ class Output(StreamBase[K, V]):
         base = self.recorder.names.unless_given(name, "KSTREAM-REPARTITION-")
         return self._repartitioned(
             base,
-            self._serdes(key_serde, value_serde),
+            self.flow.serdes.given(key_serde, value_serde),
             how='repartition("NAME")',
             may_merge=False,
             partitions=partitions,
@@ -83,17 +86,8 @@ class Output(StreamBase[K, V]):
         step = RepartitionStep(repartition_names(self.recorder.names, base, how), serdes, **options)
         self.recorder.add(step, self.flow.step)
         # In the topic, a key that a function made has the application's serde.
-        known = Serdes(Default.TOPIC if serdes.key is None else serdes.key, serdes.value)
-        made: KStream[K, V] = self.recorder.kinds.stream(self.recorder, Flow(step, known, frozenset({step.name})))
-        return made
-
-    def _serdes(self, key: SerdeLike, value: SerdeLike) -> Serdes:
-        """Return serdes that were given, and those of the stream in place of others."""
-        known: tuple[KnownSerde, KnownSerde] = (key, value)
-        return Serdes(*(mine if given is None else given for given, mine in zip(known, self._known(), strict=True)))
-
-    def _known(self) -> tuple[KnownSerde, KnownSerde]:
-        return self.flow.serdes.key, self.flow.serdes.value
+        known = serdes.else_of(Serdes(Default.TOPIC))
+        return self._stream_of(Flow(step, known, frozenset({step.name})))
 
     # ------------------------------------------------------------------ processors
 
@@ -110,10 +104,9 @@ class Output(StreamBase[K, V]):
         `stores` are stores it uses, declared or by name; `options` are the arguments of the supplier. It may change
         keys.
         """
-        made: KStream[Any, Any] = self._user_processor(
+        return self._user_processor(
             "KSTREAM-PROCESSOR-", name, supplier, stores, options, Serdes(), supplier, changes_key=True
         )
-        return made
 
     def process_values(
         self,
@@ -134,10 +127,9 @@ class Output(StreamBase[K, V]):
             options = {"transformer": supplier, "arguments": options, "timers": timers}
             supplier = FixedKey
         serdes = Serdes(self.flow.serdes.key)
-        made: KStream[K, Any] = self._user_processor(
+        return self._user_processor(
             "KSTREAM-PROCESSVALUES-", name, supplier, stores, options, serdes, code, changes_key=False
         )
-        return made
 
     def _user_processor(
         self,
@@ -150,7 +142,7 @@ class Output(StreamBase[K, V]):
         code: Any,
         *,
         changes_key: bool,
-    ) -> Any:
+    ) -> KStream[Any, Any]:
         connected, names = checked_stores(stores), self.recorder.names
         node = names.unless_given(name, prefix)
         if name is None:

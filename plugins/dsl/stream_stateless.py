@@ -60,7 +60,8 @@ class Stateless(StreamBase[K, V]):
     def map(self, function: Callable[..., Any], *, with_key: bool = False, name: str | None = None) -> Any:
         """Replace each record by the (key, value) pair that `function` returns."""
         check_mapper("map", function, with_key=with_key)
-        return self._rekeyed("KSTREAM-MAP-", name, Map, function, with_key, Serdes(), changes_value=True)
+        options = {"function": function, "with_key": with_key}
+        return self._processed("KSTREAM-MAP-", name, Map, options, Serdes(), changes_key=True, changes_value=True)
 
     @overload
     def map_values(self, function: Callable[[V], V2], **options: Unpack[WithoutKey]) -> KStream[K, V2]: ...
@@ -84,7 +85,10 @@ class Stateless(StreamBase[K, V]):
     def flat_map(self, function: Callable[..., Any], *, with_key: bool = False, name: str | None = None) -> Any:
         """Replace each record by any number of (key, value) pairs."""
         check_mapper("flat_map", function, with_key=with_key, may_generate=True)
-        return self._rekeyed("KSTREAM-FLATMAP-", name, FlatMap, function, with_key, Serdes(), changes_value=True)
+        options = {"function": function, "with_key": with_key}
+        return self._processed(
+            "KSTREAM-FLATMAP-", name, FlatMap, options, Serdes(), changes_key=True, changes_value=True
+        )
 
     @overload
     def flat_map_values(
@@ -109,21 +113,8 @@ class Stateless(StreamBase[K, V]):
         """Replace each key by what `function` returns."""
         check_mapper("select_key", function, with_key=with_key)
         serdes = Serdes(value=self.flow.serdes.value)
-        return self._rekeyed("KSTREAM-KEY-SELECT-", name, SelectKey, function, with_key, serdes)
-
-    def _rekeyed(
-        self,
-        prefix: str,
-        name: str | None,
-        supplier: Any,
-        function: Callable[..., Any],
-        with_key: bool,
-        serdes: Serdes,
-        *,
-        changes_value: bool = False,
-    ) -> Any:
         options = {"function": function, "with_key": with_key}
-        return self._processed(prefix, name, supplier, options, serdes, changes_key=True, changes_value=changes_value)
+        return self._processed("KSTREAM-KEY-SELECT-", name, SelectKey, options, serdes, changes_key=True)
 
     # ------------------------------------------------------------------ side effects
 
@@ -134,10 +125,8 @@ class Stateless(StreamBase[K, V]):
     def peek(self, function: Callable[..., Any], *, with_key: bool = False, name: str | None = None) -> KStream[K, V]:
         """Call `function` for each record, which stays as it is. It is called again for what is processed again."""
         check_mapper("peek", function, with_key=with_key)
-        made: KStream[K, V] = self._processed(
-            "KSTREAM-PEEK-", name, Peek, {"function": function, "with_key": with_key}, self.flow.serdes
-        )
-        return made
+        options = {"function": function, "with_key": with_key}
+        return self._processed("KSTREAM-PEEK-", name, Peek, options, self.flow.serdes)
 
     @overload
     def foreach(self, function: Callable[[V], Any], **options: Unpack[WithoutKey]) -> None: ...
@@ -182,7 +171,7 @@ class Stateless(StreamBase[K, V]):
         self.recorder.add(step, one.step, two.step)
         serdes = one.serdes if one.serdes == two.serdes else Serdes()
         needs = one.needs_repartition or two.needs_repartition
-        return self.recorder.kinds.stream(self.recorder, Flow(step, serdes, one.sources | two.sources, needs))
+        return self._stream_of(Flow(step, serdes, one.sources | two.sources, needs))
 
     def split(self, *, name: str | None = None) -> BranchedKStream[K, V]:
         """Begin to split into branches: `.branch(predicate, NAME)` for each, then `.default()` or `.no_default()`.

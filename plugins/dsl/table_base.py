@@ -67,11 +67,10 @@ class TableBase(Verbs, Drawn, Generic[K, V]):
 
 
 def serdes_with(kept: Materialized | None, options: Mapping[str, Any], known: Serdes) -> Serdes:
-    """Return the serdes of a verb's table: those of its store, else those given, else those that are known."""
+    """Return the serdes of a verb's table: its store's, else the given ones, else the known ones."""
     if kept is not None:
         return kept.serdes(known)
-    key, value = options.get("key_serde"), options.get("value_serde")
-    return Serdes(known.key if key is None else key, known.value if value is None else value)
+    return known.given(options.get("key_serde"), options.get("value_serde"))
 
 
 def keep(step: ProcessorStep, kept: Materialized | None, serdes: Serdes) -> None:

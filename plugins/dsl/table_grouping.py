@@ -75,8 +75,8 @@ class TableGrouping(TableBase[K, V]):
         )
         self.recorder.add(step, self.flow.step)
         self.source.send_old_values(force=True)
-        value = self.flow.serdes.value if select_value is None else None
-        serdes = Serdes(key_serde, value if value_serde is None else value_serde)
+        known = Serdes(None, self.flow.serdes.value if select_value is None else None)
+        serdes = known.given(key_serde, value_serde)
         return self.recorder.kinds.grouped_table(
             self.recorder, Flow(step, serdes, self.flow.sources), None if name is None else checked(name)
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 from penstock.clock import Duration, PunctuationType, duration_ms
 from penstock.errors import TopologyError
@@ -38,7 +38,7 @@ class TableOptions(TypedDict, total=False):
 
 
 class StoreOptions(TableOptions, total=False):
-    """The keyword arguments that verbs with a store take: those of TableOptions, and more.
+    """The keyword arguments of verbs with a store: the ones of TableOptions, and more.
 
     `key_serde` and `value_serde`: serdes, or names of installed ones.
     """
@@ -48,9 +48,9 @@ class StoreOptions(TableOptions, total=False):
 
 
 class WindowOptions(TypedDict, total=False):
-    """The keyword arguments that verbs with a store of windows take.
+    """The keyword arguments of verbs with a store of windows.
 
-    `retention`: how long windows are kept; at least their length and grace. The others are those of StoreOptions.
+    `retention`: how long windows are kept; at least their length and grace. The others are as in StoreOptions.
     """
 
     key_serde: SerdeLike
@@ -63,6 +63,8 @@ class WindowOptions(TypedDict, total=False):
 
 TableStoreSpec = KeyValueStoreSpec | VersionedStoreSpec | WindowStoreSpec | SessionStoreSpec
 """A declared store of a table."""
+
+Filled = TypeVar("Filled", KeyValueStoreSpec, WindowStoreSpec, SessionStoreSpec)
 
 StoreLike = str | StoreSpec
 """The name of a store, or a declared store."""
@@ -95,89 +97,61 @@ class Materialized:
 
     def serdes(self, known: Serdes) -> Serdes:
         """Return the serdes of the store's keys and values: those given here, else those that are known."""
-        key, value = self._given_serde("key_serde"), self._given_serde("value_serde")
-        return Serdes(known.key if key is None else key, known.value if value is None else value)
+        return known.given(self._given_serde("key_serde"), self._given_serde("value_serde"))
 
     def key_value(self, writer: Writer, serdes: Serdes) -> TableStoreSpec:
         """Return the declared key-value store, with timestamps; or the versioned one that the user declared."""
         if isinstance(self.given, VersionedStoreSpec):
-            return self._filled(self.given, serdes, writer)
+            return dataclasses.replace(self.given, **_serdes_of_store(writer, serdes))
+        form = {"timestamped": True, **_serdes_of_store(writer, serdes)}
         if self.given is not None:
-            spec = self._expected(KeyValueStoreSpec)
-            return self._filled(self._like_the_others(spec, writer), serdes, writer)
-        form = {**self._common(writer, serdes), **self._chosen("ttl", "ttl_clock")}
-        return key_value_store(self.name, **form)
+            return self._filled(KeyValueStoreSpec, writer, form)
+        return key_value_store(self.name, **form, **self._chosen(writer, "ttl", "ttl_clock"))
 
     def window(self, writer: Writer, serdes: Serdes, retention_ms: int, size_ms: int, form: str) -> TableStoreSpec:
         """Return the declared window store, with timestamps. `retention_ms` is the least that the windows need."""
-        return dataclasses.replace(self._window(writer, serdes, retention_ms, size_ms), windows=form)
+        options = {"timestamped": True, **_serdes_of_store(writer, serdes)}
+        if self.given is not None:
+            return self._filled(WindowStoreSpec, writer, {**options, "windows": form})
+        times: dict[str, Any] = {"retention": f"{self._retention(retention_ms)}ms", "window_size": f"{size_ms}ms"}
+        return dataclasses.replace(window_store(self.name, **times, **options, **self._chosen(writer)), windows=form)
 
     def session(self, writer: Writer, serdes: Serdes, retention_ms: int, form: str) -> TableStoreSpec:
         """Return the declared session store."""
-        return dataclasses.replace(self._session(writer, serdes, retention_ms), windows=form)
+        options = _serdes_of_store(writer, serdes)
+        if self.given is not None:
+            return self._filled(SessionStoreSpec, writer, {**options, "windows": form})
+        retention = f"{self._retention(retention_ms)}ms"
+        made = session_store(self.name, retention=retention, **options, **self._chosen(writer))
+        return dataclasses.replace(made, windows=form)
 
     # ------------------------------------------------------------------ parts
 
-    def _window(self, writer: Writer, serdes: Serdes, retention_ms: int, size_ms: int) -> TableStoreSpec:
-        if self.given is not None:
-            spec = self._expected(WindowStoreSpec)
-            return self._filled(self._like_the_others(spec, writer), serdes, writer)
-        kept = self._retention(retention_ms)
-        return window_store(
-            self.name, retention=f"{kept}ms", window_size=f"{size_ms}ms", **self._common(writer, serdes)
-        )
-
-    def _session(self, writer: Writer, serdes: Serdes, retention_ms: int) -> TableStoreSpec:
-        if self.given is not None:
-            spec = self._expected(SessionStoreSpec)
-            headers = spec.headers or has_headers(writer)
-            cached = spec.cached and writer.has_record_cache
-            return self._filled(dataclasses.replace(spec, headers=headers, cached=cached), serdes, writer)
-        common = self._common(writer, serdes)
-        del common["timestamped"]
-        return session_store(self.name, retention=f"{self._retention(retention_ms)}ms", **common)
-
     def _retention(self, least_ms: int) -> int:
-        """Return what the user chose, or what the store needs, if that is more; the verb refuses what is too little."""
+        """Return the user's retention, or what the store needs, if that is more; the verb refuses one that is short."""
         if "retention" not in self.options:
             return least_ms
         return max(least_ms, duration_ms(self.options["retention"], f"retention of store {self.name!r}"))
 
-    def _common(self, writer: Writer, serdes: Serdes) -> dict[str, Any]:
-        return {
-            "key_serde": key_of_store(serdes.key, writer.settings),
-            "value_serde": value_of_store(serdes.value, writer.settings),
-            "timestamped": True,
-            "headers": has_headers(writer),
-            "cached": self.options.get("cached", True) and writer.has_record_cache,
-            **self._chosen("backend", "logged"),
-        }
+    def _chosen(self, writer: Writer, *more: str) -> dict[str, Any]:
+        """Return the options of a store that is not declared: those that the user gave, and those of the settings."""
+        given = {each: self.options[each] for each in ("backend", "logged", *more) if each in self.options}
+        cached = self.options.get("cached", True) and writer.has_record_cache
+        return {"headers": has_headers(writer), "cached": cached, **given}
 
-    def _chosen(self, *options: str) -> dict[str, Any]:
-        return {option: self.options[option] for option in options if option in self.options}
+    def _filled(self, kind: type[Filled], writer: Writer, options: Mapping[str, Any]) -> Filled:
+        """Return the declared store with more options. Raises TopologyError for a store of another kind."""
+        spec = self.given
+        if not isinstance(spec, kind):
+            raise TopologyError(
+                f"{self.verb}: store {self.name!r} is a {type(spec).__name__}, expected a {kind.__name__}"
+            )
+        headers, cached = spec.headers or has_headers(writer), spec.cached and writer.has_record_cache
+        return dataclasses.replace(spec, headers=headers, cached=cached, **options)
 
     def _given_serde(self, option: str) -> KnownSerde:
         serde: KnownSerde = self.options.get(option)
         return getattr(self.given, option, None) if serde is None else serde
-
-    def _expected(self, kind: type[Any]) -> Any:
-        if isinstance(self.given, kind):
-            return self.given
-        raise TopologyError(
-            f"{self.verb}: store {self.name!r} is a {type(self.given).__name__}, expected a {kind.__name__}"
-        )
-
-    def _like_the_others(self, spec: Any, writer: Writer) -> Any:
-        cached = spec.cached and writer.has_record_cache
-        return dataclasses.replace(spec, timestamped=True, headers=spec.headers or has_headers(writer), cached=cached)
-
-    def _filled(self, spec: Any, serdes: Serdes, writer: Writer) -> TableStoreSpec:
-        found: TableStoreSpec = dataclasses.replace(
-            spec,
-            key_serde=key_of_store(serdes.key, writer.settings),
-            value_serde=value_of_store(serdes.value, writer.settings),
-        )
-        return found
 
 
 def materialized(
@@ -188,7 +162,7 @@ def materialized(
     prefix: str,
     known: Iterable[str] = StoreOptions.__annotations__,
 ) -> Materialized:
-    """Return what a verb's store is; without `store`, its name is numbered, after `prefix`.
+    """Return the store of a verb; without `store`, its name is numbered, after `prefix`.
 
     `known` are the options that the verb takes. Raises TopologyError for others, and for a name that is taken.
     """
@@ -211,3 +185,8 @@ def materialized(
 def has_headers(writer: Writer) -> bool:
     """Return whether the stores of the DSL keep headers (KIP-1285)."""
     return writer.settings.dsl_store_format == "headers"
+
+
+def _serdes_of_store(writer: Writer, serdes: Serdes) -> dict[str, Any]:
+    key, value = key_of_store(serdes.key, writer.settings), value_of_store(serdes.value, writer.settings)
+    return {"key_serde": key, "value_serde": value}

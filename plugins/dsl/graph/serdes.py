@@ -38,6 +38,14 @@ class Serdes:
     key: KnownSerde = None
     value: KnownSerde = None
 
+    def given(self, key: KnownSerde, value: KnownSerde) -> Serdes:
+        """Return these serdes with `key` and `value` in their place, where they are not None."""
+        return Serdes(self.key if key is None else key, self.value if value is None else value)
+
+    def else_of(self, other: Serdes) -> Serdes:
+        """Return these serdes, where they are known, else those of `other`."""
+        return other.given(self.key, self.value)
+
 
 def key_of_topic(serde: KnownSerde, settings: NodeDefaults) -> SerdeLike:
     """Return the serde of a topic's keys; None is the application's default."""

@@ -24,8 +24,7 @@ class GroupedSource:
     @property
     def serdes(self) -> Serdes:
         """The serdes as they are where the records are aggregated: in a topic, an unknown key has the default one."""
-        known = self.flow.serdes
-        return Serdes(Default.TOPIC if known.key is None else known.key, known.value)
+        return self.flow.serdes.else_of(Serdes(Default.TOPIC))
 
     def behind_repartition(self, store: str) -> tuple[Step, frozenset[str]]:
         """Return the step whose records are aggregated, and the sources above it.

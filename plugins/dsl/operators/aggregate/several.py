@@ -11,7 +11,7 @@ from penstock.errors import TopologyError
 from ...graph.functions import check_function
 
 Part = str | Callable[[Any], Any] | None
-"""What of a value is aggregated: a field by name, what a function returns, or the value itself."""
+"""The part of a value that is aggregated: a field by name, a function's result, or the value itself (None)."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Column:
         return other if one is None else one if other is None else self.merge(one, other)
 
     def shown(self, state: Any) -> Any:
-        """Return what the table has."""
+        """Return the table's value."""
         if state is None:
             return self.empty
         return state if self.result is None else self.result(state)
@@ -59,9 +59,8 @@ class Column:
 
 def sum_of(part: Part = None) -> Column:
     """Add up; 0 if there is nothing."""
-    return _column(
-        "sum_of",
-        part,
+    return Column(
+        _checked("sum_of", part),
         lambda state, value: value if state is None else state + value,
         _add,
         0,
@@ -71,36 +70,41 @@ def sum_of(part: Part = None) -> Column:
 
 def count_of(part: Part = None) -> Column:
     """Count the values that are not None."""
-    return _column(
-        "count_of", part, lambda state, value: (state or 0) + 1, _add, 0, remove=lambda state, value: state - 1
+    return Column(
+        _checked("count_of", part),
+        lambda state, value: (state or 0) + 1,
+        _add,
+        0,
+        remove=lambda state, value: state - 1,
     )
 
 
 def max_of(part: Part = None) -> Column:
     """Take the largest; None if there is nothing."""
-    return _column("max_of", part, lambda state, value: value if state is None else max(state, value), max)
+    return Column(_checked("max_of", part), lambda state, value: value if state is None else max(state, value), max)
 
 
 def min_of(part: Part = None) -> Column:
     """Take the smallest; None if there is nothing."""
-    return _column("min_of", part, lambda state, value: value if state is None else min(state, value), min)
+    return Column(_checked("min_of", part), lambda state, value: value if state is None else min(state, value), min)
 
 
 def first_of(part: Part = None) -> Column:
     """Take the first one that was processed; None if there is nothing."""
-    return _column("first_of", part, lambda state, value: value if state is None else state, lambda one, other: one)
+    return Column(
+        _checked("first_of", part), lambda state, value: value if state is None else state, lambda one, other: one
+    )
 
 
 def last_of(part: Part = None) -> Column:
     """Take the last one that was processed; None if there is nothing. Of merged sessions, that of the later one."""
-    return _column("last_of", part, lambda state, value: value, lambda one, other: other)
+    return Column(_checked("last_of", part), lambda state, value: value, lambda one, other: other)
 
 
 def mean_of(part: Part = None) -> Column:
     """Take the arithmetic mean; None if there is nothing."""
-    return _column(
-        "mean_of",
-        part,
+    return Column(
+        _checked("mean_of", part),
         lambda state, value: [value, 1] if state is None else [state[0] + value, state[1] + 1],
         lambda one, other: [one[0] + other[0], one[1] + other[1]],
         result=lambda state: state[0] / state[1],
@@ -113,9 +117,8 @@ def collect_of(part: Part = None, *, limit: int | None = None) -> Column:
     if limit is not None and limit < 1:
         raise TopologyError(f"collect_of: limit is at least 1, found {limit}")
     last = slice(None if limit is None else -limit, None)
-    return _column(
-        "collect_of",
-        part,
+    return Column(
+        _checked("collect_of", part),
         lambda state, value: [*(state or ()), value][last],
         lambda one, other: [*one, *other][last],
         (),
@@ -146,7 +149,7 @@ class Columns:
         return {name: column.merged(one.get(name), other.get(name)) for name, column in self.by_name.items()}
 
     def shown(self, states: Mapping[str, Any] | None) -> Any:
-        """Return what the table has: a dict, or None for a deletion."""
+        """Return the table's value: a dict, or None for a deletion."""
         if states is None:
             return None
         return {name: column.shown(states.get(name)) for name, column in self.by_name.items()}
@@ -176,18 +179,10 @@ def columns_of(columns: Mapping[str, Any]) -> Columns:
     return Columns(dict(columns))
 
 
-def _column(
-    verb: str,
-    part: Part,
-    take: Callable[[Any, Any], Any],
-    merge: Callable[[Any, Any], Any],
-    empty: Any = None,
-    result: Callable[[Any], Any] | None = None,
-    remove: Callable[[Any, Any], Any] | None = None,
-) -> Column:
+def _checked(verb: str, part: Part) -> Part:
     if part is not None and not isinstance(part, str):
         check_function(verb, part, "value", what="field or function")
-    return Column(part, take, merge, empty, result, remove)
+    return part
 
 
 def _add(one: Any, other: Any) -> Any:

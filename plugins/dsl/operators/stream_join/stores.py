@@ -95,10 +95,7 @@ def join_store(
             f"{verb}: {option} {given.name!r} keeps records for {given.retention_ms} ms, and the window with its grace "
             f"takes {windows.retention_ms} ms; write {example}"
         )
-    known = Serdes(
-        serdes.key if given.key_serde is None else given.key_serde,
-        serdes.value if given.value_serde is None else given.value_serde,
-    )
+    known = serdes.given(given.key_serde, given.value_serde)
     return JoinStore(given.name, given, known, windows, given.retention_ms, {})
 
 
