@@ -15,8 +15,9 @@ class DeltaChangelog(TaskChangelog):
     """A changelog that keeps deltas and snapshots in a place of its own, such as a directory.
 
     A delta is written before the commit that names its version. Every delta names the version that it follows, and the
-    first one (usually without changes) follows None. `penstock.plugins.testing.contracts.changelog` has the tests that
-    any implementation must pass.
+    first one (usually without changes) follows None. `restore` starts at `have` wherever the deltas lead from there to
+    the target, also if there is a snapshot in between. `penstock.plugins.testing.contracts.changelog` has the tests
+    that any implementation must pass.
 
     One thread calls all methods. After opening, a second one may call `wants_snapshot`, `snapshot` and `clean`, with a
     version that the first one has appended and that was committed, while the first one calls `append`.
@@ -54,7 +55,10 @@ class DeltaChangelog(TaskChangelog):
 
     @abstractmethod
     def kept(self, version: str) -> Commit | None:
-        """Return the latest commit of `version` that `append` or `snapshot` kept; None if there is none."""
+        """Return the latest commit of `version` that `append` or `snapshot` kept; None if there is none.
+
+        That is the one with the highest positions: they only grow while a version lasts.
+        """
 
     @abstractmethod
     def wants_snapshot(self) -> bool:

@@ -50,7 +50,7 @@ class LogChangelog(TaskChangelog):
 
     @abstractmethod
     def records(self, changes: Changes) -> list[OutputBatch]:
-        """Return the records of a delta, for the commit that names its version.
+        """Return the records of a delta, for the commit that names its version; they go to the task's partition.
 
         `changes` are rows of the stores: keys and values as the stores write them to their backends, None for a deleted
         row. After a commit that failed the task is opened again.

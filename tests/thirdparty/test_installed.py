@@ -65,7 +65,7 @@ from penstock import Application, Topology, key_value_store
 topology = Topology().add_source("readings", "readings")
 topology.add_processor("dedupe", "acme.dedupe", "readings", stores=[key_value_store("last", backend="acme.sqlite")])
 topology.add_sink("changes", "changes", "dedupe", value_serde="acme.upper")
-application = Application("acme", topology)
+application = Application("acme", topology, changelog="acme.history:history")
 """
 READINGS = [("a", "one"), ("a", "one"), ("b", "one"), ("a", "two"), ("b", "one"), ("a", "one")]
 CHANGES = {"a": ["ONE", "TWO", "ONE"], "b": ["ONE"]}
@@ -85,6 +85,7 @@ def test_its_parts_are_listed_with_their_package(acme: Installation, tmp_path: P
         ("processor", "acme.count"), ("processor", "acme.dedupe"),
         ("store backend", "acme.sqlite"), ("store kind", "acme.set"),
         ("serde", "acme.upper"),
+        ("changelog", "acme.history"), ("changelog", "acme.topics"),
         ("renderer", "acme.names"), ("setting", "acme.ignore_case"), ("command", "acme"),
     ]  # fmt: skip
     assert {each["version"] for each in listed["components"] if each["package"] == "penstock-acme"} == {"1.2.3"}
@@ -95,8 +96,9 @@ def test_its_command_is_one_of_penstocks(acme: Installation, tmp_path: Path) -> 
     assert "Greet NAME." in acme.penstock("--help", cwd=tmp_path)
 
 
-def test_its_backend_keeps_the_published_contract(acme: Installation, tmp_path: Path) -> None:
-    check = shutil.copy(HERE / "acme" / "check_sqlite.py", tmp_path)
+@pytest.mark.parametrize("file", ["check_changelogs.py", "check_sqlite.py"])
+def test_its_parts_pass_the_published_contracts(acme: Installation, tmp_path: Path, file: str) -> None:
+    check = shutil.copy(HERE / "acme" / file, tmp_path)
     output = acme.python("-m", "pytest", "-q", "-p", "no:cacheprovider", str(check), cwd=tmp_path)
     assert " passed" in output
 
@@ -115,6 +117,48 @@ with TopologyTestDriver(application, reopen_tasks=True) as driver:
     changes, last = map(json.loads, acme.python("-c", program, cwd=project).splitlines())
     assert changes == [["a", "ONE"], ["b", "ONE"], ["a", "TWO"], ["a", "ONE"]]
     assert last == {"a": "one", "b": "one"}
+
+
+RESTORE = """
+import json, sys
+from pipeline import application
+from penstock.plugins.applications.preparation import prepare
+from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.runtime.process_resources import ProcessResources
+from penstock.plugins.runtime.task_worker import TaskWorker
+from penstock.program.nodes import TaskId
+from penstock.record import OutputBatch, TopicPartition
+
+readings = TopicPartition("readings", 0)
+log = open_log(application.settings)
+for topic in ("readings", "changes"):
+    log.create_topic(topic, 1)
+
+def run(host, *values):
+    here = application.with_settings(changelog=sys.argv[1], state_dir=host)
+    prepare(here, log)
+    worker = TaskWorker(here, TaskId(0, 0), [readings], log, resources=ProcessResources())
+    for value in values:
+        log.append(OutputBatch("readings", [value.encode()], [value.encode()], [1]))
+        report = worker.run_batch(log.end_offsets([readings]), 0)
+    restored = worker.run_batch({}, 0).restored if not values else 0
+    print(json.dumps([restored, dict(worker.task.stores["last"].all())]))
+    worker.close()
+
+run("one", "a", "b")
+run("two")
+run("two", "c")
+run("one")
+"""
+
+
+@pytest.mark.parametrize("changelog", ["acme.history:history", "acme.topics:"])
+def test_its_changelogs_restore_the_state_on_another_host(acme: Installation, project: Path, changelog: str) -> None:
+    lines = [json.loads(line) for line in acme.python("-c", RESTORE, changelog, cwd=project).splitlines()]
+    two, three = {"a": "a", "b": "b"}, {"a": "a", "b": "b", "c": "c"}
+    assert [last for _, last in lines] == [two, two, three, three]
+    # Host `one` has the first two entries: the history has a way from there, and the topics are read from the start.
+    assert [restored for restored, _ in lines] == [0, 2, 0, 1 if changelog.startswith("acme.history") else 3]
 
 
 COUNT = """

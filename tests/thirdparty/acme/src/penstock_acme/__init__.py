@@ -34,6 +34,12 @@ def penstock_settings() -> Components:
 
 
 @hookimpl
+def penstock_changelogs() -> Components:
+    """Name a changelog of each type."""
+    return {"acme.history": "penstock_acme.history:SqliteHistory", "acme.topics": "penstock_acme.topics:RowTopics"}
+
+
+@hookimpl
 def penstock_renderers() -> Components:
     """Name the renderer."""
     return {"acme.names": "penstock_acme.names:names"}
