@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 from ..errors import ConfigError, PluginError, TopologyError
@@ -19,7 +18,7 @@ from ..serde import Serde
 from ..store import StoreBuilder
 from ..store.specs import StoreSpec
 from ..support.callbacks import check_called_with, check_methods, check_plain
-from ..support.names import BAD_NAME, is_topic_name
+from ..support.names import BAD_NAME, did_you_mean, is_topic_name
 from .nodes import Node, ProcessorNode, SinkNode, SourceNode
 from .serdes import find_serde
 
@@ -32,9 +31,8 @@ def kind_of(node: Node) -> str:
 def nearest(name: object, known: Iterable[str]) -> str:
     """Return the end of a message about an unknown name: the nearest known ones, or all."""
     names = list(known)
-    close = get_close_matches(str(name), names, 3)
-    if close:
-        return f"; did you mean {' or '.join(map(repr, close))}?"
+    if question := did_you_mean(str(name), names):
+        return f"; {question}"
     listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
     return f"; there is: {listed}" if names else ""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+from ..support.names import did_you_mean
 from .drawn import Drawn
 
 _ELSEWHERE = {
@@ -33,5 +33,5 @@ class TopologyVerbs(Drawn):
             return f": here it is called {verb}(...)"
         if verb in _ELSEWHERE:
             return f": write {_ELSEWHERE[verb]}"
-        close = get_close_matches(verb, verbs, 3)
-        return f": did you mean {' or '.join(map(repr, close))}?" if close else ""
+        question = did_you_mean(verb, verbs)
+        return f": {question}" if question else ""

@@ -1,9 +1,11 @@
-"""Names: which names of topics and stores Kafka allows, that of a store's index, and a stable name for a function."""
+"""Names: which ones topics and stores may have, those of indexes and functions, and the nearest to a wrong one."""
 
 from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 from hashlib import sha256
 from typing import Any
 
@@ -55,3 +57,15 @@ def function_name(function: Any) -> str:
     if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
         return f"{kind.__module__}.{kind.__qualname__}"
     return str(function)
+
+
+def did_you_mean(name: str, known: Iterable[str], least: float = 0.6) -> str:
+    """Return a question with the known names that resemble a wrong one; "" where none does.
+
+    `least`: how alike names are at least, from 0 to 1 (difflib's ratio).
+
+    >>> did_you_mean("ordrs", ["orders", "lines"])
+    "did you mean 'orders'?"
+    """
+    close = get_close_matches(name, list(known), 3, least)
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else ""

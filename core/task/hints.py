@@ -6,12 +6,11 @@ They are looked up after a failure, so what is used correctly costs nothing more
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from difflib import get_close_matches
 
 from ..processor import Processor, ValueTransformer
 from ..record import Record, RecordMetadata
 from ..store import StateStore
+from ..support.names import did_you_mean
 
 _OF_PROCESSORS = {
     **dict.fromkeys(("forward", "send"), "does not forward: return the new value from transform"),
@@ -66,25 +65,24 @@ def _of_attribute(error: AttributeError) -> str:
     snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
     if isinstance(owner, StateStore):
         known, verbs = _OF_STORES.get(snake), _verbs_of(owner)
-        return f"write {known}" if known else _nearest(snake, verbs) or f"it has {', '.join(verbs)}"
+        return f"write {known}" if known else did_you_mean(snake, verbs) or f"it has {', '.join(verbs)}"
     if isinstance(owner, Record):
-        return _nearest(snake, dir(owner))
+        return did_you_mean(snake, _public(owner))
     if hasattr(owner, "record_metadata"):
         if snake in _OF_PROCESSORS:
             return f"a ValueTransformer {_OF_PROCESSORS[snake]}; derive the class from Processor for that"
         if snake != name and hasattr(owner, snake):
             return f"write context.{snake}{'()' if callable(getattr(owner, snake)) else ''}"
         known = _OF_CONTEXTS.get(snake)
-        return f"write {known}" if known else _nearest(snake, dir(owner))
+        return f"write {known}" if known else did_you_mean(snake, _public(owner))
     return ""
 
 
 def _verbs_of(store: StateStore) -> list[str]:
     """Return the methods of a store that are for processors."""
     kind = next((each for each in type(store).__mro__ if ".store.kinds." in each.__module__), type(store))
-    return [each for each in dir(kind) if not each.startswith("_") and not hasattr(StateStore, each)]
+    return [each for each in _public(kind) if not hasattr(StateStore, each)]
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    close = get_close_matches(name, [each for each in known if not each.startswith("_")], 3)
-    return f"did you mean {' or '.join(map(repr, close))}?" if close else ""
+def _public(owner: object) -> list[str]:
+    return [each for each in dir(owner) if not each.startswith("_")]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 
 from penstock.clock import SystemClock
@@ -20,6 +19,7 @@ from penstock.program.assignment import Assignment
 from penstock.program.nodes import decorate
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
+from penstock.support.names import did_you_mean
 
 from .checkpoint_files import checkpoint_location, delete_checkpoint, has_checkpoint
 from .heartbeat_topic import heartbeat_topic
@@ -243,11 +243,8 @@ def _of_topics(
     names = sorted({each.topic for each in partitions})
     for topic in topics:
         if topic not in names:
-            close = get_close_matches(topic, names, 3)
-            raise ConfigError(
-                f"application {application.id!r} has no source topic {topic!r}; "
-                + (f"did you mean {' or '.join(map(repr, close))}?" if close else f"it reads: {', '.join(names)}")
-            )
+            advice = did_you_mean(topic, names) or f"it reads: {', '.join(names)}"
+            raise ConfigError(f"application {application.id!r} has no source topic {topic!r}; {advice}")
     return [each for each in partitions if each.topic in topics]
 
 

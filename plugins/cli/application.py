@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .command import AnyFunction
+from .command import AnyFunction, verbose_option
 from .options import config_option, data_dir_option, find_layer, log_option
 
 if TYPE_CHECKING:
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 
 def application_options(command: AnyFunction) -> AnyFunction:
-    """Add --application-id, --config, --set, --log and --data-dir for `find_application`."""
+    """Add --application-id, --config, --set, --log and --data-dir for `find_application`, and --verbose."""
     for option in (
+        verbose_option,
         data_dir_option,
         log_option,
         click.option(

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from .application import application_options, find_application
-from .command import Group, verbose_option
+from .command import Group
 from .options import open_log
 from .output import count, note, print_json, print_text
 
@@ -41,7 +41,6 @@ def changelog() -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Show what was done as a JSON object.")
 @application_options
-@verbose_option
 def move(target: str, source: str, as_json: bool, **where: Any) -> None:
     """Copy the state of every task of MODULE:ATTR from another place to where the setting `changelog` says.
 

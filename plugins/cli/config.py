@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .application import application_options, find_application
-from .command import Command, verbose_option
+from .command import Command
 from .output import print_json, print_table
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ DEFAULT = "default"
 @click.argument("target", metavar="MODULE:ATTR")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object with 'application_id' and 'settings'.")
 @application_options
-@verbose_option
 def config(target: str, as_json: bool, **where: Any) -> None:
     """Show the settings that MODULE:ATTR would run with, and where each came from.
 
@@ -47,7 +46,7 @@ def config(target: str, as_json: bool, **where: Any) -> None:
     else:
         print_table(
             ["setting", "value", "origin"],
-            [[name, "-" if value is None else value, origin] for name, value, origin in rows],
+            rows,
         )
 
 

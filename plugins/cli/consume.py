@@ -14,7 +14,7 @@ from penstock.errors import ConfigError
 from penstock.plugins.runtime.reading import read_up_to
 from penstock.record import RecordBatch, TopicPartition
 
-from .command import Command, separator_option, verbose_option
+from .command import Command, separator_option
 from .failures import ended_by_sigterm
 from .options import find_settings, log_options, open_log
 from .output import note, reader_may_leave
@@ -68,7 +68,6 @@ POLL_SECONDS = 0.1
 @click.option("--value-serde", metavar="NAME", help="Serde of values. [default: the application's, or str]")
 @click.option("--serde", metavar="NAME", help="Serde of both keys and values.")
 @log_options
-@verbose_option
 def consume(
     topic: str,
     from_beginning: bool,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -14,7 +13,7 @@ import click
 from penstock.errors import ConfigError
 
 from .application import application_options, find_application
-from .command import AnyFunction, Group, verbose_option
+from .command import AnyFunction, Group
 from .options import find_settings, log_options, open_log
 from .output import count, note, print_json, print_table, print_text
 
@@ -84,7 +83,6 @@ def _selection_options(command: AnyFunction) -> AnyFunction:
 )
 @click.option("--json", "as_json", is_flag=True, help="A JSON list of objects.")
 @application_options
-@verbose_option
 def list_letters(target: str, topics: Sequence[str], as_json: bool, **where: Any) -> None:
     """Count the dead letters of the application MODULE:ATTR, by source topic and exception."""
     from penstock.plugins.dead_letters.replay import count_letters
@@ -118,7 +116,7 @@ def list_letters(target: str, topics: Sequence[str], as_json: bool, **where: Any
     else:
         print_table(
             ["topic", "source topic", "exception", "records", "waiting"],
-            [["-" if each is None else each for each in row.values()] for row in rows],
+            [list(row.values()) for row in rows],
             numbers=["records", "waiting"],
         )
 
@@ -134,7 +132,6 @@ def list_letters(target: str, topics: Sequence[str], as_json: bool, **where: Any
 @_selection_options
 @click.option("--json", "as_json", is_flag=True, help="Each letter as a JSON object on a line.")
 @log_options
-@verbose_option
 def show(topic: str, as_json: bool, limit: int | None, **options: Any) -> None:
     """Show the dead letters of TOPIC: the record, where it was read, the exception and its traceback."""
     from penstock.plugins.dead_letters.letters import read_letters
@@ -170,7 +167,6 @@ def show(topic: str, as_json: bool, limit: int | None, **options: Any) -> None:
 @click.option("--dry-run", "-n", is_flag=True, help="Show what would be sent, and send nothing.")
 @click.option("--json", "as_json", is_flag=True, help="What was sent, as a JSON object.")
 @log_options
-@verbose_option
 def replay(
     topic: str, to: str | None, again: bool, dry_run: bool, as_json: bool, limit: int | None, **options: Any
 ) -> None:
@@ -256,7 +252,7 @@ def _report(topic: str, done: Replay, *, dry_run: bool, as_json: bool) -> None:
 
 
 def _as_json(letter: Letter) -> dict[str, Any]:
-    from .text import headers_to_json
+    from .text import bytes_to_json, headers_to_json
 
     said = letter.note
     return {
@@ -264,8 +260,8 @@ def _as_json(letter: Letter) -> dict[str, Any]:
         "partition": letter.partition,
         "offset": letter.offset,
         "timestamp": letter.timestamp,
-        "key": _plain(letter.key),
-        "value": _plain(letter.value),
+        "key": bytes_to_json(letter.key),
+        "value": bytes_to_json(letter.value),
         "headers": headers_to_json(letter.headers),
         "exception": letter.exception,
         "message": said.message if said else None,
@@ -301,16 +297,6 @@ def _as_text(letter: Letter) -> str:
     if said is not None and said.stacktrace:
         lines += [f"  {line}" for line in said.stacktrace.rstrip().splitlines()]
     return "\n".join(lines) + "\n\n"
-
-
-def _plain(data: bytes | None) -> Any:
-    """Return bytes as JSON shows them: text if they are, else in base64."""
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": b64encode(data).decode()}
 
 
 def _shown(data: bytes | None) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -14,6 +13,7 @@ import click
 
 from penstock.errors import PenstockError, PluginError
 from penstock.hooks import Component, registry
+from penstock.support.names import did_you_mean
 
 from .command import EXIT_CODES, Context, verbose_option, write_examples
 from .failures import INTERRUPTED, OK, ReaderGone, Terminated, exit_code, show
@@ -54,14 +54,8 @@ class Verbs(click.Group):
         """Return the verb of the arguments. An unknown name is an error with the nearest names."""
         components = self.components()
         if args and args[0] not in components and not args[0].startswith("-"):
-            close = get_close_matches(args[0], list(components), 3, 0.5)
-            raise click.UsageError(
-                f"there is no command {args[0]!r}; "
-                + (
-                    f"did you mean {' or '.join(map(repr, close))}?" if close else f"there are: {', '.join(components)}"
-                ),
-                ctx,
-            )
+            advice = did_you_mean(args[0], components, 0.5) or f"there are: {', '.join(components)}"
+            raise click.UsageError(f"there is no command {args[0]!r}; {advice}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -12,7 +12,7 @@ import click
 from penstock.clock import SystemClock, duration_ms
 
 from .application import application_options, find_application
-from .command import Command, verbose_option
+from .command import Command
 from .failures import FAILED, ended_by_sigterm
 from .options import open_log, timeout_option, with_timeout
 from .output import note, print_json, print_table, print_text
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="A JSON object; with --follow one on each line.")
 @timeout_option
 @application_options
-@verbose_option
 def lag(
     target: str,
     follow: bool,
@@ -91,10 +90,7 @@ def _show(application: Application, rows: list[PartitionLag], total: int, *, as_
     print_table(
         ["task", "topic", "partition", "position", "end", "lag"],
         [
-            *(
-                (row.task, row.topic, row.partition, "-" if row.position is None else row.position, row.end, row.lag)
-                for row in rows
-            ),
+            *((row.task, row.topic, row.partition, row.position, row.end, row.lag) for row in rows),
             ("total", "", "", "", "", total),
         ],
         numbers=["partition", "position", "end", "lag"],

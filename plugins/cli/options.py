@@ -13,7 +13,7 @@ from penstock.settings.layers import Layer
 from penstock.settings.settings import Settings
 from penstock.settings.sources import layers
 
-from .command import AnyFunction
+from .command import AnyFunction, verbose_option
 
 if TYPE_CHECKING:
     from penstock.log import Log
@@ -31,8 +31,9 @@ DATA_DIR_HELP = (
 
 
 def log_options(command: AnyFunction) -> AnyFunction:
-    """Add --log, --data-dir and --app, from which `open_log` finds the log."""
+    """Add --log, --data-dir and --app, from which `open_log` finds the log, and --verbose."""
     for option in (
+        verbose_option,
         click.option(
             "--app",
             metavar="MODULE:ATTR",

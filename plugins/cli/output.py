@@ -52,9 +52,9 @@ def print_text(text: str) -> None:
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, numbers: Sequence[str] = ()) -> None:
     """Print rows under column headings: a table of rich on a terminal, aligned columns without lines elsewhere.
 
-    `numbers` names the columns that are aligned to the right.
+    `numbers` names the columns that are aligned to the right. A cell of None is shown as "-".
     """
-    cells = [[str(cell) for cell in row] for row in rows]
+    cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
         from rich import box
         from rich.console import Console

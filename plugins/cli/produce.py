@@ -12,7 +12,7 @@ import click
 
 from penstock.errors import SerdeError
 
-from .command import Command, separator_option, verbose_option
+from .command import Command, separator_option
 from .options import find_settings, log_options, open_log
 from .output import Meter, count, note, print_json
 
@@ -78,7 +78,6 @@ LINGER_SECONDS = 0.05
 @click.option("--quiet", "-q", is_flag=True, help="No progress and no summary.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as a JSON object.")
 @log_options
-@verbose_option
 def produce(
     topic: str,
     source: IO[bytes],

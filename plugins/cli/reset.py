@@ -15,7 +15,7 @@ from penstock.errors import ConfigError
 from penstock.record import TopicPartition
 
 from .application import application_options, confirm, find_application
-from .command import Command, verbose_option
+from .command import Command
 from .options import open_log
 from .output import count, note, print_json, print_table, print_text
 from .reset_from_state import show_from_state
@@ -73,7 +73,6 @@ _OFFSET = re.compile(r"(?P<topic>[^:=,\s]+)\s*[:,]\s*(?P<partition>\d+)\s*[=,]\s
 @click.option("--yes", "-y", is_flag=True, help="Don't ask; needed where stdin is no terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Show it as a JSON object.")
 @application_options
-@verbose_option
 def reset(
     target: str,
     to_earliest: bool,
@@ -225,7 +224,7 @@ def _show(application_id: str, plan: ResetPlan, *, as_json: bool) -> None:
     else:
         print_table(
             ["topic", "partition", "now", "then"],
-            [(each.topic, each.partition, _or_dash(each.now), _or_dash(each.then)) for each in plan.moves],
+            [(each.topic, each.partition, each.now, each.then) for each in plan.moves],
             numbers=["partition", "now", "then"],
         )
         for line in _deletions(plan):
@@ -250,7 +249,3 @@ def _deletions(plan: ResetPlan) -> list[str]:
     if plan.checkpoint is not None:
         lines.append(f"Spark's checkpoint {plan.checkpoint} is deleted")
     return lines
-
-
-def _or_dash(offset: int | None) -> str:
-    return "-" if offset is None else str(offset)

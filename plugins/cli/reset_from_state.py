@@ -32,8 +32,8 @@ def show_from_state(application: Application, plan: FromStatePlan, *, as_json: b
                     each.state,
                     partition.topic,
                     partition.partition,
-                    _or_dash(each.now.get(partition)),
-                    _or_dash(None if partition in each.open else each.then.get(partition)),
+                    each.now.get(partition),
+                    None if partition in each.open else each.then.get(partition),
                 )
                 for each in plan.recoveries
                 for partition in sorted({*each.lost, *each.then})
@@ -87,7 +87,3 @@ def _repeats(application: Application, plan: FromStatePlan) -> list[str]:
             line += f"; {readers[0]} of {application.id} reads it, and processes them twice"
         lines.append(line)
     return lines
-
-
-def _or_dash(offset: int | None) -> str:
-    return "-" if offset is None else str(offset)

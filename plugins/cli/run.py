@@ -11,7 +11,7 @@ from penstock.clock import duration_ms
 from penstock.errors import ConfigError
 
 from .application import application_options, find_application
-from .command import Command, verbose_option
+from .command import Command
 from .failures import INTERRUPTED, ended_by_sigterm
 from .log_lines import FORMATS, TEXT, cli_log, log_lines
 from .output import Meter, count, note, print_json
@@ -71,7 +71,6 @@ AVAILABLE_NOW, CONTINUOUS = "available_now", "continuous"
 )
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no summary, and of log lines only warnings.")
 @click.option("--json", "as_json", is_flag=True, help="At the end, print a summary as a JSON object.")
-@verbose_option
 @click.pass_context
 def run(
     ctx: click.Context,

@@ -13,7 +13,7 @@ from penstock.clock import SystemClock, duration_ms
 from penstock.errors import PenstockError
 
 from .application import application_options, find_application
-from .command import Command, verbose_option
+from .command import Command
 from .failures import ended_by_sigterm
 from .options import open_log, timeout_option, with_timeout
 from .output import count, print_json, print_table, print_text
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="A JSON object; with --follow one on each line.")
 @timeout_option
 @application_options
-@verbose_option
 def status(target: str, follow: bool, interval: str, as_json: bool, timeout: str | None, **where: Any) -> None:
     """Show what the application MODULE:ATTR does, or how its last run ended.
 

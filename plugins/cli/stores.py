@@ -42,7 +42,6 @@ def stores() -> None:
 @click.argument("target", metavar="MODULE:ATTR")
 @click.option("--json", "as_json", is_flag=True, help="A JSON list of objects.")
 @application_options
-@verbose_option
 def list_stores(target: str, as_json: bool, **where: Any) -> None:
     """List the stores that the application MODULE:ATTR saved when it ran last, and the parked ones."""
     from penstock.plugins.upgrade.saved_stores import saved_stores
@@ -81,7 +80,6 @@ def _state(parked: bool, missed: Sequence[str], accepted: bool) -> str:
 @click.argument("names", metavar="STORE...", nargs=-1, required=True)
 @click.option("--yes", "-y", is_flag=True, help="Don't ask; needed where stdin is no terminal.")
 @application_options
-@verbose_option
 def drop(target: str, names: Sequence[str], yes: bool, **where: Any) -> None:
     """Give up the content of stores of the application MODULE:ATTR, parked ones or such that are in use.
 
@@ -102,7 +100,6 @@ def drop(target: str, names: Sequence[str], yes: bool, **where: Any) -> None:
 @click.argument("target", metavar="MODULE:ATTR")
 @click.argument("names", metavar="STORE...", nargs=-1, required=True)
 @application_options
-@verbose_option
 def accept(target: str, names: Sequence[str], **where: Any) -> None:
     """Let parked stores of the application MODULE:ATTR come back with their old content.
 

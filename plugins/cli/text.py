@@ -97,7 +97,7 @@ def dump_json(value: Any) -> bytes:
 
 def headers_to_json(headers: Headers) -> list[list[Any]]:
     """Return headers as pairs; a value that is not UTF-8 becomes {"base64": ...}."""
-    return [[name, _header_text(value)] for name, value in headers]
+    return [[name, bytes_to_json(value)] for name, value in headers]
 
 
 def headers_from_json(value: Any) -> Headers:
@@ -120,7 +120,8 @@ def _header(pair: Any) -> tuple[str, bytes | None]:
     raise ValueError(f'"headers": expected [name, text or null or {{"base64": text}}], found {shorten(pair)}')
 
 
-def _header_text(value: bytes | None) -> Any:
+def bytes_to_json(value: bytes | None) -> Any:
+    """Return bytes as JSON shows them: as text, or as {"base64": ...} where they are not UTF-8."""
     if value is None:
         return None
     try:

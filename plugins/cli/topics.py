@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.errors import ConfigError
+from penstock.support.names import did_you_mean
 
-from .command import Group, verbose_option
+from .command import Group
 from .options import find_settings, log_options, open_log
 from .output import count, note, print_json, print_table, print_text
 
@@ -53,7 +54,6 @@ def topics() -> None:
 )
 @click.option("--if-not-exists", is_flag=True, help="Leave a topic alone that exists, whatever its settings.")
 @log_options
-@verbose_option
 def create(names: Sequence[str], partitions: int, config: Sequence[str], if_not_exists: bool, **where: Any) -> None:
     """Create topics."""
     settings = _pairs(config)
@@ -79,7 +79,6 @@ def create(names: Sequence[str], partitions: int, config: Sequence[str], if_not_
 @click.option("--names", is_flag=True, help="Names only, one a line.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON list of objects.")
 @log_options
-@verbose_option
 def list_topics(internal: bool, names: bool, as_json: bool, **where: Any) -> None:
     """List topics with their partitions and records."""
     with open_log(find_settings(**where)) as log:
@@ -109,7 +108,6 @@ def list_topics(internal: bool, names: bool, as_json: bool, **where: Any) -> Non
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="A JSON list of objects.")
 @log_options
-@verbose_option
 def describe(names: Sequence[str], as_json: bool, **where: Any) -> None:
     """Show a topic's settings and the offsets of its partitions."""
     with open_log(find_settings(**where)) as log:
@@ -138,7 +136,6 @@ def describe(names: Sequence[str], as_json: bool, **where: Any) -> None:
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @click.option("--yes", "-y", is_flag=True, help="Don't ask (nobody is asked where stdin is no terminal).")
 @log_options
-@verbose_option
 def delete(names: Sequence[str], yes: bool, **where: Any) -> None:
     """Delete topics and all their records."""
     with open_log(find_settings(**where)) as log:
@@ -153,21 +150,14 @@ def delete(names: Sequence[str], yes: bool, **where: Any) -> None:
 
 def topic_info(log: Log, name: str) -> TopicInfo:
     """Return a topic. Raises UnknownTopicError with the nearest names."""
-    from difflib import get_close_matches
-
     from penstock.errors import UnknownTopicError
 
     found = log.topics()
     if name in found:
         return found[name]
-    close = get_close_matches(name, list(found), 3, 0.5)
-    if close:
-        advice = f"did you mean {' or '.join(map(repr, close))}?"
-    else:
-        shown = [each for each, info in sorted(found.items()) if not info.internal]
-        advice = (
-            f"there are: {', '.join(shown)}" if shown else f"there are none; penstock topics create {name} makes it"
-        )
+    shown = [each for each, info in sorted(found.items()) if not info.internal]
+    there = f"there are: {', '.join(shown)}" if shown else f"there are none; penstock topics create {name} makes it"
+    advice = did_you_mean(name, found, 0.5) or there
     raise UnknownTopicError(f"topic {name!r} does not exist in this log; {advice}")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 
 from penstock.errors import (
     FencedError,
@@ -15,16 +14,15 @@ from penstock.errors import (
     UnknownTopicError,
 )
 from penstock.record import TopicPartition
+from penstock.support.names import did_you_mean
 
 
 def unknown_topic(name: str, existing: Iterable[str], where: str) -> UnknownTopicError:
     """Return the error for a missing topic."""
-    names = sorted(existing)
-    close = get_close_matches(name, names, 3)
+    question = did_you_mean(name, sorted(existing))
     return UnknownTopicError(
-        f"topic {name!r} does not exist in {where}"
-        + (f"; did you mean {' or '.join(map(repr, close))}?" if close else ".")
-        + f" Create it with `penstock topics create {name}`."
+        f"topic {name!r} does not exist in {where}{f'; {question}' if question else '.'} Create it with `penstock "
+        f"topics create {name}`."
     )
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from penstock.errors import LogError
 from penstock.log import TopicInfo
-from penstock.support.names import is_topic_name
+from penstock.support.names import did_you_mean, is_topic_name
 
 _MAX_PARTITIONS = 10_000
 
@@ -80,11 +79,8 @@ def parse_config(name: str, config: Mapping[str, str]) -> TopicSettings:
     for key, value in config.items():
         if key not in CONFIG_DEFAULTS and key not in CONFIG_IGNORED:
             known = sorted([*CONFIG_DEFAULTS, *CONFIG_IGNORED])
-            close = get_close_matches(key.replace("_", "."), known, 3)
-            raise LogError(
-                f"topic {name!r}: unknown setting {key!r}; "
-                + (f"did you mean {' or '.join(map(repr, close))}?" if close else f"known: {', '.join(known)}")
-            )
+            advice = did_you_mean(key.replace("_", "."), known) or f"known: {', '.join(known)}"
+            raise LogError(f"topic {name!r}: unknown setting {key!r}; {advice}")
         if not isinstance(value, str):
             raise LogError(f"topic {name!r}: setting {key!r} is {value!r}, expected text, e.g. {str(value)!r}")
     given = {**CONFIG_DEFAULTS, **config}

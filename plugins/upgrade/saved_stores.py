@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from penstock.errors import ConfigError
 from penstock.log import Log
 from penstock.plugins.changelogs.topic import changelog_topic
 from penstock.settings.application import Application
+from penstock.support.names import did_you_mean
 
 from .check import missed
 from .saved_program import drop_store, read_note, saved_subtopologies, write_note
@@ -93,12 +93,5 @@ def drop_stores(application: Application, log: Log, names: Sequence[str], check_
 
 def _check_known(application_id: str, name: str, known: Sequence[str], what: str) -> None:
     if name not in known:
-        close = get_close_matches(name, known, 3)
-        raise ConfigError(
-            f"application {application_id!r} has no {what} {name!r}; "
-            + (
-                f"did you mean {' or '.join(map(repr, close))}?"
-                if close
-                else f"it has: {', '.join(sorted(known)) or 'none'}"
-            )
-        )
+        advice = did_you_mean(name, known) or f"it has: {', '.join(sorted(known)) or 'none'}"
+        raise ConfigError(f"application {application_id!r} has no {what} {name!r}; {advice}")
