@@ -18,11 +18,7 @@ from .operators.aggregate.aggregation_step import ON_UPDATE, AnyWindows, aggrega
 from .operators.aggregate.aggregator import Aggregator
 from .operators.aggregate.folds import Aggregating, check_merger
 from .operators.aggregate.grouped_source import GroupedSource, table_of
-from .operators.aggregate.windows import (
-    SessionWindows,
-    SlidingWindows,
-    TimeWindows,
-)
+from .operators.aggregate.windows import SessionWindows, SlidingWindows, TimeWindows
 from .stream_base import K
 
 if TYPE_CHECKING:

@@ -17,11 +17,7 @@ from .graph.with_key import StoreWithKey, StoreWithoutKey
 from .operators.aggregate.aggregation_step import Emit
 from .operators.aggregate.folds import Counting, aggregating, reducing
 from .operators.aggregate.grouped_source import GroupedSource
-from .operators.aggregate.windows import (
-    SessionWindows,
-    SlidingWindows,
-    TimeWindows,
-)
+from .operators.aggregate.windows import SessionWindows, SlidingWindows, TimeWindows
 from .stream_base import K, V
 from .windowed import SessionWindowedKStream, TimeWindowedKStream
 

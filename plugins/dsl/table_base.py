@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic
 
-from penstock.errors import TopologyError
 from penstock.program.drawn import Drawn
 from penstock.program.program import Program
 
-from .graph.functions import check_options
-from .graph.materialized import Materialized, StoreLike, StoreOptions, materialized
 from .graph.recorder import Recorder
 from .graph.serdes import Serdes
-from .graph.step import Flow, ProcessorStep
+from .graph.step import Flow
 from .missing_verbs import Verbs
 from .operators.reading import TableSource
 from .stream_base import K, V
+
+if TYPE_CHECKING:
+    from .table import KTable
 
 
 class TableBase(Verbs, Drawn, Generic[K, V]):
@@ -45,40 +44,9 @@ class TableBase(Verbs, Drawn, Generic[K, V]):
                 "where the table has a store of that name, and a test with driver.store(NAME)"
             )
 
-    def _kept(self, verb: str, store: StoreLike | None, options: Mapping[str, Any], prefix: str) -> Materialized | None:
-        """Return the store of a verb whose table needs none; None if the user asks for none."""
-        if store is not None:
-            return materialized(verb, self.recorder.names, store, options, prefix)
-        check_options(verb, options, StoreOptions.__annotations__)
-        of_stores = sorted(set(options) - {"key_serde", "value_serde"})
-        if of_stores:
-            raise TopologyError(
-                f'{verb}: {", ".join(of_stores)} belongs to a store, and {verb} has none here; write store="NAME"'
-            )
-        if options:
-            # Kafka Streams uses up a number where only serdes are given.
-            self.recorder.names.step(prefix)
-        return None
-
-    def _table(self, step: ProcessorStep, serdes: Serdes, source: TableSource, kept: Materialized | None) -> Any:
-        """Return the table that `step`, which was added, makes of this one."""
-        flow = Flow(step, serdes, self.flow.sources)
-        return self.recorder.kinds.table(self.recorder, flow, source, None if kept is None else kept.name)
-
-
-def serdes_with(kept: Materialized | None, options: Mapping[str, Any], known: Serdes) -> Serdes:
-    """Return the serdes of a verb's table: its store's, else the given ones, else the known ones."""
-    if kept is not None:
-        return kept.serdes(known)
-    return known.given(options.get("key_serde"), options.get("value_serde"))
-
-
-def keep(step: ProcessorStep, kept: Materialized | None, serdes: Serdes) -> None:
-    """Give a step's processor its store, if the user asks for one."""
-    step.options["store"] = None if kept is None else kept.name
-    if kept is not None:
-        before = step.stores
-        step.stores = lambda writer: (*(() if before is None else before(writer)), kept.key_value(writer, serdes))
+    def _table_of(self, flow: Flow, source: TableSource, store: str | None) -> KTable[Any, Any]:
+        made: KTable[Any, Any] = self.recorder.kinds.table(self.recorder, flow, source, store)
+        return made
 
 
 class GlobalKTable(Verbs, Generic[K, V]):

@@ -10,24 +10,21 @@ from penstock.program.nodes import Partitioner
 from penstock.store.specs import StoreSpec
 
 from .graph.functions import check_function, check_mapper, check_same_program, keyed
-from .graph.materialized import StoreLike, StoreOptions
-from .graph.serdes import Serdes, check_same_keys
-from .graph.step import Flow, ProcessorStep
+from .graph.materialized import StoreLike, StoreOptions, optional
+from .graph.serdes import check_same_keys
 from .graph.with_key import StoreWithKey, StoreWithoutKey
 from .missing_verbs import found
 from .operators.foreign_key.steps import ForeignKeyJoin
-from .operators.joins import TableSide
-from .operators.table_join.joined_table import JoinedGetter, JoinedTable, join_step
-from .operators.table_join.tables import TableMerge
+from .operators.joins import INNER, LEFT, OUTER, Joiner, JoinKind, TableSide
+from .operators.table_join.joined_table import record_tables_join
 from .stream_base import K, StreamBase, V
-from .table_base import GlobalKTable, TableBase, keep, serdes_with
+from .table_base import GlobalKTable, TableBase
 
 if TYPE_CHECKING:
     from .table import KTable
 
 V2 = TypeVar("V2")
 R = TypeVar("R")
-Joiner = Callable[[Any, Any, Any], Any]
 
 
 class ForeignKeyWithoutKey(StoreWithoutKey, total=False):
@@ -106,15 +103,8 @@ class TableJoins(TableBase[K, V]):
 
         Semantics: Kafka Streams' KTable-KTable join, and its foreign-key join (KIP-213).
         """
-        made: KTable[K, R]
-        if foreign_key is None and partitioner is None and other_partitioner is None:
-            made = self._joined("join", other, joiner, store, with_key, name, options)
-        else:
-            partitioners = partitioner, other_partitioner
-            made = self._by_foreign_key(
-                "join", other, joiner, store, foreign_key, with_key, name, partitioners, options
-            )
-        return made
+        partitioners = partitioner, other_partitioner
+        return self._joined(INNER, other, joiner, store, foreign_key, with_key, name, partitioners, options)
 
     @overload
     def left_join(
@@ -162,15 +152,8 @@ class TableJoins(TableBase[K, V]):
 
         Semantics: Kafka Streams' KTable-KTable left join, and its foreign-key left join (KIP-213).
         """
-        made: KTable[K, R]
-        if foreign_key is None and partitioner is None and other_partitioner is None:
-            made = self._joined("left_join", other, joiner, store, with_key, name, options)
-        else:
-            partitioners = partitioner, other_partitioner
-            made = self._by_foreign_key(
-                "left_join", other, joiner, store, foreign_key, with_key, name, partitioners, options
-            )
-        return made
+        partitioners = partitioner, other_partitioner
+        return self._joined(LEFT, other, joiner, store, foreign_key, with_key, name, partitioners, options)
 
     @overload
     def outer_join(
@@ -209,66 +192,11 @@ class TableJoins(TableBase[K, V]):
 
         Semantics: Kafka Streams' KTable-KTable outer join.
         """
-        made: KTable[K, R] = self._joined("outer_join", other, joiner, store, with_key, name, options)
-        return made
+        return self._joined(OUTER, other, joiner, store, None, with_key, name, (None, None), options)
 
     def _joined(
         self,
-        verb: str,
-        other: TableBase[Any, Any],
-        joiner: Callable[..., Any],
-        store: StoreLike | None,
-        with_key: bool,
-        name: str | None,
-        options: Any,
-    ) -> Any:
-        check_table(verb, self, other, store)
-        check_function(verb, joiner, *(("key", "left", "right") if with_key else ("left", "right")), what="joiner")
-        how = "bring one of them to the other's: table.to_stream().repartition(NAME, key_serde=...).to_table()"
-        check_same_keys(verb, self.flow.serdes.key, other.flow.serdes.key, how=how)
-        left_outer, right_outer = verb != "join", verb == "outer_join"
-        names = self.recorder.names
-        kept = self._kept(verb, store, options, "KTABLE-MERGE-")
-        merge = ProcessorStep(names.step("KTABLE-MERGE-", name), TableMerge, {"sends_old": False})
-        if left_outer:
-            self.source.send_old_values(force=True)
-        if right_outer:
-            other.source.send_old_values(force=True)
-        left, right = self.source.getter(), other.source.getter()
-        join: Joiner = joiner if with_key else lambda key, mine, others: joiner(mine, others)
-        sides = (
-            join_step(
-                names.suffixed(name, "-join-this", "KTABLE-JOINTHIS-"),
-                {"joiner": join, "other": right, "needs_this": not right_outer, "needs_other": not left_outer},
-                self.source,
-            ),
-            join_step(
-                names.suffixed(name, "-join-other", "KTABLE-JOINOTHER-"),
-                {
-                    "joiner": lambda key, mine, others: join(key, others, mine),
-                    "other": left,
-                    "needs_this": not left_outer,
-                    "needs_other": not right_outer,
-                },
-                other.source,
-            ),
-        )
-        serdes = serdes_with(kept, options, Serdes(self.flow.serdes.key))
-        keep(merge, kept, serdes)
-        self.recorder.add(sides[0], self.flow.step)
-        self.recorder.add(sides[1], other.flow.step)
-        self.recorder.add(merge, *sides)
-        sources = self.flow.sources | other.flow.sources
-        self.recorder.copartition(sources)
-        kind = {"join": "inner", "left_join": "left", "outer_join": "outer"}[verb]
-        source = JoinedTable((self.source, other.source), (*sides, merge), kept, JoinedGetter(left, right, join, kind))
-        return self.recorder.kinds.table(
-            self.recorder, Flow(merge, serdes, sources), source, None if kept is None else kept.name
-        )
-
-    def _by_foreign_key(
-        self,
-        verb: str,
+        kind: JoinKind,
         other: TableBase[Any, Any],
         joiner: Callable[..., Any],
         store: StoreLike | None,
@@ -277,26 +205,27 @@ class TableJoins(TableBase[K, V]):
         name: str | None,
         partitioners: tuple[Partitioner | None, Partitioner | None],
         options: Any,
-    ) -> Any:
+    ) -> KTable[Any, Any]:
+        verb, recorder = kind.verb, self.recorder
         check_table(verb, self, other, store)
-        if foreign_key is None:
+        if foreign_key is None and partitioners != (None, None):
             raise TopologyError(
                 f"{verb}: partitioner and other_partitioner are for joins by foreign key; without foreign_key=, equal "
                 "keys of both tables must be in equal partitions"
             )
-        check_function(verb, joiner, *(("key", "left", "right") if with_key else ("left", "right")), what="joiner")
+        check_function(verb, joiner, *(("key",) if with_key else ()), "left", "right", what="joiner")
+        how = Joiner(joiner, with_key)
+        left, right = TableSide(self.flow, self.source), TableSide(other.flow, other.source)
+        if foreign_key is None:
+            mend = "bring one of them to the other's: table.to_stream().repartition(NAME, key_serde=...).to_table()"
+            check_same_keys(verb, left.flow.serdes.key, right.flow.serdes.key, how=mend)
+            kept = optional(verb, recorder.names, store, options, "KTABLE-MERGE-")
+            flow, source = record_tables_join(recorder, kind, left, right, how, kept, name)
+            return self._table_of(flow, source, kept.own_name)
         check_mapper(verb, foreign_key, with_key=with_key, what="foreign_key")
-        join = ForeignKeyJoin(
-            self.recorder,
-            TableSide(self.flow, self.source),
-            TableSide(other.flow, other.source),
-            keyed(foreign_key, with_key=with_key),
-            joiner if with_key else lambda key, mine, others: joiner(mine, others),
-            verb == "left_join",
-            name,
-            *partitioners,
-        )
-        return join.add(verb, store, options)
+        key = keyed(foreign_key, with_key=with_key)
+        join = ForeignKeyJoin(recorder, left, right, key, how.of_key_and_values, kind.keeps_left, name, *partitioners)
+        return self._table_of(*join.add(verb, store, options))
 
 
 def check_table(verb: str, table: TableBase[Any, Any], other: Any, store: object) -> None:

@@ -12,17 +12,17 @@ from penstock.program.provided import provided_stores
 from penstock.store import StoreBuilder
 
 from .graph.functions import check_mapper, checked_stores, keyed
-from .graph.materialized import Materialized, StoreLike, StoreOptions
+from .graph.materialized import Materialized, StoreLike, StoreOptions, optional
 from .graph.serdes import Serdes
-from .graph.step import ProcessorStep
+from .graph.step import Flow, ProcessorStep
 from .graph.with_key import StoreWithKey, StoreWithoutKey
-from .operators.reading import ValueGetter
+from .operators.reading import ValueGetter, keep
 from .operators.stateless.derived_table import ComputedGetter, DerivedTable, TransformedGetter
 from .operators.stateless.table_transform_values import TableTransformValues
 from .operators.stateless.table_values import TableFilter, TableMapValues
 from .operators.stateless.user_step import UserStep
 from .stream_base import K, V
-from .table_base import TableBase, keep, serdes_with
+from .table_base import TableBase
 
 if TYPE_CHECKING:
     from .table import KTable
@@ -101,19 +101,19 @@ class TableStateless(TableBase[K, V]):
         """Replace each value by what `function` returns; None deletes the row."""
         check_mapper("map_values", function, with_key=with_key)
         compute = keyed(function, with_key=with_key)
-        kept = self._kept("map_values", store, options, "KTABLE-MAPVALUES-")
+        kept = optional("map_values", self.recorder.names, store, options, "KTABLE-MAPVALUES-")
         step = ProcessorStep(
             self.recorder.names.step("KTABLE-MAPVALUES-", name),
             TableMapValues,
             {"function": compute, "sends_old": False},
         )
         known = Serdes(self.flow.serdes.key)
-        return self._derived(step, kept, options, known, lambda parent: ComputedGetter(parent, compute))
+        return self._derived(step, kept, known, lambda parent: ComputedGetter(parent, compute))
 
     def _filtered(
         self, verb: str, accepts: Callable[[Any, Any], Any], store: StoreLike | None, name: str | None, options: Any
     ) -> Any:
-        kept = self._kept(verb, store, options, "KTABLE-FILTER-")
+        kept = optional(verb, self.recorder.names, store, options, "KTABLE-FILTER-")
         # Where the value before can be had for nothing, deletions of rows that were not there are left out.
         sends_old = self.source.send_old_values(force=False)
         step = ProcessorStep(
@@ -126,21 +126,21 @@ class TableStateless(TableBase[K, V]):
             return value if accepts(key, value) else None
 
         known = self.flow.serdes
-        return self._derived(step, kept, options, known, lambda parent: ComputedGetter(parent, shown))
+        return self._derived(step, kept, known, lambda parent: ComputedGetter(parent, shown))
 
     def _derived(
         self,
         step: ProcessorStep,
-        kept: Materialized | None,
-        options: Any,
+        kept: Materialized,
         known: Serdes,
         view: Callable[[ValueGetter], ValueGetter],
-    ) -> Any:
+    ) -> KTable[Any, Any]:
         """Return the table that `step` makes of this one; `view` reads it where it has no store."""
-        serdes = serdes_with(kept, options, known)
+        serdes = kept.serdes(known)
         keep(step, kept, serdes)
         self.recorder.add(step, self.flow.step)
-        return self._table(step, serdes, DerivedTable(step, self.source, kept, view), kept)
+        source = DerivedTable(step, self.source, kept, view)
+        return self._table_of(Flow(step, serdes, self.flow.sources), source, kept.own_name)
 
     def transform_values(
         self,
@@ -169,7 +169,7 @@ class TableStateless(TableBase[K, V]):
         named = [each if isinstance(each, str) else each.name for each in connected]
         brought = provided_stores("transform_values", supplier, given)
         connected += tuple(each for each in brought if each.name not in named)
-        kept = self._kept("transform_values", store, options, "KTABLE-TRANSFORMVALUES-")
+        kept = optional("transform_values", self.recorder.names, store, options, "KTABLE-TRANSFORMVALUES-")
         step = UserStep(
             self.recorder.names.step("KTABLE-TRANSFORMVALUES-", name),
             TableTransformValues,
@@ -183,8 +183,7 @@ class TableStateless(TableBase[K, V]):
         def view(parent: ValueGetter) -> ValueGetter:
             return TransformedGetter(parent, supplier, given, used)
 
-        made: KTable[K, Any] = self._derived(step, kept, options, Serdes(self.flow.serdes.key), view)
-        return made
+        return self._derived(step, kept, Serdes(self.flow.serdes.key), view)
 
 
 def _is_processor(supplier: object) -> bool:

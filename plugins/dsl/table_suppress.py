@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.clock import Duration, duration_ms
+from penstock.clock import Duration
 from penstock.errors import TopologyError
 
 from .graph.step import Flow
-from .operators.suppress import (
-    SuppressedTable,
-    grace_above,
-    suppress_step,
-)
+from .operators.suppress import SuppressedTable, suppress_options, suppress_step
 from .stream_base import K, V
 from .table_base import TableBase
 
@@ -20,7 +16,6 @@ if TYPE_CHECKING:
     from .table import KTable
 
 _SUPPRESS = "KTABLE-SUPPRESS-"
-_FULL = ("emit_early", "stop")
 
 
 class Suppression(TableBase[K, V]):
@@ -65,34 +60,12 @@ class Suppression(TableBase[K, V]):
                 "buffer cannot keep apart. Give it a store without versions first: "
                 'table.map_values(lambda value: value, store="NAME").suppress(...)'
             )
-        by_window = until == "window_closes"
-        wait_ms = grace_above(self.flow.step) if by_window else duration_ms(until, "suppress: until")
-        full = ("stop" if by_window else "emit_early") if when_full is None else when_full
-        if full not in _FULL:
-            raise TopologyError(f'suppress: when_full is "emit_early" or "stop", found {when_full!r}')
-        if by_window and full == "emit_early":
-            raise TopologyError(
-                'suppress: a window may not leave before it closes, so when_full="emit_early" does not go with '
-                'until="window_closes"; write when_full="stop", or until=DURATION'
-            )
-        if when_full is not None and max_records is None and max_bytes is None:
-            raise TopologyError("suppress: when_full= needs max_records= or max_bytes=; without them it is never full")
+        options = suppress_options(self.flow.step, until, max_records, max_bytes, when_full, idle)
         names = self.recorder.names
         step_name = names.unless_given(name, _SUPPRESS)
         store = names.store(_SUPPRESS, 'suppress(..., name="NAME")') if name is None else f"{step_name}-store"
         self.source.send_old_values(force=True)
-        options = {
-            "wait_ms": wait_ms,
-            "by_window": by_window,
-            "drops_tombstones": by_window,
-            "max_records": max_records,
-            "max_bytes": max_bytes,
-            "stops_when_full": full == "stop",
-            "idle_ms": None if idle is None else max(1, duration_ms(idle, "suppress: idle")),
-        }
         step = suppress_step(step_name, store, self.flow, options, logged=logged)
         self.recorder.add(step, self.flow.step)
         flow = Flow(step, self.flow.serdes, self.flow.sources)
-        source = SuppressedTable(store, flow.serdes, self.source)
-        made: KTable[K, V] = self.recorder.kinds.table(self.recorder, flow, source, None)
-        return made
+        return self._table_of(flow, SuppressedTable(store, flow.serdes, self.source), None)

@@ -11,12 +11,7 @@ from penstock.plugins.dsl import SessionWindowedSerde, StreamsBuilder, TimeWindo
 from penstock.plugins.dsl.operators.aggregate.change_serde import ChangeSerde
 from penstock.plugins.dsl.operators.foreign_key.messages import ResponseSerde, SubscriptionSerde
 from penstock.plugins.dsl.operators.suppress import BufferedSerde
-from penstock.plugins.dsl.operators.waiting import (
-    SideSerde,
-    TimedKeySerde,
-    ValueAndHeadersSerde,
-    WaitingKeySerde,
-)
+from penstock.plugins.dsl.operators.waiting import SideSerde, TimedKeySerde, ValueAndHeadersSerde, WaitingKeySerde
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.program.serdes import resolve_serde
 from penstock.serde import WrappingSerde

@@ -81,6 +81,11 @@ class Materialized:
     options: Mapping[str, Any]
 
     @property
+    def exists(self) -> bool:
+        """Whether there is a store: a verb that needs none has one only if its user asks for it."""
+        return bool(self.name)
+
+    @property
     def own_name(self) -> str | None:
         """The name that the user chose; None: it is numbered."""
         return self.name if self.is_named else None
@@ -180,6 +185,22 @@ def materialized(
     if not isinstance(store, str):
         raise TopologyError(f"{verb}: expected the name of a store or a declared one, found {store!r}")
     return Materialized(verb, names.own_store(checked(store), verb), True, None, dict(options))
+
+
+def optional(verb: str, names: Names, store: StoreLike | None, options: Mapping[str, Any], prefix: str) -> Materialized:
+    """Return the store of a verb that needs none; without `store` it does not exist, and has serdes only."""
+    if store is not None:
+        return materialized(verb, names, store, options, prefix)
+    check_options(verb, options, StoreOptions.__annotations__)
+    of_stores = sorted(set(options) - {"key_serde", "value_serde"})
+    if of_stores:
+        raise TopologyError(
+            f'{verb}: {", ".join(of_stores)} belongs to a store, and {verb} has none here; write store="NAME"'
+        )
+    if options:
+        # Kafka Streams uses up a number where only serdes are given.
+        names.step(prefix)
+    return Materialized(verb, "", False, None, dict(options))
 
 
 def has_headers(writer: Writer) -> bool:

@@ -90,6 +90,14 @@ class StoreGetter(ValueGetter):
         return get
 
 
+def keep(step: ProcessorStep, kept: Materialized, serdes: Serdes) -> None:
+    """Give a step's processor its store, if there is one, beside those that it uses."""
+    step.options["store"] = kept.name or None
+    if kept.exists:
+        before = step.stores
+        step.stores = lambda writer: (*(() if before is None else before(writer)), kept.key_value(writer, serdes))
+
+
 class WrittenTable(TableSource):
     """A table that processors write, each to the same store. They have an option `sends_old`."""
 

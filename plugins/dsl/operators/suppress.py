@@ -9,6 +9,7 @@ from struct import Struct
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from penstock.clock import Duration, duration_ms
 from penstock.context import ProcessorContext
 from penstock.errors import ProcessingError, SerdeError, TopologyError
 from penstock.operator import Operator, Run, new
@@ -19,31 +20,15 @@ from penstock.store import StoreBuilder, ValueAndTimestamp
 from penstock.store.kinds.key_value import key_value_store
 from penstock.store.record_cache import Change
 
-from ..graph.serdes import (
-    Serdes,
-    WindowedKey,
-    key_of_store,
-    value_of_store,
-)
+from ..graph.serdes import Serdes, WindowedKey, key_of_store, value_of_store
 from ..graph.step import Flow, ProcessorStep, Step
 from ..graph.writer import Writer
-from .own_time import (
-    IdleClock,
-    OwnTime,
-    forget_idle_time,
-)
-from .reading import (
-    Get,
-    TableSource,
-    ValueGetter,
-)
+from .own_time import IdleClock, OwnTime, forget_idle_time
+from .reading import Get, TableSource, ValueGetter
 from .updates import LATE
-from .waiting import (
-    headers_at,
-    headers_bytes,
-    part_at,
-    sized,
-)
+from .waiting import headers_at, headers_bytes, part_at, sized
+
+_FULL = ("emit_early", "stop")
 
 _OF_RECORD = 28
 """About how many bytes an update takes beside its key, values and headers."""
@@ -248,6 +233,38 @@ class BufferedSerde(WrappingSerde[Buffered]):
         except (ValueError, IndexError) as error:
             raise SerdeError(f"BufferedSerde: not an update of a suppression: {data[:40]!r}") from error
         return Buffered(time, timestamp, headers, *values)
+
+
+def suppress_options(
+    table: Step,
+    until: Duration,
+    max_records: int | None,
+    max_bytes: int | None,
+    when_full: str | None,
+    idle: Duration | None,
+) -> dict[str, Any]:
+    """Return the options of a Suppress of the table that `table` makes. Raises TopologyError for wrong ones."""
+    by_window = until == "window_closes"
+    wait_ms = grace_above(table) if by_window else duration_ms(until, "suppress: until")
+    full = ("stop" if by_window else "emit_early") if when_full is None else when_full
+    if full not in _FULL:
+        raise TopologyError(f'suppress: when_full is "emit_early" or "stop", found {when_full!r}')
+    if by_window and full == "emit_early":
+        raise TopologyError(
+            'suppress: a window may not leave before it closes, so when_full="emit_early" does not go with '
+            'until="window_closes"; write when_full="stop", or until=DURATION'
+        )
+    if when_full is not None and max_records is None and max_bytes is None:
+        raise TopologyError("suppress: when_full= needs max_records= or max_bytes=; without them it is never full")
+    return {
+        "wait_ms": wait_ms,
+        "by_window": by_window,
+        "drops_tombstones": by_window,
+        "max_records": max_records,
+        "max_bytes": max_bytes,
+        "stops_when_full": full == "stop",
+        "idle_ms": None if idle is None else max(1, duration_ms(idle, "suppress: idle")),
+    }
 
 
 def suppress_step(name: str, store: str, table: Flow, options: Mapping[str, Any], *, logged: bool) -> ProcessorStep:

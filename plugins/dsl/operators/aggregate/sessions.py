@@ -16,12 +16,7 @@ from penstock.store.record_cache import Change, FlushListener
 from ..own_time import WindowTime
 from ..updates import LATE
 from .open_windows import Ends, OpenWindows
-from .windowed_operator import (
-    Send,
-    Take,
-    WindowedOperator,
-    bytes_of_keys,
-)
+from .windowed_operator import Send, Take, WindowedOperator, bytes_of_keys
 from .windows import SessionWindows
 
 

@@ -16,12 +16,7 @@ from penstock.store.record_cache import Change
 from ..own_time import WindowTime
 from ..updates import LATE
 from .open_windows import NEVER, Ends, OpenWindows
-from .windowed_operator import (
-    Send,
-    Take,
-    WindowedOperator,
-    bytes_of_keys,
-)
+from .windowed_operator import Send, Take, WindowedOperator, bytes_of_keys
 from .windows import SlidingWindows
 
 Put = Callable[[Record, int, Any], None]

@@ -15,11 +15,7 @@ from penstock.store.record_cache import Change
 from ..own_time import WindowTime
 from ..updates import LATE
 from .open_windows import NEVER, Ends, OpenWindows
-from .windowed_operator import (
-    Send,
-    Take,
-    WindowedOperator,
-)
+from .windowed_operator import Send, Take, WindowedOperator
 from .windows import TimeWindows
 
 

@@ -74,8 +74,8 @@ class ForeignKeyJoin:
     partitioner: Partitioner | None
     other_partitioner: Partitioner | None
 
-    def add(self, verb: str, store: StoreLike | None, options: Any) -> Any:
-        """Add the steps and return the result, a table."""
+    def add(self, verb: str, store: StoreLike | None, options: Any) -> tuple[Flow, TopicTable, str | None]:
+        """Add the steps; return the flow of the result, its source, and the name of its store, if it was chosen."""
         left, right, recorder = self.left, self.right, self.recorder
         right.source.send_old_values(force=True)
         left.source.send_old_values(force=True)
@@ -101,9 +101,7 @@ class ForeignKeyJoin:
         if not kept.is_named:
             recorder.names.generated[kept.name] = f'{verb}(..., store="NAME")'
         serdes = kept.serdes(Serdes(left.flow.serdes.key))
-        table = TopicTable(result, kept, serdes)
-        name = kept.own_name
-        return recorder.kinds.table(recorder, Flow(result, serdes, sources), table, name)
+        return Flow(result, serdes, sources), TopicTable(result, kept, serdes), kept.own_name
 
     def _send(self, names: ForeignKeyNames) -> ProcessorStep:
         deletions = None if self.is_left else f"{names.store}-deletions"

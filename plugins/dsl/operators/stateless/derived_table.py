@@ -28,22 +28,22 @@ class DerivedTable(TableSource):
 
     step: ProcessorStep
     parent: TableSource
-    kept: Materialized | None
+    kept: Materialized
     view: Callable[[ValueGetter], ValueGetter]
 
     def getter(self) -> ValueGetter:
-        if self.kept is not None:
+        if self.kept.exists:
             return StoreGetter(self.kept.name, self.kept.history_ms)
         return self.view(self.parent.getter())
 
     @property
     def is_versioned(self) -> bool:
         """Whether its store keeps versions, or without a store, whether the other table's does."""
-        return self.parent.is_versioned if self.kept is None else self.kept.is_versioned
+        return self.kept.is_versioned if self.kept.exists else self.parent.is_versioned
 
     def send_old_values(self, *, force: bool) -> bool:
         """Send the value before: that in the store, or one made of the other table's."""
-        if self.kept is not None or self.parent.send_old_values(force=force):
+        if self.kept.exists or self.parent.send_old_values(force=force):
             self.step.options["sends_old"] = True
         return bool(self.step.options["sends_old"])
 

@@ -1,4 +1,4 @@
-"""The steps of a join of two tables by key, and how its result is read."""
+"""Joins of two tables by key: their steps, and how the result is read."""
 
 from __future__ import annotations
 
@@ -10,20 +10,58 @@ from penstock.context import ProcessorContext
 from penstock.store import ValueAndTimestamp
 
 from ...graph.materialized import Materialized
-from ...graph.step import ProcessorStep
-from ..reading import Get, StoreGetter, TableSource, ValueGetter
-from .tables import TableJoin
+from ...graph.recorder import Recorder
+from ...graph.serdes import Serdes
+from ...graph.step import Flow, ProcessorStep
+from ..joins import Joiner, JoinKind, TableSide
+from ..reading import Get, StoreGetter, TableSource, ValueGetter, keep
+from .tables import TableJoin, TableMerge
 
 
-def join_step(name: str, options: dict[str, Any], source: TableSource) -> ProcessorStep:
-    """Return the step that joins the updates of `source` with the rows that the getter `other` reads."""
-    getter: ValueGetter = options["other"]
-    return ProcessorStep(
-        name,
-        TableJoin,
-        {**options, "ignores_older": source.is_versioned, "sends_old": False},
-        stores=lambda writer: getter.stores,
+def record_tables_join(
+    recorder: Recorder,
+    kind: JoinKind,
+    left: TableSide,
+    right: TableSide,
+    joiner: Joiner,
+    kept: Materialized,
+    name: str | None,
+) -> tuple[Flow, JoinedTable]:
+    """Add the steps of a join of two tables by key; return the flow of its result and how that is read."""
+    names, join = recorder.names, joiner.of_key_and_values
+    merge = ProcessorStep(names.step("KTABLE-MERGE-", name), TableMerge, {"sends_old": False})
+    if kind.keeps_left:
+        left.source.send_old_values(force=True)
+    if kind.keeps_right:
+        right.source.send_old_values(force=True)
+    get_left, get_right = left.source.getter(), right.source.getter()
+
+    def reversed_join(key: Any, mine: Any, others: Any) -> Any:
+        return join(key, others, mine)
+
+    # A side needs its own row unless the other side's is enough for a result.
+    needs_left, needs_right = not kind.keeps_right, not kind.keeps_left
+    of_left = {"joiner": join, "other": get_right, "needs_this": needs_left, "needs_other": needs_right}
+    of_right = {"joiner": reversed_join, "other": get_left, "needs_this": needs_right, "needs_other": needs_left}
+    sides = (
+        _side(names.suffixed(name, "-join-this", "KTABLE-JOINTHIS-"), of_left, left, get_right),
+        _side(names.suffixed(name, "-join-other", "KTABLE-JOINOTHER-"), of_right, right, get_left),
     )
+    serdes = kept.serdes(Serdes(left.flow.serdes.key))
+    keep(merge, kept, serdes)
+    recorder.add(sides[0], left.flow.step)
+    recorder.add(sides[1], right.flow.step)
+    recorder.add(merge, *sides)
+    sources = left.flow.sources | right.flow.sources
+    recorder.copartition(sources)
+    view = JoinedGetter(get_left, get_right, join, needs_left, needs_right)
+    return Flow(merge, serdes, sources), JoinedTable((left.source, right.source), (*sides, merge), kept, view)
+
+
+def _side(name: str, options: dict[str, Any], side: TableSide, other: ValueGetter) -> ProcessorStep:
+    """Return the step that joins the updates of one side with the rows of the other one."""
+    options |= {"ignores_older": side.source.is_versioned, "sends_old": False}
+    return ProcessorStep(name, TableJoin, options, stores=lambda writer: other.stores)
 
 
 @dataclass(eq=False)
@@ -32,16 +70,16 @@ class JoinedTable(TableSource):
 
     parents: tuple[TableSource, TableSource]
     steps: tuple[ProcessorStep, ...]
-    kept: Materialized | None
+    kept: Materialized
     view: ValueGetter
 
     def getter(self) -> ValueGetter:
         """Return how the result is read: from its store, or by joining both rows."""
-        return self.view if self.kept is None else StoreGetter(self.kept.name, self.kept.history_ms)
+        return StoreGetter(self.kept.name, self.kept.history_ms) if self.kept.exists else self.view
 
     @property
     def is_versioned(self) -> bool:
-        return self.kept is not None and self.kept.is_versioned
+        return self.kept.is_versioned
 
     def send_old_values(self, *, force: bool) -> bool:
         """Send what was joined before, which takes the values before of both tables."""
@@ -54,12 +92,13 @@ class JoinedTable(TableSource):
 
 @dataclass(eq=False)
 class JoinedGetter(ValueGetter):
-    """Joins the rows of two tables. `kind` is "inner", "left" or "outer"."""
+    """Joins the rows of two tables; says whether a result needs the left row, and the right one."""
 
     left: ValueGetter
     right: ValueGetter
     joiner: Callable[[Any, Any, Any], Any]
-    kind: str
+    needs_left: bool
+    needs_right: bool
 
     @property
     def stores(self) -> tuple[str, ...]:
@@ -67,8 +106,7 @@ class JoinedGetter(ValueGetter):
 
     def open(self, context: ProcessorContext, *, sent: bool = False) -> Get:
         get_left, get_right = self.left.open(context, sent=sent), self.right.open(context, sent=sent)
-        joiner = self.joiner
-        needs_left, needs_right = self.kind != "outer", self.kind == "inner"
+        joiner, needs_left, needs_right = self.joiner, self.needs_left, self.needs_right
 
         def joined(key: Any) -> ValueAndTimestamp | None:
             left, right = get_left(key), get_right(key)
