@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from penstock.log import Log
@@ -12,7 +12,6 @@ from penstock.log import Log
 WAIT_SECONDS = 30.0
 _UNCLAIMED_SECONDS = 10.0
 _LOOK_SECONDS = 0.5
-_LAYOUT = "slots"
 
 
 @dataclass(frozen=True)
@@ -65,12 +64,6 @@ class Claims:
         except (ValueError, TypeError):
             return ""  # another release wrote it
         return claim.executor if (claim.run, claim.slots) == (self._layout.run, self._layout.slots) else ""
-
-    def write_layout(self, owners: Mapping[int, str]) -> None:
-        """Note the number of slots and which executor has which, for people and tools; nothing here reads it."""
-        named = {str(slot): owners[slot] for slot in sorted(owners)}
-        note = {"run": self._layout.run, "slots": self._layout.slots, "owners": named}
-        self._log.put_meta(self._application_id, _LAYOUT, json.dumps(note).encode())
 
 
 def owner_elsewhere(

@@ -39,7 +39,6 @@ from .batches.planner import Plan
 from .batches.planner_watch import PlannerWatch
 from .placement.executors import LateExecutors
 from .placement.group_keys import slots
-from .placement.slot_owners import SlotReport
 from .placement.slot_placement import SlotPlacement
 from .session.sessions import is_cluster, tune
 from .session.spark_failure import SparkFailure, cause_in, explain
@@ -303,7 +302,7 @@ class ApplicationQuery:
             found = [SlotMessage.from_json(message) for message in messages]
             seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
             batches.append(self._batch(number, seconds, found, failures))
-            self.placement.note_batch([SlotReport(m.slot, m.executor, m.elsewhere, m.planned) for m in found])
+            self.placement.note_batch(found)
             self._stops.note(found)
             if self._beats is not None:
                 self._beats.note_batch()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,13 +47,6 @@ def test_a_claim_counts_in_its_run_and_with_its_number_of_slots(log: Log, claims
 def test_a_claim_of_another_release_does_not_count(log: Log, claims: Claims, saved: bytes) -> None:
     log.put_meta("app", "slot-2", saved)
     assert claims.owner(2) == ""
-
-
-def test_the_layout_is_one_note(log: Log, claims: Claims) -> None:
-    claims.write_layout({1: B, 0: A})
-    saved = log.get_meta("app", "slots")
-    assert saved is not None
-    assert json.loads(saved) == {"run": "run-1", "slots": 4, "owners": {"0": A, "1": B}}
 
 
 def refuse() -> Claims:

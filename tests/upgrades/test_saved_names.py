@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Serde, ValueAndTimestamp, ValueTimestampHeaders, VersionedRecord, Windowed
+from penstock import Serde, ValueAndTimestamp, ValueTimestampHeaders, VersionedRecord, Windowed, errors
 from penstock.plugins.dsl import (
     SessionWindowedSerde,
     TimeWindowedSerde,
@@ -136,6 +136,13 @@ def test_values_are_read_by_the_modules_that_they_had(module: str, value: Any) -
     name = type(value).__name__
     old = b"\x80\x05" + b"c" + f"{module}\n{name}\n".encode() + pickle.dumps(tuple(value), 2)[2:-1] + b"\x81."
     assert PickleSerde().deserialize(old) == value
+
+
+def test_errors() -> None:
+    """Dead letters name the class of their error, and a replay remembers them by it."""
+    ours = [each for each in subclasses(errors.PenstockError) if getattr(errors, each.__name__, None) is each]
+    assert len(ours) > 10
+    assert {each.__module__ for each in ours} == {"penstock.errors"}
 
 
 def subclasses(kind: type) -> Iterator[type]:

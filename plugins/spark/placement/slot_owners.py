@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock.plugins.hosts.executor_identity import executor_id
+from penstock.plugins.hosts.reports import SlotMessage
 
 LOST = "executor lost"
 REBALANCED = "rebalanced"
@@ -25,20 +26,6 @@ class Executor:
 
     cores: int
     unfit: str = ""
-
-
-@dataclass(frozen=True)
-class SlotReport:
-    """The executor that Spark gave a slot to in one batch.
-
-    `left_to` is "" where it ran the batch. Otherwise it did nothing, and `left_to` is the executor that has the slot.
-    `planned` is the owner in the plan of the batch.
-    """
-
-    slot: int
-    executor: str
-    left_to: str = ""
-    planned: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,13 +61,13 @@ class SlotOwners:
         self._left: dict[int, str] = {}
         """By slot without an owner, the last one."""
 
-    def note_batch(self, reports: Iterable[SlotReport], now: float) -> list[Move]:
+    def note_batch(self, reports: Iterable[SlotMessage], now: float) -> list[Move]:
         """Note the reports of one batch; return the moves that follow. `now`: seconds of a monotonic clock."""
         moves: list[Move] = []
         for report in sorted(reports, key=lambda each: each.slot):
             if self._is_outdated(report):
                 continue
-            moves += self._note_elsewhere(report, now) if report.left_to else self._note_run(report)
+            moves += self._note_elsewhere(report, now) if report.elsewhere else self._note_run(report)
         return moves
 
     def note_executors(self, executors: Mapping[str, Executor]) -> list[Move]:
@@ -126,12 +113,12 @@ class SlotOwners:
     def _counts(self) -> Counter[str]:
         return Counter(executor_id(owner) for owner in self.owners.values())
 
-    def _is_outdated(self, report: SlotReport) -> bool:
+    def _is_outdated(self, report: SlotMessage) -> bool:
         """Return whether the batch was planned before the slot's last move, and ran as planned."""
-        is_as_planned = bool(report.left_to) or report.executor == report.planned
+        is_as_planned = bool(report.elsewhere) or report.executor == report.planned
         return is_as_planned and report.planned != "" and report.planned == self._left.get(report.slot)
 
-    def _note_run(self, report: SlotReport) -> list[Move]:
+    def _note_run(self, report: SlotMessage) -> list[Move]:
         slot, executor = report.slot, report.executor
         self._elsewhere.pop(slot, None)
         owner = self.owners.get(slot)
@@ -146,15 +133,15 @@ class SlotOwners:
         self.moves[TAKEN_OVER] += 1
         return [Move(slot, owner, TAKEN_OVER)]
 
-    def _note_elsewhere(self, report: SlotReport, now: float) -> list[Move]:
+    def _note_elsewhere(self, report: SlotMessage, now: float) -> list[Move]:
         slot = report.slot
         owner = self.owners.get(slot)
         if owner is None:
             # The proxy found the owner's claim in the log; the owner's own report was lost with its attempt.
-            unfit = self._unfit(report.left_to)
+            unfit = self._unfit(report.elsewhere)
             if unfit:
-                return [Move(slot, report.left_to, unfit)]
-            self.owners[slot] = report.left_to
+                return [Move(slot, report.elsewhere, unfit)]
+            self.owners[slot] = report.elsewhere
             return []
         if owner == report.executor:
             return []

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 from penstock.errors import PenstockError
 from penstock.plugins.hosts.claims import Claims
 from penstock.plugins.hosts.executor_identity import describe
+from penstock.plugins.hosts.reports import SlotMessage
 from penstock.support.repeats import Repeats
 
 from ..session.sessions import is_cluster
 from .executors import LateExecutors, SparkExecutors
 from .preferred_executors import PreferredExecutors
-from .slot_owners import PLACED_ELSEWHERE, TAKEN_OVER, Move, SlotOwners, SlotReport
+from .slot_owners import PLACED_ELSEWHERE, TAKEN_OVER, Move, SlotOwners
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,8 +30,7 @@ class SlotPlacement:
     """The slots of one query in Spark's driver.
 
     It passes what Spark and the proxies report to `SlotOwners`, and does what follows from it: it deletes the claims of
-    slots that move, tells Spark which executors to prefer, and notes the layout in the log. With one executor (`local`
-    masters) it only notes the layout.
+    slots that move, and tells Spark which executors to prefer. With one executor (`local` masters) nothing follows.
     """
 
     def __init__(
@@ -43,7 +43,6 @@ class SlotPlacement:
         self._late = late
         self._executors = SparkExecutors(session.sparkContext) if is_cluster(session.sparkContext.master) else None
         self._preferred: PreferredExecutors | None = None
-        self._noted: dict[int, str] = {}
         self.is_outgrown = False
 
     @property
@@ -67,14 +66,13 @@ class SlotPlacement:
             self._do(self._owners.note_executors(executors))
         self._prefer(range(self._owners.slots))
 
-    def note_batch(self, reports: Sequence[SlotReport]) -> None:
+    def note_batch(self, reports: Sequence[SlotMessage]) -> None:
         """Note the reports of one batch; slots may move."""
         self._do(self._owners.note_batch(reports, time.monotonic()))
-        elsewhere = [each.slot for each in reports if each.left_to]
+        elsewhere = [each.slot for each in reports if each.elsewhere]
         if elsewhere and self._executors is not None:
             self._executors.look_closely()
             self._prefer(elsewhere)
-        self._note_layout()
 
     def look(self, wanted_slots: Callable[[], int]) -> bool:
         """Look at the executors, about once a second; return whether slots move.
@@ -125,11 +123,3 @@ class SlotPlacement:
         for slot in slots:
             if self._preferred is not None and slot in targets:
                 self._preferred.prefer(slot, targets[slot])
-
-    def _note_layout(self) -> None:
-        if self.owners != self._noted:
-            self._noted = dict(self.owners)
-            try:
-                self._claims.write_layout(self._noted)
-            except PenstockError as error:
-                _log.debug("the layout of the slots was not noted: %s", error)
