@@ -46,8 +46,18 @@ from .program.wrapping import ProcessorWrapper, WrappingProcessor, WrappingTrans
 from .record import Header, Headers, OutputBatch, RecordBatch, TopicPartition
 from .serde import BoolSerde, BytesSerde, FloatSerde, IntSerde, StrSerde
 from .settings.settings import Setting
-from .store import BytesStore, Entries, StateStore, StoreBackend, StoreBackendFactory, StoreBuilder, StoreContext
-from .store.kinds.headers import ValueTimestampHeaders
+from .store import (
+    BytesStore,
+    Entries,
+    StateStore,
+    StoreBackend,
+    StoreBackendFactory,
+    StoreBuilder,
+    StoreContext,
+    StoreTraits,
+    StoreView,
+    ValueTimestampHeaders,
+)
 from .store.kinds.key_value import HeadersKeyValueStore, KeyValueStoreSpec, ReadOnlyKeyValueStore
 from .store.kinds.list_store import ListStoreSpec, ReadOnlyListStore
 from .store.kinds.lru_map import LruMapSpec
@@ -62,8 +72,6 @@ from .store.kinds.versioned import (
 from .store.kinds.window import HeadersWindowStore, ReadOnlyWindowStore, TimestampedWindowStore, WindowStoreSpec
 from .store.record_cache import Change
 from .store.specs import StoreSpec
-from .store.traits import StoreTraits
-from .store.view import StoreView
 
 __all__ = [
     "Assignment",

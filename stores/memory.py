@@ -9,8 +9,7 @@ from typing import Self
 from uuid import uuid4
 
 from penstock.errors import StaleStoreError, StoreError
-from penstock.store import Changes, StoreBackend
-from penstock.store.view import StoreView
+from penstock.store import Changes, StoreBackend, StoreView
 
 from .sorted_keys import SortedKeys
 

@@ -12,8 +12,7 @@ from weakref import WeakSet
 
 from penstock.clock import Duration, duration_ms
 from penstock.errors import StaleStoreError
-from penstock.store import Changes, StoreBackend
-from penstock.store.view import StoreView
+from penstock.store import Changes, StoreBackend, StoreView
 
 from .database import Database, Reader, Writer
 from .library import Limits, explain, load

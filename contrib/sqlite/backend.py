@@ -8,8 +8,7 @@ from pathlib import Path
 
 from penstock.clock import Duration, duration_ms
 from penstock.errors import StaleStoreError, StoreError
-from penstock.store import Changes, StoreBackend
-from penstock.store.view import StoreView
+from penstock.store import Changes, StoreBackend, StoreView
 
 from .connection import Connection, DamagedError
 

@@ -1,9 +1,9 @@
 """State stores: what a backend author writes, what a kind of store is built on, and what a topology declares."""
 
-from .backend import Change, Changes, CountsFiles, OpensAlone, StoreBackend, StoreBackendFactory
+from .backend import Change, Changes, CountsFiles, OpensAlone, StoreBackend, StoreBackendFactory, StoreView
 from .context import BytesStore, IndexStore, StoreContext
 from .kind import StoreKind, TopicRows
-from .state_store import Entries, StateStore, StoreBuilder, ValueAndTimestamp
+from .state_store import Entries, StateStore, StoreBuilder, StoreTraits, ValueAndTimestamp, ValueTimestampHeaders
 
 __all__ = [
     "BytesStore",
@@ -19,6 +19,9 @@ __all__ = [
     "StoreBuilder",
     "StoreContext",
     "StoreKind",
+    "StoreTraits",
+    "StoreView",
     "TopicRows",
     "ValueAndTimestamp",
+    "ValueTimestampHeaders",
 ]

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from .view import StoreView
-
 Change = tuple[bytes, bytes | None]
 """A key and its new value; None deletes the key."""
 Changes = Mapping[str, Sequence[Change]]
@@ -81,6 +79,27 @@ class StoreBackend(ABC):
         A backend that does not fsync returns False after the machine went down.
         """
         return True
+
+
+class StoreView(Protocol):
+    """Stores of one backend as they were when the view was made, whatever is written later.
+
+    One thread uses it, not the one that uses the backend, which may write, close or destroy the backend meanwhile.
+    """
+
+    version: str | None
+    """The version of the content."""
+
+    def range(self, store: str) -> Iterator[tuple[bytes, bytes]]:
+        """Yield every (key, value) of a store in key order.
+
+        Raises StoreError, or StaleStoreError if another view may succeed, when the content cannot be read to its end.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release everything; idempotent, and in any thread."""
+        ...
 
 
 class StoreBackendFactory(Protocol):

@@ -1,14 +1,16 @@
-"""StoreSpec: the base of all declared stores. The kinds are in kinds/."""
+"""StoreSpec: the base of all declared stores, with checks for functions that declare them. The kinds are in kinds/."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from ..clock import Duration, duration_ms
+from ..errors import ConfigError, StoreError
 from ..hooks import registry
+from ..support.names import BAD_NAME, is_topic_name
 from .context import BytesStore, StoreContext
-from .state_store import StateStore
-from .traits import StoreTraits
+from .state_store import StateStore, StoreTraits
 
 
 @dataclass(frozen=True)
@@ -37,3 +39,18 @@ class StoreSpec:
         """Return the store that a processor sees. Raises PluginError when nothing installed brings its kind."""
         store: StateStore = registry().load("store kind", self.kind)(self, bytes_store, context)
         return store
+
+
+def checked_name(function: str, name: str) -> str:
+    """Return a store's name. Raises StoreError, naming the function that declares the store, for a wrong one."""
+    if not is_topic_name(name):
+        raise StoreError(f"{function}: {BAD_NAME}, found {name!r}")
+    return name
+
+
+def positive_ms(duration: Duration, option: str, name: str, hint: str = "") -> int:
+    """Return a duration in ms. Raises ConfigError, naming option and store, for one below 1 ms; `hint` is its end."""
+    ms = duration_ms(duration, f"{option} of store {name!r}")
+    if ms < 1:
+        raise ConfigError(f"{option} of store {name!r}: expected a duration of at least 1ms, found {duration!r}{hint}")
+    return ms

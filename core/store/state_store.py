@@ -1,14 +1,15 @@
-"""StateStore: a store as a processor sees it, and StoreBuilder: how a topology declares one."""
+"""StateStore: a store as a processor sees it, and its values; StoreBuilder: how a topology declares one."""
 
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+from ..record import Headers
 from .context import BytesStore, StoreContext
 from .record_cache import RecordCache
-from .traits import StoreTraits
 
 K_co = TypeVar("K_co", covariant=True)
 V_co = TypeVar("V_co", covariant=True)
@@ -58,6 +59,17 @@ class ValueAndTimestamp(NamedTuple):
 ValueAndTimestamp.__module__ = "penstock.store"  # pickled values name it, so it does not follow the file
 
 
+class ValueTimestampHeaders(NamedTuple):
+    """A stored value, the timestamp (ms) it was put with, and headers: (name, bytes or None) pairs (KIP-1271)."""
+
+    value: Any
+    timestamp: int
+    headers: Headers = ()
+
+
+ValueTimestampHeaders.__module__ = "penstock"  # pickled values name it, so it does not follow the file
+
+
 class Entries(Protocol[K_co, V_co]):
     """An iterator of (key, value) pairs that ends by itself, or with `close()` or a `with` block."""
 
@@ -70,6 +82,33 @@ class Entries(Protocol[K_co, V_co]):
 
     def __enter__(self) -> Iterator[tuple[K_co, V_co]]: ...
     def __exit__(self, *error: object) -> None: ...
+
+
+@dataclass(frozen=True)
+class StoreTraits:
+    """What the engine has to know of a store's content.
+
+    `timestamped`: values are envelopes with timestamps. `expires`: entries may carry an expiry. `is_indexed`: the store
+    has an index beside it, `StoreContext.index`, also if its entries do not expire. `fixed_options`: numbers that the
+    form of its keys depends on; those of the program that declared the store first hold for as long as it has content.
+    `form`: what else a program must not change while there is content, in words; it is part of the store's kind.
+    `topic_config`: settings of its changelog topic beside the usual ones, as Kafka names them. `is_extra`: an operator
+    keeps it beside the stores that Kafka Streams has there, and `describe()` leaves it out: so both describe a program
+    alike.
+    """
+
+    timestamped: bool = False
+    expires: bool = False
+    is_indexed: bool = False
+    fixed_options: Mapping[str, int] = field(default_factory=dict)
+    form: str = ""
+    topic_config: Mapping[str, str] = field(default_factory=dict)
+    is_extra: bool = False
+
+    @property
+    def has_index(self) -> bool:
+        """Whether the store has an index beside it."""
+        return self.is_indexed or self.expires
 
 
 @runtime_checkable

@@ -9,7 +9,7 @@ from typing import Any
 import lmdb
 
 from penstock.errors import StaleStoreError
-from penstock.store.view import StoreView
+from penstock.store import StoreView
 
 from . import keys, registry
 from .environment import SharedEnvironment

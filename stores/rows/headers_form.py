@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.errors import StoreError
-from penstock.store.kinds.headers import ValueTimestampHeaders
+from penstock.store import ValueTimestampHeaders
 
 from .envelope import unwrap, wrap, wrap_stamped
 from .value_form import TimestampedForm

@@ -22,8 +22,7 @@ from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.testing.contracts.log_tests import read
 from penstock.program.nodes import TaskId
 from penstock.record import Headers, OutputBatch, TopicPartition
-from penstock.store import ValueAndTimestamp
-from penstock.store.kinds.headers import ValueTimestampHeaders
+from penstock.store import ValueAndTimestamp, ValueTimestampHeaders
 
 INPUT = TopicPartition("in", 0)
 

@@ -17,8 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from penstock.errors import SerdeError, StoreError
 from penstock.plugins.serdes.msgpack import MsgpackSerde
 from penstock.serde import Serde
-from penstock.store import StoreBackend, StoreBackendFactory, ValueAndTimestamp
-from penstock.store.kinds.headers import ValueTimestampHeaders
+from penstock.store import StoreBackend, StoreBackendFactory, ValueAndTimestamp, ValueTimestampHeaders
 from penstock.store.kinds.key_value import KeyValueStore, KeyValueStoreSpec
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.kinds import plain

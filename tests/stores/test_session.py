@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from penstock.errors import ConfigError, SerdeError, StoreError
-from penstock.store.kinds.headers import ValueTimestampHeaders
+from penstock.store import ValueTimestampHeaders
 from penstock.store.kinds.session import session_store
 from penstock.store.kinds.windowed import Windowed
 from penstock.stores.commit_buffer import CommitBuffer

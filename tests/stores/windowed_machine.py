@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from penstock.serde import Serde
-from penstock.store import StateStore, StoreBackend, StoreBackendFactory, ValueAndTimestamp
-from penstock.store.kinds.headers import ValueTimestampHeaders
+from penstock.store import StateStore, StoreBackend, StoreBackendFactory, ValueAndTimestamp, ValueTimestampHeaders
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.lmdb import LmdbBackend
 from penstock.stores.memory import MemoryBackend

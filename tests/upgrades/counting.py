@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock import ListStore, SessionStore, ValueAndTimestamp, VersionedKeyValueStore, Windowed, WindowStore
-from penstock.store.kinds.headers import ValueTimestampHeaders
+from penstock.store import ValueTimestampHeaders
 
 KEYS = [f"k{number}" for number in range(10)]
 

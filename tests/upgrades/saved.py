@@ -42,7 +42,7 @@ from penstock.plugins.serdes.pickle import PickleSerde
 from penstock.plugins.testing.contracts.log_tests import Found, everything, read, settled_ends
 from penstock.record import Headers, OutputBatch, TopicPartition
 from penstock.serde import BoolSerde, BytesSerde, FloatSerde, IntSerde, Serde, StrSerde
-from penstock.store.kinds.headers import ValueTimestampHeaders
+from penstock.store import ValueTimestampHeaders
 from tests.processes import opened_workers
 
 from .dsl_programs import PROGRAMS as VERBS

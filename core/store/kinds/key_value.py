@@ -10,11 +10,8 @@ from typing import Any, Generic, TypeVar
 from ...clock import Duration, PunctuationType
 from ...errors import ConfigError
 from ...serde import Serde
-from ..specs import StoreSpec
-from ..state_store import Entries, StateStore, ValueAndTimestamp
-from ..traits import StoreTraits
-from .declaring import checked_name, positive_ms
-from .headers import ValueTimestampHeaders
+from ..specs import StoreSpec, checked_name, positive_ms
+from ..state_store import Entries, StateStore, StoreTraits, ValueAndTimestamp, ValueTimestampHeaders
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from ...serde import Serde
-from ..specs import StoreSpec
+from ..specs import StoreSpec, checked_name
 from ..state_store import Entries, StateStore
-from .declaring import checked_name
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -7,8 +7,7 @@ from typing import Any
 
 from ...errors import StoreError
 from ...serde import Serde
-from ..specs import StoreSpec
-from .declaring import checked_name
+from ..specs import StoreSpec, checked_name
 
 
 @dataclass(frozen=True)

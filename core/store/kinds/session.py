@@ -8,10 +8,8 @@ from typing import Any, Generic, TypeVar
 
 from ...clock import Duration
 from ...serde import Serde
-from ..specs import StoreSpec
-from ..state_store import Entries, StateStore
-from ..traits import StoreTraits
-from .declaring import checked_name, positive_ms
+from ..specs import StoreSpec, checked_name, positive_ms
+from ..state_store import Entries, StateStore, StoreTraits
 from .windowed import Windowed, bucket_ms
 
 K = TypeVar("K")

@@ -9,8 +9,7 @@ from typing import Any
 from ...clock import PunctuationType
 from ...serde import Serde
 from ..specs import StoreSpec
-from ..state_store import Entries, StateStore
-from ..traits import StoreTraits
+from ..state_store import Entries, StateStore, StoreTraits
 
 
 class TimerStore(StateStore):

@@ -9,10 +9,8 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
 from ...clock import Duration, duration_ms
 from ...errors import ConfigError
 from ...serde import Serde
-from ..specs import StoreSpec
-from ..state_store import Entries, StateStore
-from ..traits import StoreTraits
-from .declaring import checked_name
+from ..specs import StoreSpec, checked_name
+from ..state_store import Entries, StateStore, StoreTraits
 
 K = TypeVar("K")
 V = TypeVar("V")

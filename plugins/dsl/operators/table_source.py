@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from penstock.context import ProcessorContext
 from penstock.operator import Operator, Run, new
 from penstock.record import Record
-from penstock.store import ValueAndTimestamp
-from penstock.store.kinds.headers import ValueTimestampHeaders
+from penstock.store import ValueAndTimestamp, ValueTimestampHeaders
 from penstock.store.kinds.key_value import HeadersKeyValueStore
 from penstock.store.record_cache import Change
 

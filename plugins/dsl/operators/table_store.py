@@ -9,8 +9,7 @@ from typing import Any
 from penstock.context import ProcessorContext
 from penstock.operator import Operator, new
 from penstock.record import Headers
-from penstock.store import ValueAndTimestamp
-from penstock.store.kinds.headers import ValueTimestampHeaders
+from penstock.store import ValueAndTimestamp, ValueTimestampHeaders
 from penstock.store.kinds.key_value import HeadersKeyValueStore
 from penstock.store.kinds.versioned import NOT_PUT, VALID_TO_UNDEFINED, VersionedKeyValueStore
 from penstock.store.record_cache import Change

@@ -9,8 +9,7 @@ from typing import Any
 from penstock.context import ProcessorContext
 from penstock.operator import Operator, Run, new
 from penstock.record import Headers, Record
-from penstock.store import StateStore, ValueAndTimestamp
-from penstock.store.kinds.headers import ValueTimestampHeaders
+from penstock.store import StateStore, ValueAndTimestamp, ValueTimestampHeaders
 from penstock.store.kinds.versioned import VersionedStoreSpec
 from penstock.store.record_cache import Change, FlushListener
 

@@ -14,8 +14,7 @@ from penstock.errors import IncompatibleStateError, StoreLockedError
 from penstock.hooks import registry
 from penstock.plugins.upgrade.coverage import Coverage
 from penstock.program.layouts import Layouts
-from penstock.store import Change, Changes, StoreBackend, StoreBackendFactory
-from penstock.store.view import StoreView
+from penstock.store import Change, Changes, StoreBackend, StoreBackendFactory, StoreView
 from penstock.support.names import index_name
 from penstock.support.private_files import make_private_directory, write_private_text
 

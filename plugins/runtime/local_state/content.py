@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from penstock.errors import StaleStoreError
 from penstock.log import Commit
-from penstock.store.view import StoreView
+from penstock.store import StoreView
 
 
 class StateContent:

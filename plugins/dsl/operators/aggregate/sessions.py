@@ -9,7 +9,7 @@ from penstock.context import ProcessorContext
 from penstock.operator import new
 from penstock.program.serdes import SerdeLike
 from penstock.record import Headers, Record
-from penstock.store.kinds.headers import ValueTimestampHeaders
+from penstock.store import ValueTimestampHeaders
 from penstock.store.kinds.windowed import Windowed
 from penstock.store.record_cache import Change, FlushListener
 

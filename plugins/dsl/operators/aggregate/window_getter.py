@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.context import ProcessorContext
-from penstock.store import ValueAndTimestamp
-from penstock.store.kinds.headers import ValueTimestampHeaders
+from penstock.store import ValueAndTimestamp, ValueTimestampHeaders
 from penstock.store.kinds.session import SessionStore
 
 from ..reading import Get, ValueGetter

@@ -10,8 +10,8 @@ from typing import Any
 from penstock.program.nodes import Partitioner
 from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.record import Record
+from penstock.store import StoreTraits
 from penstock.store.kinds.key_value import KeyValueStoreSpec, key_value_store
-from penstock.store.traits import StoreTraits
 
 from ...graph.materialized import StoreLike, materialized
 from ...graph.names import Names, checked
