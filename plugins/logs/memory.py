@@ -26,8 +26,6 @@ from .messages import (
 from .partitioner import Partitioner, Share
 from .topics import check_new_topic, parse_config
 
-_FETCH_STEP = 256
-
 
 class MemoryLog(Log):
     """Topics and commits in this process, lost at its end; otherwise it behaves like a durable log.

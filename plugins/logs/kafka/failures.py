@@ -81,8 +81,10 @@ _SAYS_AFTER, _SAYS_LATER, _SAYS_EVERY = 1.0, 10.0, 60.0
 lines."""
 
 
-def error_of(error: BaseException) -> KafkaError | None:
-    """Return the KafkaError inside an exception of confluent-kafka."""
+def error_of(error: KafkaError | BaseException) -> KafkaError | None:
+    """Return the KafkaError inside an exception of confluent-kafka, or the one that is given."""
+    if isinstance(error, KafkaError):
+        return error
     if isinstance(error, KafkaException) and error.args and isinstance(error.args[0], KafkaError):
         return error.args[0]
     return None
@@ -103,11 +105,12 @@ def fatal_errors_as_kafka_exceptions() -> Iterator[None]:
         raise
 
 
-def is_retriable(error: KafkaError) -> bool:
+def is_retriable(error: KafkaError | BaseException) -> bool:
     """Return whether the same call may succeed later, as none does when its transaction has to be aborted."""
-    if error.fatal() or error.txn_requires_abort():
+    found = error_of(error)
+    if found is None or found.fatal() or found.txn_requires_abort():
         return False
-    return bool(error.retriable() or error.code() in _RETRIABLE)
+    return bool(found.retriable() or found.code() in _RETRIABLE)
 
 
 def is_fenced(error: KafkaError) -> bool:
@@ -115,9 +118,10 @@ def is_fenced(error: KafkaError) -> bool:
     return error.code() in _FENCED
 
 
-def is_unknown_topic(error: KafkaError) -> bool:
+def is_unknown_topic(error: KafkaError | BaseException) -> bool:
     """Return whether the topic or the partition does not exist."""
-    return error.code() in _NO_TOPIC
+    found = error_of(error)
+    return found is not None and found.code() in _NO_TOPIC
 
 
 def describe(error: KafkaError) -> str:
@@ -243,7 +247,7 @@ class Patience:
 
     def failed(self, doing: str, cause: KafkaError | KafkaException) -> LogError:
         """Return the LogError for an error that is not retriable."""
-        error = error_of(cause) if isinstance(cause, KafkaException) else cause
+        error = error_of(cause)
         return LogError(f"{self.where}: {doing}: {cause if error is None else describe(error) + _hint(error)}")
 
 

@@ -18,7 +18,7 @@ from ..messages import out_of_range as out_of_range_error
 from ..messages import too_large
 from .clients import Clients
 from .committers import AtLeastOnce, ExactlyOnce, KafkaCommitter
-from .failures import error_of, is_retriable, is_unknown_topic
+from .failures import is_retriable, is_unknown_topic
 from .following import KafkaFollower
 from .groups import Groups, renewal_seconds
 from .notes import Notes
@@ -123,10 +123,9 @@ class KafkaLog(Log):
         try:
             return self._patience.call(doing, read)
         except KafkaException as exception:
-            error = error_of(exception)
-            if error is not None and out_of_range(error):
+            if out_of_range(exception):
                 raise self._out_of_range(partition, offset) from exception
-            if error is not None and is_unknown_topic(error):
+            if is_unknown_topic(exception):
                 self._topics.counts(fresh=True)
                 self._topics.check([partition])
             raise self._patience.failed(doing, exception) from exception
@@ -160,8 +159,7 @@ class KafkaLog(Log):
             try:
                 return consumer.committed(plain(partitions), timeout=min(seconds, _SETTLE_SECONDS))
             except KafkaException as exception:
-                error = error_of(exception)
-                if error is None or not is_retriable(error):
+                if not is_retriable(exception):
                     raise
             # A transaction is open, for up to a minute if its process is dead: until it ends, the commit before it
             # counts.

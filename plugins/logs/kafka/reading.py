@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from penstock.record import RecordBatch, TopicPartition
 
 from .clients import Clients
-from .failures import is_retriable
+from .failures import error_of, is_retriable
 
 _log = logging.getLogger("penstock.kafka")
 
@@ -204,9 +204,10 @@ def size_of(batch: RecordBatch) -> int:
     return sum(len(each) for each in columns if each is not None) * len(batch.keys) // sampled + 8 * len(batch.keys)
 
 
-def out_of_range(error: KafkaError) -> bool:
+def out_of_range(error: KafkaError | BaseException) -> bool:
     """Return whether the error says that a consumer's position is not in the log."""
-    return error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+    found = error_of(error)
+    return found is not None and found.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 
 
 def read_whole(reader: PartitionReader, end: int) -> Iterator[RecordBatch]:

@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaException, TopicCollection
 
 from .admin import Ask
-from .failures import error_of, is_unknown_topic
+from .failures import is_unknown_topic
 
 
 def asking_for_ids(names: Collection[str]) -> Ask:
@@ -25,8 +25,7 @@ def ids_in(futures: Mapping[str, Future[Any]]) -> dict[str, str]:
         try:
             found[name] = id_of(future.result())
         except KafkaException as exception:
-            error = error_of(exception)
-            if error is None or not is_unknown_topic(error):
+            if not is_unknown_topic(exception):
                 raise
     return found
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from difflib import get_close_matches
+from functools import cache, partial
 from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
@@ -30,7 +30,6 @@ from .failures import describe, error_of, is_unknown_topic
 from .purges import Purges
 from .topic_ids import asking_for_ids, id_of, ids_in
 
-_log = logging.getLogger("penstock.kafka")
 _EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _CACHE_SECONDS = 2.0
@@ -57,10 +56,10 @@ class Topics:
     def all(self) -> Mapping[str, TopicInfo]:
         """Return all topics but Kafka's own and those for notes; their settings are requested on first access."""
         counts = self.counts(fresh=True)
-        settings = _Settings(self, list(counts))
+        settings = cache(partial(self.settings, list(counts)))
         owners = self._owners(counts)
         return {
-            name: TopicInfo(name, count, settings.of(name), _is_internal(name, owners))
+            name: TopicInfo(name, count, _TopicSettings(name, settings), _is_internal(name, owners))
             for name, count in counts.items()
             if not name.endswith(NOTES_SUFFIX) and name not in _KAFKAS_OWN
         }
@@ -74,14 +73,13 @@ class Topics:
                 doing, lambda client, seconds: client.describe_topics(asked, request_timeout=seconds)
             )
         except KafkaException as exception:
-            error = error_of(exception)
-            if error is not None and is_unknown_topic(error):
+            if is_unknown_topic(exception):
                 raise self._unknown(name, self.counts(fresh=True)) from exception
             raise self._patience.failed(doing, exception) from exception
         return TopicInfo(
             name,
             len(found.partitions),
-            _Settings(self, [name]).of(name),
+            _TopicSettings(name, cache(partial(self.settings, [name]))),
             name.endswith(_OWN_SUFFIXES) and _is_internal(name, self._owners(self.counts())),
             id_of(found),
         )
@@ -264,8 +262,7 @@ class Topics:
                 read,
             )
         except KafkaException as exception:
-            error = error_of(exception)
-            if error is not None and is_unknown_topic(error):
+            if is_unknown_topic(exception):
                 self._counted_at = -_CACHE_SECONDS
                 self.check(partitions)
             raise self._patience.failed("asking for offsets", exception) from exception
@@ -273,39 +270,27 @@ class Topics:
         return {each: found[each] for each in partitions}
 
 
-class _Settings:
-    """The settings of all topics, requested once, on first access."""
-
-    def __init__(self, topics: Topics, names: Sequence[str]) -> None:
-        self._topics = topics
-        self._names = names
-        self._found: dict[str, dict[str, str]] | None = None
-
-    def of(self, name: str) -> Mapping[str, str]:
-        return _TopicSettings(self, name)
-
-    def get(self, name: str) -> dict[str, str]:
-        if self._found is None:
-            self._found = self._topics.settings(self._names)
-        return self._found.get(name, {})
-
-
 class _TopicSettings(Mapping[str, str]):
-    def __init__(self, all_settings: _Settings, name: str) -> None:
-        self._all = all_settings
+    """The settings of a topic, requested on first access. `find` returns those of all topics, by one request."""
+
+    def __init__(self, name: str, find: Callable[[], Mapping[str, Mapping[str, str]]]) -> None:
         self._name = name
+        self._find = find
+
+    def _own(self) -> Mapping[str, str]:
+        return self._find().get(self._name, {})
 
     def __getitem__(self, key: str) -> str:
-        return self._all.get(self._name)[key]
+        return self._own()[key]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._all.get(self._name))
+        return iter(self._own())
 
     def __len__(self) -> int:
-        return len(self._all.get(self._name))
+        return len(self._own())
 
     def __repr__(self) -> str:
-        return repr(self._all.get(self._name))
+        return repr(self._own())
 
 
 def _is_internal(name: str, owners: set[str]) -> bool:

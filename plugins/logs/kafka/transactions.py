@@ -100,9 +100,8 @@ class Transactions(Outbox):
                     self._producer.abort_transaction(seconds)
                 self._is_aborting = False
         except KafkaException as exception:
-            error = error_of(exception)
             # A fenced producer aborts nothing: its successor has done that.
-            is_known = error is None or not is_retriable(error)
+            is_known = not is_retriable(exception)
             self._is_aborting = self._is_aborting and not is_known
             return is_known
         finally:
@@ -129,8 +128,7 @@ class Transactions(Outbox):
             with fatal_errors_as_kafka_exceptions():
                 self._producer.commit_transaction(seconds)
         except KafkaException as exception:
-            error = error_of(exception)
-            self._is_committing = error is not None and is_retriable(error)
+            self._is_committing = is_retriable(exception)
             self.check_topics()
             raise
         self._is_committing = False

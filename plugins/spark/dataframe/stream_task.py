@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,8 +27,6 @@ from penstock.task.task import Task
 
 from .packing import Rows
 from .stream_commit import SparkCommitter, StreamCommit, next_anchors, oldest_needed
-
-_log = logging.getLogger("penstock.worker")
 
 _CHUNK = 10_000
 """Records that are decoded at once."""
