@@ -6,9 +6,8 @@ from typing import Any
 
 import click
 
-from .application import application_options, find_application
 from .command import Group
-from .options import open_log
+from .options import application_options, find_application, open_log
 from .output import count, note, print_json, print_text
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .application import application_options, find_application
 from .command import Command
+from .options import application_options, find_application
 from .output import print_json, print_table
 
 if TYPE_CHECKING:

@@ -89,7 +89,7 @@ def consume(
     the output is what `penstock produce --json-lines` reads. Only committed records are seen.
     """
     from .printer import JsonPrinter, LinePrinter, Printer
-    from .serdes import topic_serdes
+    from .text import topic_serdes
     from .topics import topic_info
 
     settings = find_settings(**where)

@@ -12,9 +12,8 @@ import click
 
 from penstock.errors import ConfigError
 
-from .application import application_options, find_application
 from .command import AnyFunction, Group
-from .options import find_settings, log_options, open_log
+from .options import application_options, find_application, find_settings, log_options, open_log
 from .output import count, note, print_json, print_table, print_text
 
 if TYPE_CHECKING:

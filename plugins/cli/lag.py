@@ -11,10 +11,9 @@ import click
 
 from penstock.clock import SystemClock, duration_ms
 
-from .application import application_options, find_application
 from .command import Command
 from .failures import FAILED, ended_by_sigterm
-from .options import open_log, timeout_option, with_timeout
+from .options import application_options, find_application, open_log, timeout_option, with_timeout
 from .output import note, print_json, print_table, print_text
 
 if TYPE_CHECKING:

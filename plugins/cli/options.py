@@ -1,7 +1,8 @@
-"""Options that several verbs share: which log, which application, and where settings come from."""
+"""Options that several verbs share: which application, which log, and where settings come from."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -28,6 +29,28 @@ LOG_HELP = (
 DATA_DIR_HELP = (
     "Directory that relative locations are in. [env var: PENSTOCK_DATA_DIR; default: the application's, or .penstock]"
 )
+
+
+def application_options(command: AnyFunction) -> AnyFunction:
+    """Add --application-id, --config, --set, --log and --data-dir for `find_application`, and --verbose."""
+    for option in (
+        verbose_option,
+        data_dir_option,
+        log_option,
+        click.option(
+            "--set",
+            "-s",
+            "given",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="A setting of the application, e.g. commit_interval=5s, processing_handler=skip, user.limit=10. "
+            "Repeatable.",
+        ),
+        config_option,
+        click.option("--application-id", metavar="ID", help="The id of a Topology, or another id for an Application."),
+    ):
+        command = option(command)
+    return command
 
 
 def log_options(command: AnyFunction) -> AnyFunction:
@@ -104,6 +127,20 @@ def find_layer(
     return named.over(layers(config, options=given, load_function=load_function))
 
 
+def find_application(
+    target: str,
+    application_id: str | None,
+    given: Sequence[str],
+    log: str | None,
+    data_dir: str | None,
+    config: str | None,
+) -> Application:
+    """Return the application that MODULE:ATTR and the options name, as `penstock run` would run it."""
+    from .target import load_application
+
+    return load_application(target, settings=find_layer(log, data_dir, config, given, application_id))
+
+
 def find_settings(log: str | None, data_dir: str | None, app: str | None) -> Settings:
     """Return the settings of the application, if there is one, below those of `find_layer`."""
     layer = find_layer(log, data_dir)
@@ -125,3 +162,12 @@ def open_log(settings: Settings) -> Iterator[Log]:
         yield log
     finally:
         log.close()
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask, unless `yes`. Raises Abort after a no, and UsageError where stdin is no terminal."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("nobody can be asked, for stdin is no terminal: add --yes to do this")
+    click.confirm(question, abort=True, err=True)

@@ -95,7 +95,7 @@ def produce(
     does not fit ends the command with its number after everything before it was written.
     """
     from .line_reader import LineReader
-    from .serdes import topic_serdes
+    from .text import topic_serdes
     from .topics import topic_info
 
     where = {name: options.pop(name) for name in ("log", "data_dir", "app")}

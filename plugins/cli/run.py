@@ -10,10 +10,10 @@ import click
 from penstock.clock import duration_ms
 from penstock.errors import ConfigError
 
-from .application import application_options, find_application
 from .command import Command
 from .failures import INTERRUPTED, ended_by_sigterm
 from .log_lines import FORMATS, TEXT, cli_log, log_lines
+from .options import application_options, find_application
 from .output import Meter, count, note, print_json
 
 if TYPE_CHECKING:

@@ -12,10 +12,9 @@ import click
 from penstock.clock import SystemClock, duration_ms
 from penstock.errors import PenstockError
 
-from .application import application_options, find_application
 from .command import Command
 from .failures import ended_by_sigterm
-from .options import open_log, timeout_option, with_timeout
+from .options import application_options, find_application, open_log, timeout_option, with_timeout
 from .output import count, print_json, print_table, print_text
 
 if TYPE_CHECKING:

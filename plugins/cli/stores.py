@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .application import application_options, confirm, find_application
 from .command import Group, verbose_option
-from .options import open_log
+from .options import application_options, confirm, find_application, open_log
 from .output import note, print_json, print_table, print_text
 
 if TYPE_CHECKING:

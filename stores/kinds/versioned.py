@@ -24,7 +24,7 @@ from penstock.store.kinds.versioned import (
 from ..rows.envelope import PLAIN, unwrap, wrap
 from ..rows.escaping import escaped, unescaped
 from ..rows.key_form import MISSING, KeyForm
-from ..rows.late import LateDrops
+from ..rows.retention import LateDrops
 from ..rows.scan import Scan
 from ..rows.value_form import ValueForm
 from .history import DELETED, LAST_TIME, META_ROW, TIME, History

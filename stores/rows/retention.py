@@ -1,15 +1,18 @@
-"""Retention: which times of a store have expired, and how their rows are freed."""
+"""Retention: which times of a store have expired, how their rows are freed, and what is dropped as late."""
 
 from __future__ import annotations
 
+import logging
 from struct import Struct
 
 from penstock.store import BytesStore, StoreContext
 
 from .buckets import Buckets
 from .envelope import PLAIN
-from .late import LateDrops
 
+_log = logging.getLogger("penstock.stores")
+REASON = "expired"
+"""Why the record is counted as dropped."""
 _NUMBERS = Struct(">qqq")
 _META = b""
 _SWEPT_ENTRIES = 4_096
@@ -79,3 +82,21 @@ class Retention:
         self.is_known = self._has_changed = False
         self.newest = self.kept_after = -1
         self.number = self._freed_below = 0
+
+
+class LateDrops:
+    """Counts what one store drops because it has expired already."""
+
+    def __init__(self, store: str, context: StoreContext) -> None:
+        self._store = store
+        self._context = context
+
+    def count(self, time_ms: int, kept_after_ms: int) -> None:
+        """Count one entry at `time_ms`, where the store keeps what is later than `kept_after_ms`."""
+        self._context.dropped(REASON)
+        self._context.repeats.log(
+            _log, logging.WARNING, (REASON, self._context.application_id, self._store),
+            "task %s, store %r: dropped an entry at %d that had expired: the store keeps what is later than %d. A "
+            "longer retention keeps more",
+            self._context.task_id, self._store, time_ms, kept_after_ms,
+        )  # fmt: skip
