@@ -16,7 +16,7 @@ from ..hooks import registry
 from ..processor import Processor, ValueTransformer
 from ..serde import Serde
 from ..store import StoreBuilder
-from ..store.specs import StoreSpec
+from ..store.specs import StoreSpec, declared_serdes
 from ..support.callbacks import check_called_with, check_methods, check_plain
 from ..support.names import BAD_NAME, did_you_mean, is_topic_name
 from .nodes import Node, ProcessorNode, SinkNode, SourceNode
@@ -81,7 +81,8 @@ def check_builder(builder: object) -> None:
         check_installed(f"store {builder.name!r}", "store kind", kind)
     if builder.backend is not None:
         check_installed(f"store {builder.name!r}", "store backend", builder.backend)
-    check_serdes(f"store {builder.name!r}", getattr(builder, "key_serde", None), getattr(builder, "value_serde", None))
+    serdes = declared_serdes(builder)
+    check_serdes(f"store {builder.name!r}", serdes.get("key_serde"), serdes.get("value_serde"))
 
 
 def check_chosen_topic(where: str, topic: object) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 from ..store import StoreBuilder
 from ..store.kept_store import KEY_VALUE
+from ..store.kinds.key_value import KeyValueStoreSpec
+from ..store.specs import StoreSpec, declared_serdes
 from .assignment import Assignment
 from .nodes import Graph, Node, ProcessorNode, Subtopology
 from .serdes import NodeDefaults, SerdeLike, resolve_serde
@@ -67,10 +69,11 @@ def _subtopology(
 def _store(store: StoreBuilder, settings: NodeDefaults) -> dict[str, Any]:
     """Return the serdes and the TTL of a store; null where its kind has none."""
     serdes = {
-        name: _form(getattr(store, name), settings.state_serde, f"store {store.name!r}")
-        for name in ("key_serde", "value_serde")
-        if hasattr(store, name)
+        name: _form(given, settings.state_serde, f"store {store.name!r}")
+        for name, given in declared_serdes(store).items()
     }
+    ttl_ms = store.ttl_ms if isinstance(store, KeyValueStoreSpec) else None
+    kind, windows = (store.kind, store.windows) if isinstance(store, StoreSpec) else (KEY_VALUE, "")
     return {
         "kind": type(store).__name__ + (f" {store.traits.form}" if store.traits.form else ""),
         "key_serde": serdes.get("key_serde"),
@@ -78,11 +81,11 @@ def _store(store: StoreBuilder, settings: NodeDefaults) -> dict[str, Any]:
         "backend": store.backend or settings.store_backend,
         "logged": store.logged,
         "timestamped": store.traits.timestamped,
-        "ttl_ms": getattr(store, "ttl_ms", None),
-        **({"store_kind": kind} if (kind := getattr(store, "kind", KEY_VALUE)) != KEY_VALUE else {}),
-        **({"expires": True} if store.traits.expires and getattr(store, "ttl_ms", None) is None else {}),
+        "ttl_ms": ttl_ms,
+        **({"store_kind": kind} if kind != KEY_VALUE else {}),
+        **({"expires": True} if store.traits.expires and ttl_ms is None else {}),
         **({"is_indexed": True} if store.traits.is_indexed else {}),
-        **({"windows": windows} if (windows := getattr(store, "windows", "")) else {}),
+        **({"windows": windows} if windows else {}),
         **({"fixed_options": dict(store.traits.fixed_options)} if store.traits.fixed_options else {}),
     }
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ..support.names import index_name
+from .specs import StoreSpec
 from .state_store import StoreBuilder
 
 KEY_VALUE = "key_value"
@@ -50,7 +51,7 @@ class KeptStore:
             store.logged,
             store.traits.timestamped,
             store.traits.expires,
-            kind=getattr(store, "kind", KEY_VALUE),
+            kind=store.kind if isinstance(store, StoreSpec) else KEY_VALUE,
             fixed_options=dict(store.traits.fixed_options),
             is_indexed=store.traits.is_indexed,
         )

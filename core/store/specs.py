@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from ..clock import Duration, duration_ms
 from ..errors import ConfigError, StoreError
 from ..hooks import registry
+from ..serde import Serde
 from ..support.names import BAD_NAME, is_topic_name
 from .context import BytesStore, StoreContext
-from .state_store import StateStore, StoreTraits
+from .state_store import StateStore, StoreBuilder, StoreTraits
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,32 @@ class StoreSpec:
         """Return the store that a processor sees. Raises PluginError when nothing installed brings its kind."""
         store: StateStore = registry().load("store kind", self.kind)(self, bytes_store, context)
         return store
+
+
+@runtime_checkable
+class HasKeySerde(Protocol):
+    """A declared store with a serde for its keys: one, the name of an installed one, or None for the default."""
+
+    @property
+    def key_serde(self) -> str | Serde[Any] | None:
+        """The serde."""
+        ...
+
+
+@runtime_checkable
+class HasValueSerde(Protocol):
+    """A declared store with a serde for its values."""
+
+    @property
+    def value_serde(self) -> str | Serde[Any] | None:
+        """The serde."""
+        ...
+
+
+def declared_serdes(store: StoreBuilder) -> dict[str, str | Serde[Any] | None]:
+    """Return `key_serde` and `value_serde` of a declared store, as far as its kind has them."""
+    keys = {"key_serde": store.key_serde} if isinstance(store, HasKeySerde) else {}
+    return keys | ({"value_serde": store.value_serde} if isinstance(store, HasValueSerde) else {})
 
 
 def checked_name(function: str, name: str) -> str:

@@ -40,12 +40,11 @@ def describe_cause(error: BaseException) -> str:
 
 def no_context(error: BaseException) -> str | None:
     """Return the message for a processor without a context; None for any other error."""
-    owner = getattr(error, "obj", None)
     if not isinstance(error, AttributeError) or error.name != "context":
         return None
-    if not isinstance(owner, (Processor, ValueTransformer)):
+    if not isinstance(error.obj, (Processor, ValueTransformer)):
         return None
-    name = type(owner).__name__
+    name = type(error.obj).__name__
     return (
         f"{name} has no context, because its init, or that of a wrapper around it, does not call the one of its base "
         f"class: begin init of {name} with super().init(context)"

@@ -146,10 +146,12 @@ def find_settings(log: str | None, data_dir: str | None, app: str | None) -> Set
     layer = find_layer(log, data_dir)
     if app is None:
         return Settings.of(layer)
+    from penstock.settings.application import Application
+
     from .target import load
 
-    given = getattr(load(app), "given", None)  # a Topology has no settings of its own
-    return Settings.of(layer.over(given) if isinstance(given, Layer) else layer)
+    found = load(app)  # a Topology has no settings of its own
+    return Settings.of(layer.over(found.given) if isinstance(found, Application) else layer)
 
 
 @contextmanager

@@ -194,7 +194,7 @@ def _offsets(given: Sequence[str]) -> Mapping[TopicPartition, int]:
             try:
                 content = Path(text).read_text()
             except (OSError, UnicodeDecodeError) as error:
-                reason = getattr(error, "strerror", None) or error
+                reason = (isinstance(error, OSError) and error.strerror) or error
                 raise ConfigError(
                     f"--to-offsets {text!r}: expected TOPIC:PARTITION=OFFSET, or a file with a line for each ({reason})"
                 ) from error

@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock import Node, ProcessorNode, Program, SinkNode, SourceNode, StoreBuilder
 from penstock.program.serdes import serde_name
+from penstock.store.specs import declared_serdes
 from penstock.support.names import function_name
 
 
@@ -75,6 +76,7 @@ def _store_data(program: Program, home: Mapping[str, int], store: StoreBuilder) 
     topics = {each.store.name: each.source.topics[0] for each in program.global_stores}
     for part in program.subtopologies:
         topics |= {each.store.name: each.source.topics[0] for each in part.read_only_stores}
+    serdes = declared_serdes(store)
     return {
         "name": store.name,
         "kind": type(store).__name__,
@@ -84,8 +86,8 @@ def _store_data(program: Program, home: Mapping[str, int], store: StoreBuilder) 
         "backend": store.backend,
         "logged": store.logged and not is_global,
         "filled_from": topics.get(store.name),
-        "key_serde": serde_name(getattr(store, "key_serde", None)),
-        "value_serde": serde_name(getattr(store, "value_serde", None)),
+        "key_serde": serde_name(serdes.get("key_serde")),
+        "value_serde": serde_name(serdes.get("value_serde")),
     }
 
 

@@ -15,6 +15,7 @@ from penstock.program.serdes import resolve_serde
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
 from penstock.store import StateStore
+from penstock.store.specs import declared_serdes
 from penstock.support.repeats import Repeats
 from penstock.task.failures import FailureKey, RetryRequested
 from penstock.task.task import Task
@@ -105,11 +106,8 @@ class _Part:
         self.copies = Copies(application, spec, directory, filling)
         self._topic = spec.source.topics[0]
         self._form = ", ".join(
-            resolve_serde(
-                getattr(spec.store, name), application.settings.state_serde, f"store {spec.store.name!r}"
-            ).written_form()
-            for name in ("key_serde", "value_serde")
-            if hasattr(spec.store, name)
+            resolve_serde(given, application.settings.state_serde, f"store {spec.store.name!r}").written_form()
+            for given in declared_serdes(spec.store).values()
         ) + (", with a TTL" if spec.store.traits.expires else "")
         self._attempts: dict[FailureKey, int] = {}
         self.metrics: dict[str, NodeMetrics] = {spec.source.name: NodeMetrics(), spec.processor.name: NodeMetrics()}
