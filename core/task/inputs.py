@@ -85,9 +85,15 @@ class Inputs:
         """Return for each input the offset after the last record that was fed."""
         return {queue.partition: queue.fetched for queue in self._queues}
 
-    def queued(self, partition: TopicPartition) -> int:
-        """Return how many records of an input were fed and are not processed."""
-        return self._by_partition[partition].queued()
+    def queued(self, partition: TopicPartition | None = None) -> int:
+        """Return how many records of an input, or of all, were fed and are not processed."""
+        if partition is not None:
+            return self._by_partition[partition].queued()
+        return sum(queue.queued() for queue in self._queues)
+
+    def waiting(self) -> int:
+        """Return about how many records wait to be processed, those included that the log is known to have."""
+        return self.queued() + sum(max(0, (queue.end or 0) - queue.fetched) for queue in self._queues)
 
     def are_empty(self) -> bool:
         """Return whether every record that was fed is processed."""

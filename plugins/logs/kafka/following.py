@@ -16,7 +16,7 @@ from penstock.record import RecordBatch, TopicPartition
 from .clients import Clients
 from .failures import error_of, is_retriable, is_unknown_topic
 from .readers import READER_GROUP
-from .reading import columns, introduce, out_of_range, size_of
+from .reading import MESSAGES, columns, introduce, out_of_range, size_of
 from .topics import Topics
 
 _CONSUMER = {
@@ -96,25 +96,36 @@ class KafkaFollower(Follower):
         if consumer is None:
             time.sleep(seconds)
             return []
-        messages = consumer.consume(most, 0)
         while True:
-            if not messages:
-                left = deadline - time.monotonic()
-                # librdkafka waits whole milliseconds: with less it would not wait at all, and this loop would spin.
-                messages = consumer.consume(1, ceil(max(0.0, min(left, _WAIT_SECONDS)) * 1000) / 1000)
-                if messages and most > 1:
-                    messages += consumer.consume(most - 1, 0)
+            if found := self._read(consumer, most):
+                return found
+            for error in self._failed.values():
+                raise error
+            left = deadline - time.monotonic()
+            # librdkafka waits whole milliseconds: with less it would not wait at all, and this loop would spin.
+            messages = consumer.consume(1, ceil(max(0.0, min(left, _WAIT_SECONDS)) * 1000) / 1000)
             if messages:
-                self._away_since, self._check_at = None, time.monotonic() + _CHECK_EVERY
+                self._note_answer()
                 if found := self._taken(messages):
-                    return found
+                    return found + self._read(consumer, most - 1)
             elif time.monotonic() >= self._check_at:
                 self._check(consumer)
             for error in self._failed.values():
                 raise error
             if time.monotonic() >= deadline:
                 return []
-            messages = []
+
+    def _read(self, consumer: Consumer, most: int) -> list[RecordBatch]:
+        """Return up to `most` records that the consumer has, and take them apart while they are in the cache."""
+        found: list[RecordBatch] = []
+        while most > 0 and (messages := consumer.consume(min(most, MESSAGES), 0)):
+            self._note_answer()
+            most -= len(messages)
+            found += self._taken(messages)
+        return found
+
+    def _note_answer(self) -> None:
+        self._away_since, self._check_at = None, time.monotonic() + _CHECK_EVERY
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         self._paused.update(each for each in partitions if each in self._positions)

@@ -19,7 +19,7 @@ from .failures import error_of, is_retriable
 
 _log = logging.getLogger("penstock.kafka")
 
-_MESSAGES = 400
+MESSAGES = 400
 """How many messages are taken from a consumer at once: few enough that they are still in the processor's cache when
 they are taken apart."""
 _BLOCK_SECONDS = 0.1
@@ -103,7 +103,7 @@ class PartitionReader:
     def has_more(self) -> bool:
         """Return whether there are more records to read ahead, as far as is known. Raises KafkaException."""
         if not self._kept and not self._is_cut_short:
-            self._kept = self._without_events(self._consumer.consume(_MESSAGES, 0))
+            self._kept = self._without_events(self._consumer.consume(MESSAGES, 0))
         return bool(self._kept) or self._is_cut_short
 
     def leave(self) -> Consumer:
@@ -125,7 +125,7 @@ class PartitionReader:
         """Return some messages; none when there are no more for now."""
         messages, self._kept = self._kept, []
         if not messages:
-            messages = self._consumer.consume(_MESSAGES, 0)
+            messages = self._consumer.consume(MESSAGES, 0)
             if not messages and self._reached() < end:
                 messages = self._consumer.consume(1, _BLOCK_SECONDS)
         if any(map(Message.error, messages)):

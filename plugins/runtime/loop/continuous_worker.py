@@ -29,8 +29,8 @@ COMMIT_INTERVALS = {"exactly_once": 0.1, "at_least_once": 1.0}
 _SLOW_SECONDS = 1.0
 """A task whose last call of `work` took longer may take as long again."""
 _BEHIND_SHARE, _BEHIND_SECONDS = 20.0, 1.0
-"""While records wait: the least time between two commits, as a multiple of the last commit's duration, and its limit in
-seconds. The backlog decides the latency then, and more commits would make the backlog longer."""
+"""While the task is behind: the least time between two commits, as a multiple of the last commit's duration, and its
+limit in seconds. The backlog decides the latency then, and more commits would make the backlog longer."""
 _MOVED_SECONDS = 5.0
 """Seconds after which positions are committed that have only passed offsets without a record."""
 
@@ -70,6 +70,7 @@ class ContinuousWorker(LoggedTask):
         self._upkeep: Upkeep | None = None
         self._is_slow, self._rings_slowly = False, True  # the first punctuator may take any time
         self._has_postponed = False
+        self._record_seconds = 0.0  # the time that a record took in the last call of `work`
 
     # ------------------------------------------------------------------ opening
 
@@ -156,7 +157,10 @@ class ContinuousWorker(LoggedTask):
         if not task.progress.is_out_of_time:
             began = self._seconds()
             done = task.process(limit)
-            self._is_slow = self._seconds() - began > _SLOW_SECONDS
+            took = self._seconds() - began
+            self._is_slow = took > _SLOW_SECONDS
+            if done:
+                self._record_seconds = took / done
         if done:
             self._is_dirty = True
         if not had_postponed:
@@ -202,8 +206,8 @@ class ContinuousWorker(LoggedTask):
         self._clock_ms = min(self._clock_ms, clock_ms)
         return self._clock_ms + max(0, 2 * (tick - self.task.wall_clock) - self._odd_ms)
 
-    def queued(self, partition: TopicPartition) -> int:
-        """Return how many records of an input wait to be processed."""
+    def queued(self, partition: TopicPartition | None = None) -> int:
+        """Return how many records of an input, or of all, were fed and are not processed."""
         return 0 if self.task is None else self.task.inputs.queued(partition)
 
     def has_records(self) -> bool:
@@ -228,8 +232,12 @@ class ContinuousWorker(LoggedTask):
             or task.output_bytes() + state.size_bytes() > self._settings.commit_bytes
         ):
             return 0.0
-        due = self._due if task.inputs.are_empty() else max(self._due, self._due_behind)
+        due = max(self._due, self._due_behind) if self._is_behind(task) else self._due
         return min(due, commits.latest)
+
+    def _is_behind(self, task: Task) -> bool:
+        """Return whether the records that wait, here and in the log, take longer than a commit interval."""
+        return task.inputs.waiting() * self._record_seconds > self._interval
 
     @property
     def has_uncommitted(self) -> bool:

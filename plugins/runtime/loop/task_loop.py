@@ -31,7 +31,9 @@ from .pools import Pools
 from .topic_watch import TopicWatch
 from .upkeeps import Upkeeps
 
-_MOST_POLLED = 4_000
+_MOST_POLLED, _FEWEST_POLLED = 4_000, 400
+"""Records of one poll: the more records wait that tasks can process, the fewer. Those that wait long have left the
+processor's cache when their turn comes. Some are always polled, for the tasks that have none."""
 _CHUNK = 2_000
 """Records that one task processes before the next task gets its turn."""
 _TURN_SECONDS = 0.05
@@ -86,6 +88,7 @@ class TaskLoop:
         self._busy: dict[str, ContinuousWorker] = {}
         self._pauses = Pauses(self._follower, self._queued, application.settings.input_buffer_max_bytes)
         self._has_more = self._stalled = False
+        self._ready = 0  # records that wait and can be processed in the next turn
         self._ends: Mapping[TopicPartition, int | None] = {}  # as the tasks last worked with them
         self._failures: list[FailedTask] = []
         self.current = ""
@@ -189,7 +192,7 @@ class TaskLoop:
 
     def _poll(self, seconds: float) -> None:
         try:
-            batches = self._follower.poll(seconds, _MOST_POLLED)
+            batches = self._follower.poll(seconds, max(_FEWEST_POLLED, _MOST_POLLED - self._ready))
         except LogError as error:
             if error.partition is None:
                 raise
@@ -225,6 +228,7 @@ class TaskLoop:
                 self._busy[name] = task
         total = 0
         self._has_more = self._stalled = False
+        self._ready = 0
         ends = self._ends = self._follower.ends()
         until, has_worked = self._seconds() + _TURN_SECONDS, False
         for name, task in list(self._busy.items()):
@@ -235,7 +239,8 @@ class TaskLoop:
                 continue
             if has_worked and self._seconds() >= until:
                 self._has_more = True
-                break
+                self._ready += task.queued()
+                continue
             if task.may_take_long(clock_ms):
                 self._writing.begin_due(self._seconds(), but=name)
             # Whoever had a turn goes to the end, so that the next turn begins with those that had none.
@@ -253,6 +258,7 @@ class TaskLoop:
             if not task.has_records():
                 del self._busy[name]
             elif done or is_cut_off:
+                self._ready += task.queued()
                 self._has_more = True
             else:
                 self._stalled = True
