@@ -130,6 +130,35 @@ def stream_stream_join() -> Result:
     return result
 
 
+def continuous() -> Result:
+    """Continuous mode beside batches, by turns, in three programs that catch up, exactly once."""
+    notes, ratios, runs = {}, [], []
+    for program, records in (("count", 6_000_000), ("filter-map", 6_000_000), ("word-count", 600_000)):
+        with KafkaBroker(heap="1g", jvm_options=()) as broker:
+            log = KafkaLog(broker.bootstrap)
+            job = load(log, program, records)
+            rates: dict[str, list[float]] = {"available_now": [], "continuous": []}
+            for turn in range(ROUNDS):
+                for trigger in list(rates)[:: -1 if turn % 2 else 1]:
+                    run = measure(broker, log, job, our_command(broker, program, "exactly_once", trigger=trigger))
+                    rates[trigger].append(run.rate)
+                    runs += [run] if trigger == "continuous" else []
+            log.close()
+        in_batches, continuously = (statistics.median(each) for each in rates.values())
+        ratios.append(continuously / in_batches)
+        notes[program] = f"{continuously:,.0f} records/s, in batches {in_batches:,.0f}: {continuously / in_batches:.2f}"
+    return Result(
+        "kafka-continuous",
+        statistics.median(each.rate for each in runs),
+        statistics.median(each.cpu_s_per_million for each in runs),
+        max(each.peak_mb for each in runs),
+        {},
+        "batches of this project",
+        min(ratios),
+        notes,
+    )
+
+
 def compare(
     name: str,
     program: str,
@@ -248,18 +277,19 @@ def measure(broker: KafkaBroker, log: KafkaLog, job: Job, command: list[str]) ->
         output, usage = Path(directory) / "output", MarkedProcesses()
         broker_process = psutil.Process(broker.pid)
         broker_before = sum(broker_process.cpu_times()[:2])
+        known = frozenset(log.topics())
         began = time.monotonic()
         with output.open("wb") as file:
             process = subprocess.Popen(
                 filled, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, MARK: usage.mark}
             )
         try:
-            first, first_count, last = _watch(log, target, job.outputs, process, usage)
+            first, first_count, last = _watch(log, target, job.outputs, process, usage, known)
             broker_cpu = sum(broker_process.cpu_times()[:2]) - broker_before
             cpu = usage.total_cpu_s()
             try:
                 # Ours ends by itself now, and prints where its time went.
-                process.wait(30 if "bench.kafka_app" in command else 0)
+                process.wait(30 if "available_now" in command else 0)
             except subprocess.TimeoutExpired:
                 pass
         except RuntimeError as error:
@@ -281,10 +311,16 @@ def measure(broker: KafkaBroker, log: KafkaLog, job: Job, command: list[str]) ->
 
 
 def _watch(
-    log: KafkaLog, target: str, outputs: int, process: subprocess.Popen[bytes], usage: MarkedProcesses
+    log: KafkaLog,
+    target: str,
+    outputs: int,
+    process: subprocess.Popen[bytes],
+    usage: MarkedProcesses,
+    known: frozenset[str],
 ) -> tuple[float, int, float]:
-    """Return when the first outputs were written, how many these were, and when the last ones could be read. Where one
-    look finds all of them, the first ones count as written at the look before it."""
+    """Return when the first records were written, how many of them were outputs, and when the last outputs could be
+    read. The first ones may be those of a repartition topic, which is not among the `known` topics. Where one look
+    finds all outputs, the first ones count as written at the look before it."""
     partitions = [TopicPartition(target, each) for each in range(PARTITIONS)]
     first, first_count = 0.0, 0
     now = time.monotonic()
@@ -296,7 +332,7 @@ def _watch(
             look_at = now + _LOOK_SECONDS
         written = sum(log.end_offsets(partitions, stable=False).values())
         before, now = now, time.monotonic()
-        if written and not first:
+        if not first and (written or _has_repartitioned(log, known)):
             # The end offsets count the markers of transactions, too, so there may be more than `outputs`.
             first, first_count = (now, written) if written < outputs else (before, 0)
         if written >= outputs and sum(log.end_offsets(partitions).values()) >= outputs:
@@ -308,7 +344,20 @@ def _watch(
         time.sleep(0.05)
 
 
-def our_command(broker: KafkaBroker, program: str, guarantee: str, changelog: str = "directory:changelog") -> list[str]:
-    """Return the command that runs a program on Spark until its input is read."""
+def _has_repartitioned(log: KafkaLog, known: frozenset[str]) -> bool:
+    """Return whether a repartition topic that was made since has records."""
+    made = {name: info for name, info in log.topics().items() if name not in known and name.endswith("-repartition")}
+    partitions = [TopicPartition(name, each) for name, info in made.items() for each in range(info.partitions)]
+    return any(log.end_offsets(partitions, stable=False).values())
+
+
+def our_command(
+    broker: KafkaBroker,
+    program: str,
+    guarantee: str,
+    changelog: str = "directory:changelog",
+    trigger: str = "available_now",
+) -> list[str]:
+    """Return the command that runs a program on Spark until its input is read; continuous mode is ended after that."""
     settings = {"processing_guarantee": guarantee, "changelog": changelog}
-    return spark_command(broker.bootstrap, program, "{in}", "available_now", settings)
+    return spark_command(broker.bootstrap, program, "{in}", trigger, settings)

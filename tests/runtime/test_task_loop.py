@@ -331,6 +331,7 @@ def test_an_input_that_waits_for_another_is_not_read_without_limit(
 ) -> None:
     monkeypatch.setattr(pauses, name, limit)
     monkeypatch.setattr(loop_module, "_MOST_POLLED", 4)
+    monkeypatch.setattr(loop_module, "_FEWEST_POLLED", 4)
     FAULTS.clear()
     log, of, wall = new_log(), application(tmp_path, max_task_idle="1s", commit_interval="0ms"), 0
     # A batch of the log has four of them.

@@ -291,6 +291,10 @@ class ContinuousWorker(LoggedTask):
             self._upkeep = None
         super().abandon(reason)
 
+    def close_after(self, _: object) -> None:
+        """Close the task at the end of an opening, or of a commit, that took too long."""
+        self.close()
+
     # ------------------------------------------------------------------ numbers
 
     def take_reports(self) -> list[TaskReport]:

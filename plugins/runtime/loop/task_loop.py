@@ -32,8 +32,7 @@ from .topic_watch import TopicWatch
 from .upkeeps import Upkeeps
 
 _MOST_POLLED, _FEWEST_POLLED = 4_000, 400
-"""Records of one poll: the more records wait that tasks can process, the fewer. Those that wait long have left the
-processor's cache when their turn comes. Some are always polled, for the tasks that have none."""
+"""Records of one poll: fewer where tasks have records to process, which would leave the processor's cache meanwhile."""
 _CHUNK = 2_000
 """Records that one task processes before the next task gets its turn."""
 _TURN_SECONDS = 0.05
@@ -87,8 +86,7 @@ class TaskLoop:
         self._open_at: dict[str, float] = {}
         self._busy: dict[str, ContinuousWorker] = {}
         self._pauses = Pauses(self._follower, self._queued, application.settings.input_buffer_max_bytes)
-        self._has_more = self._stalled = False
-        self._ready = 0  # records that wait and can be processed in the next turn
+        self._has_more, self._stalled, self._ready = False, False, 0  # the last: records to process in the next turn
         self._ends: Mapping[TopicPartition, int | None] = {}  # as the tasks last worked with them
         self._failures: list[FailedTask] = []
         self.current = ""
@@ -227,8 +225,7 @@ class TaskLoop:
             if tick is not None and tick <= clock_ms:
                 self._busy[name] = task
         total = 0
-        self._has_more = self._stalled = False
-        self._ready = 0
+        self._has_more, self._stalled, self._ready = False, False, 0
         ends = self._ends = self._follower.ends()
         until, has_worked = self._seconds() + _TURN_SECONDS, False
         for name, task in list(self._busy.items()):
@@ -354,9 +351,9 @@ class TaskLoop:
         while True:
             has_processed = bool(self.turn(_SHORT_WAIT)) or self._has_more
             is_busy = self._preparing or self._writing or self._upkeeps.are_running or self._globals.are_filling
-            is_working = has_processed or is_busy
             is_opening = any(at <= self._seconds() for at in self._open_at.values())
-            if not is_working and not is_opening and all(map(self._has_read, ends, ends.values())):
+            is_working = has_processed or is_busy or is_opening
+            if not is_working and all(map(self._has_read, ends, ends.values())):
                 break
         self.commit_all()
 
@@ -393,13 +390,9 @@ class TaskLoop:
             self._pools.close()
             for name, task in self._tasks.items():
                 if name in late:
-                    late[name].add_done_callback(partial(_close, task))
+                    late[name].add_done_callback(task.close_after)
                 else:
                     task.close()
             self._upkeeps.close()
             self._alarm.close()
             self._follower.close()
-
-
-def _close(task: ContinuousWorker, _: object) -> None:
-    task.close()
