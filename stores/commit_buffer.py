@@ -31,7 +31,7 @@ class CommitBuffer(IndexStore):
         self._changes: dict[bytes, bytes | None] = {}
         self._size_bytes = 0
         # The first `len(_order)` keys of `_changes` in order: keys leave `_changes` only by `clear`,
-        # so those that came later are the last ones of the dict, and `put` need not note them.
+        # so later keys are the last ones of the dict, and `put` need not record them.
         self._order = SortedKeys()
         self._in_backend: dict[bytes, bool] = {}
         self._swept: list[bytes] = []
@@ -110,7 +110,7 @@ class CommitBuffer(IndexStore):
 
     @property
     def freed(self) -> int:
-        """How many entries were freed or swept and are deleted with the next commit."""
+        """Number of entries that the next commit deletes, because they were freed or swept."""
         return len(self._freed) + len(self._swept) + len(self._freed_here)
 
     @property
@@ -125,23 +125,23 @@ class CommitBuffer(IndexStore):
         return [(key, changes[key]) for key in sorted(changes)]
 
     def local_changes(self, changes: Sequence[Change]) -> Sequence[Change]:
-        """Return what the backend has to write: `changes`, which are those of this commit, and what is freed."""
+        """Return the changes to write to the backend: the commit's `changes`, and deletions of freed entries."""
         if self._freed_here:
             # Also what was put since the last commit: the changelog has it, this host need not.
             changes = [change for change in changes if change[0] not in self._freed_here]
         return _with_deleted([*self._unchanged_freed(), *self._freed_here], changes)
 
     def topic_changes(self, changes: Sequence[Change]) -> Sequence[Change]:
-        """Return what a changelog topic has to get: `changes`, which are those of this commit, and what is freed."""
+        """Return the changes to write to a changelog topic: the commit's `changes`, and deletions of freed entries."""
         return _with_deleted(self._unchanged_freed(), changes)
 
     def _unchanged_freed(self) -> list[bytes]:
-        """Return what was freed or swept and not put again since."""
+        """Return the keys that were freed or swept, and not put again since."""
         changes = self._changes
         return [key for key in [*self._swept, *self._freed] if key not in changes]
 
     def clear(self) -> None:
-        """Forget the pending changes: the backend has them, or the commit failed."""
+        """Drop the pending changes: the backend has them, or the commit failed."""
         self._changes.clear()
         self._order = SortedKeys()
         self._in_backend.clear()

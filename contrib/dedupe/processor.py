@@ -10,7 +10,7 @@ from penstock.clock import Duration
 
 
 class Dedupe(Processor):
-    """Forwards a record unless one of the same id came before.
+    """Forwards a record unless one of the same id arrived before.
 
     `by` returns a record's id (default: its key); a record whose id is None is forwarded. Ids are kept in a key-value
     store named `store`, which the processor brings, and are forgotten after `window` of stream time (None: never). A

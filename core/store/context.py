@@ -64,7 +64,7 @@ class IndexStore(BytesStore, Protocol):
 
 
 class StoreContext(Protocol):
-    """What a store may ask of the task it is built for. `repeats` writes log lines that may come with every record."""
+    """The task that a store is built for. `repeats` writes log lines that every record may cause."""
 
     application_id: str
     task_id: str

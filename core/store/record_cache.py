@@ -36,7 +36,7 @@ Emit = Callable[[str, FlushListener, Record, RecordMetadata | None], None]
 
 @dataclass
 class CacheBudget:
-    """How many bytes the record caches of one task may have, and how many they have."""
+    """Bytes of the record caches of one task: the maximum, and the present number."""
 
     max_bytes: int
     used_bytes: int = 0
@@ -58,7 +58,7 @@ class RecordCache:
         """Returns the record that is processed now."""
         self.emit: Emit = lambda node, listener, record, metadata: listener(record)
         self.thaw: Callable[[Any, Any], Any] | None = None
-        """Returns the value of a key as it was noted: a store notes a value that its caller may change as bytes."""
+        """Mutable values are kept as bytes; this decodes them."""
         self.sent: Callable[[Any], Any] = self._nothing_sent
         """Returns the entry of a key (Windowed for window and session stores) as the listener knows it: without an
         update that waits. A store sets it."""
@@ -77,14 +77,14 @@ class RecordCache:
         return which in self._updates
 
     def before(self, which: Any) -> Any:
-        """Return what a key, of which an update waits, had at the last flush."""
+        """Return the value at the last flush of a key with a waiting update."""
         return self._updates[which].old
 
     def note(self, which: Any, key: Any, new: Any, old: Any, size: int) -> None:
-        """Note an update, after the store was written.
+        """Add an update, after the store was written.
 
-        `which` tells keys apart, and `key` is what the listener gets. `old` is the value before, which counts if no
-        update of the key waits. `size` is about how many bytes key and value have.
+        `which` tells keys apart, and `key` is what the listener gets. `old` is the previous value; ignored if an
+        update of the key already waits. `size` is about how many bytes key and value have.
         """
         before = self._updates.pop(which, None)
         if before is None:
@@ -113,7 +113,7 @@ class RecordCache:
         return bool(updates)
 
     def discard(self) -> None:
-        """Forget what waits: the commit failed."""
+        """Drop the waiting updates: the commit failed."""
         self._updates.clear()
         self._add(-self._bytes)
 

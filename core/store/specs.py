@@ -33,7 +33,7 @@ class StoreSpec:
 
     @property
     def traits(self) -> StoreTraits:
-        """What the engine has to know of the store's content; a kind overrides it where that is more than bytes."""
+        """Facts about the store's content for the engine; a kind overrides it if the content is more than bytes."""
         return StoreTraits()
 
     def build(self, bytes_store: BytesStore, context: StoreContext) -> StateStore:

@@ -86,7 +86,7 @@ class Entries(Protocol[K_co, V_co]):
 
 @dataclass(frozen=True)
 class StoreTraits:
-    """What the engine has to know of a store's content.
+    """Facts about a store's content for the engine.
 
     `timestamped`: values are envelopes with timestamps. `expires`: entries may carry an expiry. `is_indexed`: the store
     has an index beside it, `StoreContext.index`, also if its entries do not expire. `fixed_options`: numbers that the
@@ -136,7 +136,7 @@ class StoreBuilder(Protocol):
 
     @property
     def traits(self) -> StoreTraits:
-        """What the engine has to know of its content."""
+        """Facts about its content for the engine."""
         ...
 
     def build(self, bytes_store: BytesStore, context: StoreContext) -> StateStore:

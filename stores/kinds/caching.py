@@ -1,4 +1,4 @@
-"""Puts a record cache above a store: its `put` also notes what the store's listener is to get."""
+"""Puts a record cache above a store: `put` also adds the update for the store's listener to the cache."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SMALL = 16
 
 
 class _Notes:
-    """Turns what is put into what the cache notes."""
+    """Keys and values of a store as the cache keeps them."""
 
     def __init__(self, cache: RecordCache, keys: KeyForm, values: ValueForm) -> None:
         self._can_wait = values.compile_test()
@@ -30,7 +30,7 @@ class _Notes:
         cache.has_timestamps = isinstance(values, TimestampedForm)
 
     def which(self, key: Any) -> Any:
-        """Return what tells a user's key apart from others; keys that are equal in Python may be two for the serde."""
+        """Return a key that is unique for the serde: keys that are equal in Python may be two for it."""
         return key if type(key) in self._keys.types else (self._keys.to_bytes(key),)
 
     def frozen(self, key: Any, value: Any) -> Any:

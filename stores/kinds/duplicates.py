@@ -157,7 +157,7 @@ class _RetainsDuplicates(BucketWindowStore):
         return self._entries(key, self._rows(raw, key), first, last)
 
     def _rows(self, raw: bytes, which: Any) -> KnownRows:
-        """Return the rows of a key; if they are not in memory, read those that the store below may have."""
+        """Return the rows of a key; if they are not in memory, read them from the store below."""
         rows = self._known.get(which)
         if rows is not None:
             return rows

@@ -54,7 +54,7 @@ class ExpiryIndex(BytesStore):
         self._written += 1
 
     def put_all(self, entries: Mapping[bytes, bytes | None]) -> None:
-        """Set the values of several keys that were noted before, with `note` or `move`."""
+        """Set the values of several keys, for which the index was changed before, with `note` or `move`."""
         self._below.put_all(entries)
         self._written += len(entries)
 

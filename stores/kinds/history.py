@@ -23,10 +23,10 @@ _FREED_ROWS = 4_096
 
 
 class History:
-    """Which keys have versions to free, and when.
+    """The keys with versions to free, by the time when they can be freed.
 
     A version is gone when the next newer one of its key is at least as old as the bound, and a deletion when it is that
-    old itself. So a version that has an older one, or is a deletion, is noted in the index, under the end of the bucket
+    old itself. So a version that has an older one, or is a deletion, is in the index, under the end of the bucket
     of time that it is in: a key that is often put has one row for each bucket, and its versions may be kept for as much
     longer. When the bound is past that time, the key's rows are looked through from the oldest one on.
 
@@ -44,7 +44,7 @@ class History:
         self._last_key: bytes | None = None
 
     def note(self, key: bytes, timestamp: int) -> None:
-        """Note a version that has an older one or is a deletion."""
+        """Record a version that has an older one or is a deletion."""
         due = min((timestamp // self._bucket_ms + 1) * self._bucket_ms - 1, LAST_TIME)
         self._notes += 1
         if self._noted.get(key) != due:
@@ -72,7 +72,7 @@ class History:
         self._forget()
 
     def discard(self) -> None:
-        """Forget what was noted: the commit failed."""
+        """Drop what was recorded since the last commit, which failed."""
         self._forget()
         self._last_key = None
 

@@ -11,7 +11,7 @@ _PRUNED_EVERY = 32
 
 
 class KnownRows:
-    """All rows of one key that have not expired, by time, those of one time in the order they were put."""
+    """All rows of one key that have not expired, by time; rows of one time are in the order they were put."""
 
     __slots__ = ("times", "values")
 
@@ -39,7 +39,7 @@ class KnownRows:
 
 
 class LatestRows(KnownRows):
-    """The rows of one key from `known_from` on, each time once; `changed` has those that are not written yet, by time.
+    """The rows of one key from `known_from` on, each time once. `changed`: unwritten rows, by time.
 
     In `changed`, None is a row to delete.
     """
@@ -76,7 +76,7 @@ class LatestRows(KnownRows):
 
 
 def drop_oldest(known: dict[Any, Any], kept_after: int) -> bool:
-    """Where `known` has too many rows and keys, drop what has expired, then the oldest keys.
+    """If `known` has too many rows and keys, drop expired rows, then the oldest keys.
 
     Return whether it dropped keys whose rows have not expired.
     """

@@ -54,14 +54,14 @@ class KnownSessions:
         self._set_apart()
 
     def add_earlier(self, rows: list[SessionRow], known_after: int) -> None:
-        """Add sessions that the store below has: those that end after `known_after`, up to the present one."""
+        """Add the sessions of the store below that end after `known_after`, up to the present one."""
         self._joined()[:0] = rows
         self._stored[:0] = rows
         self.known_after = known_after
         self._set_apart()
 
     def take_changes(self, kept_after: int) -> tuple[list[SessionRow], list[SessionRow]]:
-        """Return rows that the store below is to remove, and those that it is to have then: now it has these sessions.
+        """Return the rows to remove from the store below, and the rows to add: then it has these sessions.
 
         A session with another value is in both. Sessions that end at `kept_after` or earlier are forgotten first:
         they are freed as all that has expired.
@@ -72,16 +72,16 @@ class KnownSessions:
         first, both = 0, min(len(stored), len(rows))
         while first < both and _are_same(stored[first], rows[first]):
             first += 1
-        gone, come = stored[first:], rows[first:]
-        stored[first:] = come
-        while gone and come and _are_same(gone[-1], come[-1]):
+        gone, added = stored[first:], rows[first:]
+        stored[first:] = added
+        while gone and added and _are_same(gone[-1], added[-1]):
             gone.pop()
-            come.pop()
+            added.pop()
         if len(rows) > MOST_OF_A_KEY:
             self._drop_earlier(rows[-1 - MOST_OF_A_KEY // 2][0])
         self._set_apart()
         self.is_changed = False
-        return gone, come
+        return gone, added
 
     def _joined(self) -> list[SessionRow]:
         """Return all known sessions; none is set apart any more."""

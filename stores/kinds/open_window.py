@@ -64,7 +64,7 @@ class OpenWindow(PlainStore):
         return self._read(*self.keys.locate(key))
 
     def expire(self) -> None:
-        """Forget what was put and is not written yet; deletions stay, because the store below may have the entries."""
+        """Drop unwritten entries; deletions stay, because the store below may have the entries."""
         self.pending = {key: None for key, value in self.pending.items() if value is None}
 
     def _compile(self) -> None:

@@ -22,7 +22,7 @@ class PlainStore(TypedStore):
 
     The cache is two dicts, with None for a key that has no value: `pending` has entries that were put and are not
     serialized yet, `clean` has entries as they are in the BytesStore below; `pending` takes precedence. A key in
-    neither takes the slow path, so a TypeError in the fast path can only come from a key that cannot be hashed.
+    neither takes the slow path, so a TypeError in the fast path is of a key that cannot be hashed.
 
     `KeyForm` and `ValueForm` say which entries may be kept. `is_complete`: all entries under keys that may be kept are,
     so such a key that is not there has no value.
@@ -138,7 +138,7 @@ class PlainStore(TypedStore):
             self.settle()
 
     def settle(self) -> None:
-        """Count pending entries as those that the BytesStore below has: it was given what `encoded` returned."""
+        """Move pending entries to `clean`: the BytesStore below has them, as `encoded` returned them."""
         pending, clean = self.pending, self.clean
         clean.update(pending)
         pending.clear()

@@ -54,7 +54,7 @@ class RecentKeys:
     ) -> LatestRows | None:
         """Return the rows of a key, known from `first` on.
 
-        Return None if reading those that are not known yet would read much more than the range up to `last`.
+        Return None if reading unknown rows would read much more than the range up to `last`.
         """
         rows = self.known.get(key)
         up_to = newest if rows is None else min(rows.known_from - 1, newest)
@@ -86,7 +86,7 @@ class RecentKeys:
         return rows if known_from <= first else None
 
     def encoded(self, kept_after: int) -> dict[bytes, bytes | None]:
-        """Return the rows that have changed as bytes; of those that have expired, only deletions."""
+        """Return changed rows as bytes; of expired rows only deletions."""
         row_key, to_bytes = self._buckets.row_key, self._values.to_bytes
         changes: dict[bytes, bytes | None] = {}
         for key, rows in self._changed:

@@ -27,7 +27,7 @@ class RetainedStore(StateStore):
     """
 
     tail_bytes: ClassVar[int]
-    """How many bytes the key of a row has behind the user's key."""
+    """Number of bytes behind the user's key in the key of a row."""
 
     def __init__(
         self,

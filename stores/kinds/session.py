@@ -29,10 +29,9 @@ _PAIR = Struct(">qq")
 class BucketSessionStore(RetainedStore, SessionStore[Any, Any]):
     """A SessionStore over a BytesStore. Its rows are entries (key, end, start).
 
-    For keys that were used recently it has their latest sessions as objects, in `_known`. `_changed` has those of these
-    keys whose sessions have changed since they were written. So most calls need no scan, and of a session that grew
-    into another before the commit nothing is written. The sessions of a key that cannot be kept as an object (see
-    `KeyForm`) are written at once.
+    `_known`: the latest sessions of recently used keys, as objects. `_changed`: keys with unwritten changes. So most
+    calls need no scan, and of a session that grew into another before the commit nothing is written. The sessions of a
+    key that cannot be kept as an object (see `KeyForm`) are written at once.
     """
 
     tail_bytes = _PAIR.size
@@ -190,7 +189,7 @@ class BucketSessionStore(RetainedStore, SessionStore[Any, Any]):
         self.retention.note(end)
 
     def _sessions(self, raw: bytes, key: Any, first_end: int) -> KnownSessions:
-        """Return a key's sessions, those that end at `first_end` or later at least; read what is not known of them."""
+        """Return a key's sessions that end at `first_end` or later, or more; read unknown ones from the store below."""
         sessions = self._known.get(key)
         if sessions is None:
             if len(self._known) >= plain.CACHED_ENTRIES:
@@ -255,10 +254,10 @@ class BucketSessionStore(RetainedStore, SessionStore[Any, Any]):
         written: dict[bytes, bytes | None] = {}
         for key, sessions in self._changed:
             middle = escaped(key_bytes(key))
-            gone, come = sessions.take_changes(kept_after)
+            gone, added = sessions.take_changes(kept_after)
             for end, start, _ in gone:
                 written[pack_bucket(end // bucket_ms) + middle + pack_times(end, start)] = None
-            for end, start, value in come:
+            for end, start, value in added:
                 data = value.data if type(value) is Encoded else encode(value)
                 written[pack_bucket(end // bucket_ms) + middle + pack_times(end, start)] = data
         self._changed.clear()

@@ -114,8 +114,8 @@ class BytesTimerStore(TimerStore):
 class _Clock:
     """The timers of one clock in the order of time, read from the index a portion at a time.
 
-    Reading goes on behind what was read before: rows that were deleted since the last commit are passed over once, and
-    not again for each timer.
+    Reading continues after the last row that was read: rows that were deleted since the last commit are passed over
+    once, and not again for each timer.
     """
 
     def __init__(self, times: TimeIndex) -> None:

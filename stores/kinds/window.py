@@ -24,14 +24,14 @@ from .recent_keys import RecentKeys
 from .retained import TIME, RetainedRows, RetainedStore
 
 _OPEN_WINDOWS = 1_024
-"""Of how many windows entries are kept as objects at most."""
+"""Maximum number of cached windows."""
 
 
 class BucketWindowStore(RetainedStore, WindowStore[Any, Any]):
     """A WindowStore over a BytesStore. `fetch` and `put` are compiled, as those of a key-value store are.
 
-    `_open` has the windows that were used recently, by their start, with entries as objects; `_changed` has those of
-    them with entries that are not written yet. `_recent` has the rows of keys that are fetched over a range of times.
+    `_open`: recently used windows by their start, with entries as objects. `_changed`: windows with unwritten entries.
+    `_recent`: rows of keys that are fetched over a range of times.
     """
 
     form_of_values: ClassVar[type[ValueForm]] = ValueForm
@@ -132,7 +132,7 @@ class BucketWindowStore(RetainedStore, WindowStore[Any, Any]):
     # ------------------------------------------------------------------ the commit
 
     def unflushed(self) -> int:
-        """Return how many rows wait to be serialized, without those of keys that are fetched over several windows."""
+        """Return how many rows wait to be serialized, without rows of keys that are fetched over several windows."""
         return sum(window.unflushed() for window in self._changed)
 
     def _flush_objects(self) -> None:

@@ -281,7 +281,7 @@ class SharedEnvironment:
                 map_size=self._map_size,
                 max_dbs=_MAX_DATABASES,
                 max_readers=_MAX_READERS,
-                # With spare transactions, a forked child that drops the environment would end those of its parent.
+                # With spare transactions, a forked child that drops the environment would end its parent's.
                 max_spare_txns=0,
                 readonly=self._read_only,
                 create=not self._read_only,
@@ -297,7 +297,7 @@ class SharedEnvironment:
         self._guard(self._environment.reader_check)
 
     def _open_databases(self, stores: Sequence[str]) -> None:
-        """Open databases; a reader opens only those that exist."""
+        """Open databases; a reader opens only existing ones."""
         missing = [name for name in stores if name not in self.databases]
         if self._meta is not None and not missing:
             return
@@ -339,7 +339,7 @@ class SharedEnvironment:
         return self._environment
 
     def is_here(self) -> bool:
-        """Return whether the files in the directory are still those that are open."""
+        """Return whether the open files are still in the directory."""
         try:
             return os.stat(self._path(_DATA)).st_ino == self._inode
         except FileNotFoundError:

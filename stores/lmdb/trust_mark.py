@@ -33,11 +33,11 @@ class TrustMark:
         return self._boot is not None and not self.is_trusted()
 
     def set_clean(self) -> None:
-        """Note that everything is on disk."""
+        """Record that everything is on disk."""
         self._write(_CLEAN)
 
     def set_in_use(self) -> None:
-        """Note durably, before the first write, that a crash of the machine may damage the files."""
+        """Record durably, before the first write, that a crash of the machine may damage the files."""
         boot = self._boot or _UNKNOWN
         if self._read() != boot:
             self._write(boot)

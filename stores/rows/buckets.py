@@ -18,7 +18,7 @@ from .escaping import END, escaped, unescaped
 
 _LONG = Struct(">q")
 _MOST_BUCKETS = 32
-"""Where a range of time has more buckets, a scan looks for those that exist instead of trying each."""
+"""Maximum number of buckets that a scan tries one by one; in a longer range it looks for existing ones."""
 
 Row = tuple[bytes, bytes]
 MAX_TIME = 2**63 - 1
@@ -39,11 +39,11 @@ class BucketKeys:
         return _LONG.pack(rank_ms // self.bucket_ms) + escaped(key) + _LONG.pack(rank_ms) + rest
 
     def around(self, rank_ms: int) -> tuple[bytes, bytes]:
-        """Return what is before and behind the key, without its end, in the key of a row with one time."""
+        """Return the bytes before and behind the key, without its end, in the key of a row with one time."""
         return _LONG.pack(rank_ms // self.bucket_ms), END + _LONG.pack(rank_ms)
 
     def parts(self, row_key: bytes) -> tuple[bytes, int, bytes]:
-        """Return what `row_key` was given."""
+        """Return the arguments of `row_key` that make this key."""
         at = len(row_key) - self._tail
         return unescaped(row_key, 8)[0], _LONG.unpack_from(row_key, at)[0], row_key[at + 8 :]
 

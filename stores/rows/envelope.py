@@ -25,7 +25,7 @@ EXPIRING_BY_WALL_CLOCK = 9
 STAMPED = 2
 """The flag of an envelope with a timestamp, which follows the flags."""
 pack_stamp = Struct(">Bq").pack
-"""pack_stamp(STAMPED, timestamp): what is in front of a value with a timestamp, for those who write many."""
+"""pack_stamp(STAMPED, timestamp): the bytes in front of a value with a timestamp, for loops over many values."""
 
 _EXPIRY, _TIMESTAMP, _HEADERS, _WALL_CLOCK = 1, STAMPED, 4, 8
 _LONG = Struct(">q")
@@ -33,7 +33,7 @@ _LENGTH = Struct(">i")
 
 
 class Envelope(NamedTuple):
-    """What an envelope holds. Times are milliseconds; a `timestamp` or `expiry` of None is not there.
+    """The content of an envelope. Times are milliseconds; a `timestamp` or `expiry` of None is not there.
 
     `by_wall_clock`: the expiry is a time of the wall clock, not of stream time.
     """
@@ -79,7 +79,7 @@ def wrap(
 
 
 def unwrap(data: bytes) -> Envelope:
-    """Return what an envelope holds. Raises StoreError for anything that is none."""
+    """Return the content of an envelope. Raises StoreError for anything that is none."""
     try:
         flags, at = data[0], 1
         if flags & ~(_EXPIRY | _TIMESTAMP | _HEADERS | _WALL_CLOCK):
@@ -102,7 +102,7 @@ def unwrap(data: bytes) -> Envelope:
 
 
 def wrap_stamped(value: bytes, timestamp: int) -> bytes:
-    """Return what `wrap(value, timestamp)` does, sooner."""
+    """Return the same envelope as `wrap(value, timestamp)`, faster."""
     return pack_stamp(STAMPED, timestamp) + value
 
 

@@ -51,7 +51,7 @@ class KeyForm:
             raise wrong(self._store, "the key", key, "write", error) from error
 
     def serializer(self) -> Callable[[Any], bytes]:
-        """Return a function that serializes keys sooner than `to_bytes`; it may refuse what that takes."""
+        """Return a function that serializes keys faster than `to_bytes`; it may refuse keys that `to_bytes` takes."""
         return self.serde.serializer()
 
     def to_object(self, raw: bytes) -> Any:
@@ -63,7 +63,7 @@ class KeyForm:
 
 
 def wrong(store: str, what: str, which: object, verb: str, error: Exception) -> PenstockError:
-    """Return the error to raise when `error` came of reading or writing a key or value of a store."""
+    """Return the error to raise after `error`, which reading or writing a key or value of a store raised."""
     kind = type(error) if isinstance(error, PenstockError) else SerdeError
     cause = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
     return kind(f"store {store!r}: cannot {verb} {what} {str(which)[:60]!r}: {cause}")

@@ -12,15 +12,15 @@ from .envelope import PLAIN
 
 _log = logging.getLogger("penstock.stores")
 REASON = "expired"
-"""Why the record is counted as dropped."""
+"""The reason under which records are counted as dropped."""
 _NUMBERS = Struct(">qqq")
 _META = b""
 _SWEPT_ENTRIES = 4_096
-"""How many expired entries a commit frees beside as many as it writes."""
+"""Number of expired entries that a commit frees, beside as many as it writes."""
 
 
 class Retention:
-    """What a store has of its times: the newest one put, and `kept_after`, below which everything has expired.
+    """The times of a store: the newest one put, and `kept_after`, below which everything has expired.
 
     `kept_after` never goes back, so what has expired stays so when a later program has a longer retention. Both are in
     the store's own row, and thus in its changelog; it has an envelope, as all rows. `number` is that of the last
@@ -49,7 +49,7 @@ class Retention:
         self._late.count(time_ms, self.kept_after)
 
     def note(self, time_ms: int) -> None:
-        """Note a time that was put: not before, because the put of a value that the serde refuses does not count."""
+        """Record a time after it was put: the put of a value that the serde refuses does not count."""
         if time_ms > self.newest:
             self.newest = time_ms
             self._has_changed = True
@@ -78,7 +78,7 @@ class Retention:
             self._freed_below = first_kept
 
     def discard(self) -> None:
-        """Forget the numbers: the commit failed."""
+        """Drop the numbers: the commit failed."""
         self.is_known = self._has_changed = False
         self.newest = self.kept_after = -1
         self.number = self._freed_below = 0

@@ -19,8 +19,8 @@ class TimeIndex:
     """Times and keys in the index of a store, the earliest first: what happens when, without a scan over the store.
 
     A row's key is the clock (a byte above 0, so that several clocks can share an index), the time (8 bytes, ordered as
-    signed numbers are) and the key. It says that the entry of this key should be looked at when this time has come. It
-    may be out of date: whoever takes it compares it with the entry.
+    signed numbers are) and the key. The entry of this key should be looked at when this time is reached. The row may be
+    out of date: its reader compares it with the entry.
     """
 
     def __init__(self, index: BytesStore, clock: int = 1) -> None:
@@ -28,11 +28,11 @@ class TimeIndex:
         self._clock = bytes((clock,))
 
     def put(self, time: int, key: bytes) -> None:
-        """Note `key` for `time` (ms); again is no difference."""
+        """Add `key` at `time` (ms); idempotent."""
         self._index.put(self.row(time, key), b"")
 
     def remove(self, time: int, key: bytes) -> None:
-        """Forget `key` for `time`, if it is noted."""
+        """Remove `key` at `time`, if it is there."""
         self._index.put(self.row(time, key), None)
 
     def rows(self, up_to: int | None = None, start: bytes | None = None) -> Iterator[tuple[int, bytes]]:
@@ -61,12 +61,12 @@ class TimeIndex:
 
 
 class IndexBuild:
-    """How far the index of a store is built, and the pass over the store that builds it.
+    """The pass over a store that builds its index, and how far it is.
 
-    The index's row b"" has it: no row, nothing is built; otherwise the form of the rows, and the last key of the pass,
-    or that it is over. It is committed with the rows, so a pass continues where the last commit left it, in any
-    process. While a pass runs, the store keeps noting what it puts. `form` says how rows are made of entries (at most
-    255 bytes): when it changes, the index is built again.
+    The index's row b"" has the progress. Without this row nothing is built; otherwise it has the form of the rows, and
+    the last key of the pass if that is not over. It is committed with the rows, so a pass continues where the last
+    commit left it, in any process. While a pass runs, the store adds what it puts. `form` identifies how rows are made
+    of entries (at most 255 bytes): when it changes, the index is built again.
     """
 
     def __init__(self, index: BytesStore, form: bytes = b"") -> None:
@@ -79,7 +79,7 @@ class IndexBuild:
         return self._index.get(_STATE) == self._head
 
     def begin_empty(self) -> None:
-        """Say that the index is complete: the store has no entries yet."""
+        """Mark the index as complete: the store has no entries yet."""
         self._index.put(_STATE, self._head)
 
     def step(self, store: BytesStore, add: Callable[[bytes, bytes], None], limit: int) -> bool:

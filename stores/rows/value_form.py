@@ -99,12 +99,12 @@ class ValueForm:
         return PLAIN + self._serialize(value)
 
     def encode_all(self, entries: Mapping[Any, Any], key_bytes: Callable[[Any], bytes]) -> dict[bytes, bytes | None]:
-        """Return entries as bytes, sooner than `encode` does; raises anything for what only `encode` takes."""
+        """Return entries as bytes, faster than `encode`; raises anything for values that only `encode` takes."""
         serialize = self._serde.serializer()
         return {key_bytes(key): None if value is None else PLAIN + serialize(value) for key, value in entries.items()}
 
     def serializer(self) -> Callable[[Any], bytes]:
-        """Return a function that serializes contents sooner than the serde's `serialize`; it may refuse some."""
+        """Return a function that serializes contents faster than the serde's `serialize`; it may refuse some."""
         return self._serde.serializer()
 
     def _decode(self, data: bytes) -> Any:

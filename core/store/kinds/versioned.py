@@ -49,7 +49,8 @@ class ReadOnlyVersionedKeyValueStore(StateStore, Generic[K, V], reads_only=True)
 
         With `as_of` (ms), return the version that was valid then: None if that was a deletion or there was none, and
         if `as_of` is older than the history and the latest version began later. With `to`, iterate over
-        (timestamp, version) of those that were valid at any time from `as_of` to `to`, both included, the latest first.
+        (timestamp, version) of all versions that were valid at any time from `as_of` to `to`, both included, the latest
+        first.
         """
 
 
