@@ -44,6 +44,7 @@ LIBRARIES = {
     "pytest": {"plugins/testing"},
     "rich": {"plugins/cli"},
     "rocksdict": {"contrib/rocksdb"},
+    "typing_extensions": {"plugins/dsl"},  # for type checkers, which bring it
 }
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 HEAVY = {

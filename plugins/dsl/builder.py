@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
-from typing import Any, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack
 
 from penstock.clock import Duration
 from penstock.errors import TopologyError
@@ -36,8 +36,14 @@ from .stream import KStream
 from .table import KTable
 from .table_base import GlobalKTable
 
-K = TypeVar("K")
-V = TypeVar("V")
+if TYPE_CHECKING:
+    # The types of a serde that is named, or the application's, are not known. Python has such defaults from 3.13 on.
+    from typing_extensions import TypeVar
+
+    K = TypeVar("K", default=Any)
+    V = TypeVar("V", default=Any)
+else:
+    from .stream_base import K, V
 
 KINDS = Kinds(KStream, KTable, KGroupedStream, KGroupedTable, GlobalKTable)
 
@@ -54,36 +60,16 @@ class StreamsBuilder(Verbs, TopologyBuilder):
     def __init__(self) -> None:
         self._recorder = Recorder(KINDS)
 
-    @overload
-    def stream(
-        self, *topics: str, key_serde: Serde[K], value_serde: Serde[V], **options: Unpack[SourceOptions]
-    ) -> KStream[K, V]: ...
-    @overload
-    def stream(
-        self, *topics: str, key_serde: Serde[K], value_serde: str | None = None, **options: Unpack[SourceOptions]
-    ) -> KStream[K, Any]: ...
-    @overload
-    def stream(
-        self, *topics: str, key_serde: str | None = None, value_serde: Serde[V], **options: Unpack[SourceOptions]
-    ) -> KStream[Any, V]: ...
-    @overload
-    def stream(
-        self,
-        *topics: str,
-        key_serde: str | None = None,
-        value_serde: str | None = None,
-        **options: Unpack[SourceOptions],
-    ) -> KStream[Any, Any]: ...
     def stream(
         self,
         *topics: str,
         pattern: str | re.Pattern[str] | None = None,
-        key_serde: SerdeLike = None,
-        value_serde: SerdeLike = None,
+        key_serde: Serde[K] | str | None = None,
+        value_serde: Serde[V] | str | None = None,
         timestamp_extractor: TimestampExtractor | None = None,
         offset_reset: Duration | None = None,
         name: str | None = None,
-    ) -> KStream[Any, Any]:
+    ) -> KStream[K, V]:
         """Return the stream of the records of `topics`, or of all topics whose whole name matches `pattern`.
 
         What is not given is the application's default. `offset_reset` says where a new application starts: "earliest",
@@ -102,63 +88,23 @@ class StreamsBuilder(Verbs, TopologyBuilder):
         self._recorder.add(step)
         return KStream(self._recorder, Flow(step, step.consumed.serdes, frozenset({step.name})))
 
-    @overload
     def table(
         self,
         topic: str,
         store: StoreLike | None = None,
         *,
-        key_serde: Serde[K],
-        value_serde: Serde[V],
-        **options: Unpack[TableSourceOptions],
-    ) -> KTable[K, V]: ...
-    @overload
-    def table(
-        self,
-        topic: str,
-        store: StoreLike | None = None,
-        *,
-        key_serde: Serde[K],
-        value_serde: str | None = None,
-        **options: Unpack[TableSourceOptions],
-    ) -> KTable[K, Any]: ...
-    @overload
-    def table(
-        self,
-        topic: str,
-        store: StoreLike | None = None,
-        *,
-        key_serde: str | None = None,
-        value_serde: Serde[V],
-        **options: Unpack[TableSourceOptions],
-    ) -> KTable[Any, V]: ...
-    @overload
-    def table(
-        self,
-        topic: str,
-        store: StoreLike | None = None,
-        *,
-        key_serde: str | None = None,
-        value_serde: str | None = None,
-        **options: Unpack[TableSourceOptions],
-    ) -> KTable[Any, Any]: ...
-    def table(
-        self,
-        topic: str,
-        store: StoreLike | None = None,
-        *,
-        key_serde: SerdeLike = None,
-        value_serde: SerdeLike = None,
+        key_serde: Serde[K] | str | None = None,
+        value_serde: Serde[V] | str | None = None,
         timestamp_extractor: TimestampExtractor | None = None,
         offset_reset: Duration | None = None,
         name: str | None = None,
         **options: Unpack[TableOptions],
-    ) -> KTable[Any, Any]:
+    ) -> KTable[K, V]:
         """Return the table of the latest value of each key in `topic`; a record without a value deletes its key.
 
         Records without a key are dropped. The latest is the one that was read last, whatever its timestamp; but with a
         `versioned_store(...)` it is the one with the highest timestamp. `store` is the store's name, or a declared
-        store; without it, the table gets a store only if a verb needs one. The other options are those of `stream`.
+        store; without it, the table gets a store only if a verb needs one. The other options are as in `stream`.
         """
         if not isinstance(topic, str):
             raise TopologyError(f"table: expected the name of one topic, found {topic!r}; write table(TOPIC)")
@@ -174,57 +120,17 @@ class StreamsBuilder(Verbs, TopologyBuilder):
         flow = Flow(step, consumed.serdes, frozenset({source.name}))
         return KTable(self._recorder, flow, TopicTable(step, kept, flow.serdes), kept.own_name)
 
-    @overload
     def global_table(
         self,
         topic: str,
         store: StoreLike | None = None,
         *,
-        key_serde: Serde[K],
-        value_serde: Serde[V],
-        **options: Unpack[GlobalTableOptions],
-    ) -> GlobalKTable[K, V]: ...
-    @overload
-    def global_table(
-        self,
-        topic: str,
-        store: StoreLike | None = None,
-        *,
-        key_serde: Serde[K],
-        value_serde: str | None = None,
-        **options: Unpack[GlobalTableOptions],
-    ) -> GlobalKTable[K, Any]: ...
-    @overload
-    def global_table(
-        self,
-        topic: str,
-        store: StoreLike | None = None,
-        *,
-        key_serde: str | None = None,
-        value_serde: Serde[V],
-        **options: Unpack[GlobalTableOptions],
-    ) -> GlobalKTable[Any, V]: ...
-    @overload
-    def global_table(
-        self,
-        topic: str,
-        store: StoreLike | None = None,
-        *,
-        key_serde: str | None = None,
-        value_serde: str | None = None,
-        **options: Unpack[GlobalTableOptions],
-    ) -> GlobalKTable[Any, Any]: ...
-    def global_table(
-        self,
-        topic: str,
-        store: StoreLike | None = None,
-        *,
-        key_serde: SerdeLike = None,
-        value_serde: SerdeLike = None,
+        key_serde: Serde[K] | str | None = None,
+        value_serde: Serde[V] | str | None = None,
         timestamp_extractor: TimestampExtractor | None = None,
         name: str | None = None,
         backend: str | None = None,
-    ) -> GlobalKTable[Any, Any]:
+    ) -> GlobalKTable[K, V]:
         """Return a table of all partitions of `topic`, which every task has whole, so streams are joined by any key.
 
         Records without a key are dropped; one without a value deletes its key. The record that is read last counts,
@@ -307,7 +213,7 @@ def serdes_of_topic(key_serde: SerdeLike, value_serde: SerdeLike) -> Serdes:
 
 
 def check_topics(topics: tuple[object, ...]) -> None:
-    """Refuse what is no name of a topic, such as a list of them. Raises TopologyError."""
+    """Refuse anything but names of topics, such as a list of them. Raises TopologyError."""
     for topic in topics:
         if isinstance(topic, (list, tuple, set)) and all(isinstance(each, str) for each in topic):
             raise TopologyError(
@@ -323,28 +229,3 @@ def compiled(verb: str, pattern: str | re.Pattern[str]) -> re.Pattern[str]:
         return re.compile(pattern)
     except (re.error, TypeError) as error:
         raise TopologyError(f"{verb}: pattern {pattern!r} is no regular expression: {error}") from error
-
-
-class SourceOptions(TypedDict, total=False):
-    """Those of `StreamsBuilder.stream`, without serdes."""
-
-    pattern: str | re.Pattern[str] | None
-    timestamp_extractor: TimestampExtractor | None
-    offset_reset: Duration | None
-    name: str | None
-
-
-class TableSourceOptions(TableOptions, total=False):
-    """Those of `StreamsBuilder.table`, without serdes."""
-
-    timestamp_extractor: TimestampExtractor | None
-    offset_reset: Duration | None
-    name: str | None
-
-
-class GlobalTableOptions(TypedDict, total=False):
-    """Those of `StreamsBuilder.global_table`, without serdes."""
-
-    timestamp_extractor: TimestampExtractor | None
-    name: str | None
-    backend: str | None

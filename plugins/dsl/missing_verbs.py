@@ -1,4 +1,4 @@
-"""What an object of the DSL says of a verb that it does not have: where the verb is, or what it is called here."""
+"""Hints for a verb that an object of the DSL does not have: the object that has it, or its name here."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Verbs:
 
 
 def _hint(kind: str, name: str) -> str:
-    """Return what to write for a verb that an object of this kind does not have; "" if nothing is known."""
+    """Return a hint for a verb that an object of this kind does not have; "" if nothing is known."""
     verb = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
     mine = _verbs[kind]
     if verb in mine:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class KStream(Stateless[K, V], Grouping[K, V], Joining[K, V]):
-    """A stream of records: each stands for itself, unlike those of a KTable, which replace earlier ones of their key.
+    """A stream of records: each stands for itself, and a KTable's replaces the earlier one of its key.
 
     `StreamsBuilder.stream` makes the first one, and every verb another. Semantics: Kafka Streams' KStream.
     """
@@ -44,8 +44,8 @@ class KStream(Stateless[K, V], Grouping[K, V], Joining[K, V]):
         """Run the program so far in the test driver, and return this stream's records: at most `limit`, the first.
 
         `inputs` are records by topic: Record, or (key, value), (key, value, timestamp in ms) or with headers as well.
-        They are sent in the order of timestamps as far as the topics' own orders allow. `settings` are those of the
-        application. A value that is a dict becomes columns, and so does the window of a windowed key. The program
+        They are sent in the order of timestamps as far as the topics' own orders allow. `settings` are the
+        application's. A value that is a dict becomes columns, and so does the window of a windowed key. The program
         itself stays as it is.
 
         >>> from penstock.plugins.dsl import StreamsBuilder

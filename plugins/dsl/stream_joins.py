@@ -103,7 +103,7 @@ class Joining(Output[K, V]):
         With a stream: each record with those of the same key of the other stream that are near in time. `window` says
         how near; see `within`.
 
-        The result's timestamp is the later one of the two records, its headers those of the record that came last.
+        The result's timestamp is the later one of the two records, its headers are the later arrival's.
         Records without a key or a value are dropped, and those that are later than the window and its grace.
 
         >>> from penstock.plugins.dsl import StreamsBuilder, within
@@ -308,7 +308,7 @@ class Joining(Output[K, V]):
 
 
 def _instead(other: Any) -> str:
-    """Return what to write for something that a stream is not joined with, for a message."""
+    """Return advice for a message: how to join an object that a stream cannot be joined with."""
     if hasattr(other, "to_stream"):
         return "; a stream with all sides kept is joined with its updates: table.to_stream()"
     if isinstance(other, Verbs):

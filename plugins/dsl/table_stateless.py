@@ -35,7 +35,7 @@ class TableStateless(TableBase[K, V]):
 
     Every function gets the value; with `with_key=True` it gets the key first. It is not called for deletions. `store`
     is the name of a store for the result, or a declared store; without it, the result is computed when it is needed.
-    The other options are those of the store. `name` is the node's.
+    The other options are the store's. `name` is the node's.
     """
 
     @overload

@@ -68,8 +68,8 @@ def sources(builder: StreamsBuilder) -> None:
     by_name: KStream[str, Click] = builder.stream("clicks")
     assert_type(by_name, KStream[str, Click])
 
-    builder.stream("clicks", value_serde=5)  # type: ignore[call-overload]
-    builder.stream("clicks", offset_rest="1d")  # type: ignore[call-overload]
+    builder.stream("clicks", value_serde=5)  # type: ignore[arg-type]
+    builder.stream("clicks", offset_rest="1d")  # type: ignore[call-arg]
     wrong: KStream[str, int] = builder.stream("a", key_serde=StrSerde(), value_serde=ClickSerde())  # type: ignore[arg-type]
     del wrong
 

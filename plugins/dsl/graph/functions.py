@@ -23,7 +23,7 @@ _ELSEWHERE = {
 def check_function(
     verb: str, function: Any, *arguments: str, what: str = "function", may_generate: bool = False
 ) -> None:
-    """Refuse what cannot be called with `arguments`, which are named in the message, and whose body would not run.
+    """Refuse a function that cannot be called with `arguments`, named in the message, or whose body would not run.
 
     `may_generate`: a generator will do. Raises TopologyError.
     """
@@ -48,7 +48,7 @@ def check_function(
 def check_mapper(
     verb: str, function: Any, *, with_key: bool, what: str = "function", may_generate: bool = False
 ) -> None:
-    """Refuse what cannot be called with the value, or with key and value. Raises TopologyError."""
+    """Refuse a function that cannot be called with the value, or with key and value. Raises TopologyError."""
     arguments = ("key", "value") if with_key else ("value",)
     check_function(verb, function, *arguments, what=what, may_generate=may_generate)
 
@@ -108,5 +108,5 @@ def check_initializer(verb: str, initializer: Any) -> None:
 
 
 def check_aggregator(verb: str, aggregator: Any, *, with_key: bool, what: str = "aggregator") -> None:
-    """Refuse what cannot be called with the aggregate and a value, and with `with_key` the key before them."""
+    """Refuse a function that cannot be called with the aggregate and a value, `with_key` with the key before them."""
     check_function(verb, aggregator, *(("key",) if with_key else ()), "aggregate", "value", what=what)

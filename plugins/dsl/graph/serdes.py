@@ -1,4 +1,4 @@
-"""What a DSL program knows of the serdes of keys and values, and which serde that is once the settings are known."""
+"""Serdes of keys and values: as far as a DSL program knows them, and once the settings are known."""
 
 from __future__ import annotations
 

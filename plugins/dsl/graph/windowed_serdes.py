@@ -22,7 +22,7 @@ class _WindowedSerde(WrappingSerde[Windowed]):
         self.inner: Serde[Any] = resolve_serde(inner, "str", f"{type(self).__name__}: inner")
 
     def serialize(self, value: Windowed) -> bytes:
-        """Return the key's bytes and those of the window. A dict of its fields, as JSON has it, will do as well."""
+        """Return the bytes of the key, then of the window. A dict of its fields, as JSON has it, will do as well."""
         if isinstance(value, dict) and value.keys() == set(Windowed._fields):
             value = Windowed(**value)
         if not isinstance(value, Windowed):

@@ -40,7 +40,7 @@ class Consumed:
 
 
 class Writer:
-    """A Topology that is being written. `settings` are those of its application.
+    """A Topology that is being written. `settings` are its application's.
 
     `renamed` has, for a source that was merged with an earlier one of the same topics, the name of that one.
     """

@@ -1,4 +1,4 @@
-"""What joins of streams and of tables share: their kinds, and the two sides of one."""
+"""The kinds of joins, of streams and of tables, the joiner of one, and a table as its side."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INNER, LEFT, OUTER = JoinKind("join"), JoinKind("left_join", True), JoinKind("ou
 
 @dataclass(frozen=True)
 class Joiner:
-    """What makes a result: `function` of (left, right), and with `with_key` of (key, left, right)."""
+    """The user's joiner: `function` of (left, right), and with `with_key` of (key, left, right)."""
 
     function: Callable[..., Any]
     with_key: bool

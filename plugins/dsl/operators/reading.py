@@ -1,4 +1,4 @@
-"""How processors read a table's value by key, and what verbs ask of a table before the program is built."""
+"""ValueGetter reads a table by key in a processor; TableSource answers verbs before the program is built."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ValueGetter(ABC):
 
 
 class TableSource(ABC):
-    """What makes a table's updates. Kafka Streams: KTableProcessorSupplier."""
+    """The source of a table's updates. Kafka Streams: KTableProcessorSupplier."""
 
     @abstractmethod
     def getter(self) -> ValueGetter:

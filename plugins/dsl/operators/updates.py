@@ -1,4 +1,4 @@
-"""What the processors share that write a store of their own and send its updates: the sources of tables."""
+"""UpdatingOperator: the base of processors that write a store of their own and send its updates, sources of tables."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ NULL_KEY, NULL_VALUE, LATE = "null_key", "null_value", "late"
 class UpdatingOperator(Operator):
     """A processor that puts aggregates into its store, named `store`, and sends what changed as a Change.
 
-    With `sends_old`, updates carry the value before. With `keeps_headers`, the store keeps those of the last record.
+    With `sends_old`, updates carry the value before. With `keeps_headers`, the store keeps the last record's headers.
     If the store has a record cache, updates leave when it is flushed; of several processors with one store, one that
-    `flushes` sends those of all.
+    `flushes` sends the updates of all.
     """
 
     store: str
@@ -45,7 +45,7 @@ class UpdatingOperator(Operator):
             context.set_flush_listener(self.store, self._listener(context))
 
     def _listener(self, context: ProcessorContext) -> FlushListener:
-        """Return what gets the updates of the record cache, and forwards the values in them."""
+        """Return the listener that gets the record cache's updates and forwards their values."""
         return flush_listener(self._emitter(context), sends_old=self.sends_old)
 
     def _emitter(self, context: ProcessorContext) -> Run:
@@ -86,7 +86,7 @@ def updating_step(
 
 
 def flush_listener(forward: Run, *, sends_old: bool) -> FlushListener:
-    """Return what gets the updates of a record cache, and forwards the values in them."""
+    """Return the listener that gets a record cache's updates and forwards their values."""
 
     def flushed(record: Record) -> None:
         key, (after, before), timestamp, headers = record
@@ -98,12 +98,12 @@ def flush_listener(forward: Run, *, sends_old: bool) -> FlushListener:
 
 
 def with_timestamp(value: Any, timestamp: int, headers: Headers) -> Any:
-    """Return what a timestamped store keeps. An aggregate of None is no entry."""
+    """Return the entry of a timestamped store. An aggregate of None is no entry."""
     return None if value is None else new(ValueAndTimestamp, (value, timestamp))
 
 
 def with_headers(value: Any, timestamp: int, headers: Headers) -> Any:
-    """Return what a store with headers keeps. An aggregate of None is no entry."""
+    """Return the entry of a store with headers. An aggregate of None is no entry."""
     return None if value is None else new(ValueTimestampHeaders, (value, timestamp, headers))
 
 

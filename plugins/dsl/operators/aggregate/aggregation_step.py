@@ -96,7 +96,7 @@ def table_source(made: Materialized, windows: AnyWindows | None, *steps: Process
 def aggregation_step(
     name: str, fold: Fold, made: Materialized, serdes: Serdes, windows: AnyWindows | None, emit: Emit
 ) -> ProcessorStep:
-    """Return the step of an aggregation, over windows or without. `serdes` are those of its store."""
+    """Return the step of an aggregation, over windows or without. `serdes` are its store's."""
     if windows is None:
         return updating_step(name, Aggregate, {"fold": fold}, lambda writer: made.key_value(writer, serdes))
     supplier: Any

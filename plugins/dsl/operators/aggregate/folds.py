@@ -24,7 +24,7 @@ class Fold(ABC):
 
     @abstractmethod
     def initial(self) -> Any:
-        """Return what an aggregate begins with."""
+        """Return the aggregate of no values."""
 
     @abstractmethod
     def compile_take(self, node: str) -> Take:
@@ -78,7 +78,7 @@ class Reducing(Fold):
 
 @dataclass(frozen=True)
 class Aggregating(Fold):
-    """Combines values by `aggregator`, beginning with what `initializer` makes.
+    """Combines values by `aggregator`, beginning with the aggregate of `initializer`.
 
     The `merger` gets two aggregates, and with `merges_with_key` the key before them.
     """
@@ -113,5 +113,5 @@ def aggregating(initializer: Callable[[], Any], aggregator: Callable[..., Any], 
 
 
 def check_merger(merger: Any, *, with_key: bool) -> None:
-    """Refuse what cannot be called with two aggregates. Raises TopologyError."""
+    """Refuse a function that cannot be called with two aggregates. Raises TopologyError."""
     check_function("aggregate", merger, *(("key",) if with_key else ()), "aggregate", "aggregate", what="merger")

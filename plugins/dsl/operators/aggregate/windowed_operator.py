@@ -64,7 +64,7 @@ class WindowedOperator(UpdatingOperator):
     def _bind_windows(
         self, context: ProcessorContext, time: WindowTime, open_windows: OpenWindows
     ) -> tuple[Take, Send]:
-        """Return what takes a record and what emits windows."""
+        """Return the functions that take a record and that emit windows."""
 
     @abstractmethod
     def _read_open(self, store: Any, after: int) -> Ends:

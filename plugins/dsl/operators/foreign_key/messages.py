@@ -1,4 +1,4 @@
-"""What the two sides of a foreign-key join send each other, and how it is written.
+"""The messages between the two sides of a foreign-key join, and their serdes.
 
 The left side subscribes to a foreign key. The right side keeps the subscriptions, and answers each of them, and each of
 its own updates, with its row. Semantics: Kafka Streams' foreign-key join (KIP-213).
@@ -8,7 +8,7 @@ changed since. Kafka Streams drops stale answers, and an inner join then keeps a
 would have deleted it, and the next one is not sent because there was nothing to join. So here, an answer without a row
 says which foreign key it is for, and a row that is inserted again while the answer to its deletion is on its way asks
 for an answer in any case (a `ticket` tells the answer to the last deletion from earlier ones). Where no answer is
-stale, the outputs are those of Kafka Streams.
+stale, Kafka Streams has the same outputs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NO_HASH = bytes(_HASH_BYTES)
 
 
 class Instruction(IntEnum):
-    """What the right side does with a subscription."""
+    """The work of the right side with a subscription."""
 
     UNSUBSCRIBE = 0
     """Forget it."""

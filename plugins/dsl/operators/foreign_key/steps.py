@@ -220,5 +220,5 @@ class WithoutValue:
     partitioner: Partitioner
 
     def __call__(self, topic: str, record: Record, count: int) -> int | Sequence[int] | None:
-        """Return what the partitioner returns."""
+        """Return the partitioner's choice."""
         return self.partitioner(topic, record.with_value(None), count)

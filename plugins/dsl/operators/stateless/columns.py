@@ -11,7 +11,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def columns_of(value: Any) -> Mapping[str, Any]:
-    """Return the columns of a value: those of a dict, a dataclass or a named tuple; else one named "value".
+    """Return the columns of a value: the fields of a dict, a dataclass or a named tuple; else one named "value".
 
     >>> columns_of({"page": "/", "ms": 5}), columns_of(3)
     ({'page': '/', 'ms': 5}, {'value': 3})

@@ -15,14 +15,19 @@ from penstock.record import Record
 from ...graph.functions import keyed
 
 
-class Map(Operator):
+@dataclass(kw_only=True, eq=False)
+class OfFunction(Operator):
+    """An operator with a function of the value, or `with_key` of key and value."""
+
+    function: Callable[..., Any]
+    with_key: bool = False
+
+
+class Map(OfFunction):
     """Forwards each record with the key and the value that `function` returns."""
 
-    def __init__(self, function: Callable[..., Any], *, with_key: bool = False) -> None:
-        self._function = keyed(function, with_key=with_key)
-
     def bind(self, context: ProcessorContext) -> Run:
-        forward, function = context.send, self._function
+        forward, function = context.send, keyed(self.function, with_key=self.with_key)
 
         def run(record: Record) -> None:
             made = function(record[0], record[1])
@@ -32,14 +37,11 @@ class Map(Operator):
         return run
 
 
-class FlatMap(Operator):
+class FlatMap(OfFunction):
     """Forwards a record for each pair of key and value that `function` returns."""
 
-    def __init__(self, function: Callable[..., Any], *, with_key: bool = False) -> None:
-        self._function = keyed(function, with_key=with_key)
-
     def bind(self, context: ProcessorContext) -> Run:
-        forward, function = context.send, self._function
+        forward, function = context.send, keyed(self.function, with_key=self.with_key)
 
         def run(record: Record) -> None:
             made = function(record[0], record[1])
@@ -51,14 +53,11 @@ class FlatMap(Operator):
         return run
 
 
-class SelectKey(Operator):
+class SelectKey(OfFunction):
     """Forwards each record with the key that `function` returns."""
 
-    def __init__(self, function: Callable[..., Any], *, with_key: bool = False) -> None:
-        self._function = keyed(function, with_key=with_key)
-
     def bind(self, context: ProcessorContext) -> Run:
-        forward, function = context.send, self._function
+        forward, function = context.send, keyed(self.function, with_key=self.with_key)
 
         def run(record: Record) -> None:
             forward((function(record[0], record[1]), record[1], record[2], record[3]))
@@ -73,12 +72,8 @@ def pair(made: Any) -> tuple[Any, Any]:
     raise ProcessingError(f"the function must return a (key, value) pair, found {made!r}")
 
 
-@dataclass(kw_only=True, eq=False)
-class MapValues(Operator):
+class MapValues(OfFunction):
     """Forwards each record with the value that `function` returns."""
-
-    function: Callable[..., Any]
-    with_key: bool = False
 
     def bind(self, context: ProcessorContext) -> Run:
         forward, function = context.send, self.function
@@ -94,12 +89,8 @@ class MapValues(Operator):
         return run
 
 
-@dataclass(kw_only=True, eq=False)
-class FlatMapValues(Operator):
+class FlatMapValues(OfFunction):
     """Forwards a record for each value that `function` returns."""
-
-    function: Callable[..., Any]
-    with_key: bool = False
 
     def bind(self, context: ProcessorContext) -> Run:
         forward, function, with_key = context.send, self.function, self.with_key

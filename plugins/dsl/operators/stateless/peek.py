@@ -11,18 +11,18 @@ from penstock.operator import Operator, Run
 from penstock.record import Record
 
 from ...graph.functions import keyed
+from .map import OfFunction
 
 
-class Peek(Operator):
+@dataclass(kw_only=True, eq=False)
+class Peek(OfFunction):
     """Calls `function` for each record, and forwards it. With `is_last` it forwards nothing."""
 
-    def __init__(self, function: Callable[..., Any], *, with_key: bool = False, is_last: bool = False) -> None:
-        self._function = keyed(function, with_key=with_key)
-        self._is_last = is_last
+    is_last: bool = False
 
     def bind(self, context: ProcessorContext) -> Run:
-        forward, function = context.send, self._function
-        if self._is_last:
+        forward, function = context.send, keyed(self.function, with_key=self.with_key)
+        if self.is_last:
             return lambda record: function(record[0], record[1])
 
         def run(record: Record) -> None:

@@ -1,4 +1,4 @@
-"""TableTransformValues: replaces the values of a table by those of a ValueTransformer, which may use stores."""
+"""TableTransformValues: replaces the values of a table by a ValueTransformer, which may use stores."""
 
 from __future__ import annotations
 

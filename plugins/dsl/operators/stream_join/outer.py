@@ -21,11 +21,11 @@ class StreamStreamOuterJoin(Operator):
     """One side of a left or outer join.
 
     Unmatched records of a side that `keeps_unmatched` wait in the store `waiting`, under (time, side, key), until the
-    join's own stream time has passed the end of their window and `grace_ms`; then they are forwarded without a value
-    of the other side. Both sides of a join share `waiting`, and the times that are saved with it. The other options
-    are those of StreamStreamJoin. Closed windows are looked for at most once in `emit_interval_ms` of the wall clock.
-    With `keeps_headers`, what waits keeps its headers; else it gets those of the record that closes its window.
-    Kafka Streams: KStreamKStreamJoin with an outer join store.
+    join's own stream time has passed the end of their window and `grace_ms`; then they are forwarded without a value of
+    the other side. Both sides of a join share `waiting`, and the times that are saved with it. The other options are
+    those of StreamStreamJoin. Closed windows are looked for at most once in `emit_interval_ms` of the wall clock. With
+    `keeps_headers`, waiting records keep their headers; else they get the headers of the record that closes their
+    window. Kafka Streams: KStreamKStreamJoin with an outer join store.
     """
 
     others: str

@@ -30,7 +30,7 @@ def record_stream_join(
 ) -> Flow:
     """Add the steps of a join of two streams that are partitioned by the same keys; return what comes out of it.
 
-    Their serdes are those of the stores.
+    The stores have their serdes.
     """
     names = recorder.names
     windowed = [names.suffixed(name, each, "KSTREAM-WINDOWED-") for each in ("-this-windowed", "-other-windowed")]

@@ -100,7 +100,7 @@ def join_store(
 
 
 def waiting_store(name: str, left: JoinStore, right: JoinStore) -> Callable[[Writer], StoreSpec]:
-    """Return what declares the store of the records that wait for a match, those of both sides in the order of time."""
+    """Return a function that declares the store of records without a match yet, of both sides in the order of time."""
 
     def declared(writer: Writer) -> StoreSpec:
         state, what = writer.settings.state_serde, f"store {name!r}"

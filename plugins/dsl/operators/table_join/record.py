@@ -117,7 +117,7 @@ def _grace_ms(verb: str, grace: Duration) -> int:
 
 
 def delayed_store(name: str, serdes: Serdes, options: TableJoinOptions) -> Stores:
-    """Return what declares the store of the records that wait for late updates of a table, in the order of time."""
+    """Return a function that declares the store of records that wait for late updates of a table, by time."""
     chosen: dict[str, Any] = {each: value for each, value in options.items() if each in ("backend", "logged")}
 
     def declared(writer: Writer) -> tuple[StoreBuilder]:
