@@ -71,9 +71,8 @@ class ApplicationEngine(SlotEngine):
         if self._waits(_GLOBALS):
             return False
         try:
-            self._resources.try_update_globals(
-                self._application, self._log, plan.global_ends, plan.clock_ms, plan.topic_ids
-            )
+            stores = self._resources.globals_of(self._application)
+            stores.update(self._log, plan.global_ends, plan.clock_ms, plan.topic_ids)
         except RetryRequested as retry:
             self._wait(_GLOBALS, retry)
             return False

@@ -11,17 +11,15 @@ from math import inf
 from pathlib import Path
 
 from penstock.clock import Clock, SystemClock, duration_ms
-from penstock.context import NodeMetrics
 from penstock.log import Log
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
-from penstock.store import StateStore
 from penstock.support.repeats import Repeats
 from penstock.support.system_errors import raise_open_files_limit
 from penstock.task.failures import RetryRequested
 
 from .local_state.directories import remove_unused
-from .local_state.global_stores import GlobalStores, IsOver
+from .local_state.global_stores import GlobalStores
 from .local_state.stretch import Stretch
 from .locations import state_directory
 from .topic_ids import RecentIds
@@ -78,6 +76,17 @@ class ProcessResources:
         """Return the directory of a task's local state; made when first used."""
         return state_directory(application.settings) / application.id / task_id
 
+    def globals_of(self, application: Application) -> GlobalStores:
+        """Return the global stores of an application, of which it may have none."""
+        key = application.id, state_directory(application.settings).absolute()
+        with self._lock:
+            found = self._globals.get(key)
+            if found is None:
+                found = self._globals[key] = GlobalStores(
+                    application, self.task_directory(application, "global"), self.repeats, self.filling
+                )
+            return found
+
     def update_globals(
         self,
         application: Application,
@@ -90,37 +99,12 @@ class ProcessResources:
 
         `topic_ids`: the ids of their topics in that plan.
         """
-        while True:
+        while application.program.global_stores:
             try:
-                self.try_update_globals(application, log, ends, now_ms, topic_ids)
+                self.globals_of(application).update(log, ends, now_ms, topic_ids)
                 return
             except RetryRequested as retry:
                 self.wait_ms(retry.delay_ms)
-
-    def try_update_globals(
-        self,
-        application: Application,
-        log: Log,
-        ends: Mapping[TopicPartition, int],
-        now_ms: int,
-        topic_ids: Mapping[str, str] | None = None,
-        is_over: IsOver | None = None,
-    ) -> bool:
-        """Update as `update_globals`, but raise RetryRequested instead of waiting before a retry.
-
-        `is_over`, and what is returned: as for `GlobalStores.update`.
-        """
-        if not application.program.global_stores:
-            return True
-        return self._global(application).update(log, ends, now_ms, topic_ids, is_over)
-
-    def global_stores(self, application: Application) -> Mapping[str, StateStore]:
-        """Return the global stores by name, as of the last update."""
-        return self._global(application).stores if application.program.global_stores else {}
-
-    def global_metrics(self, application: Application) -> Mapping[str, NodeMetrics]:
-        """Return the counters of the nodes that fill global stores, as of this process."""
-        return self._global(application).metrics() if application.program.global_stores else {}
 
     def close_globals(self, application: Application) -> None:
         """Close the copies of the global stores; the next update opens them anew. Tasks that read them must be closed.
@@ -149,16 +133,6 @@ class ProcessResources:
             delay_ms = inf
         for task in remove_unused(root, delay_ms, now_ms):
             _log.info("application %s, task %s: removed this host's copy, unused for a while", application.id, task)
-
-    def _global(self, application: Application) -> GlobalStores:
-        key = application.id, state_directory(application.settings).absolute()
-        with self._lock:
-            found = self._globals.get(key)
-            if found is None:
-                found = self._globals[key] = GlobalStores(
-                    application, self.task_directory(application, "global"), self.repeats, self.filling
-                )
-            return found
 
     def close(self) -> None:
         """Close the global stores, and write what log lines wait."""

@@ -64,7 +64,7 @@ class TaskRunner:
             self._settings,
             [TaskInput(partition, source, last.positions[partition]) for partition, source in inputs],
             self._state.stores,
-            self._resources.global_stores(self._application),
+            self._resources.globals_of(self._application).stores,
             saved=last.engine_state,
             wall_clock_ms=wall_clock_ms,
             attempt=self._retries.attempt,

@@ -238,7 +238,7 @@ class TopologyTestDriver:
 
     def store(self, name: str, partition: int = 0) -> Any:
         """Return a state store, as the task of `partition` sees it, or a global store."""
-        globals_ = self._resources.global_stores(self.application)
+        globals_ = self._resources.globals_of(self.application).stores
         if name in globals_:
             return globals_[name]
         for task_id, worker in self._workers.items():
@@ -271,7 +271,7 @@ class TopologyTestDriver:
     def _drain(self) -> None:
         """Process all records, one at a time, the oldest first, except those that tasks hold back (`max_task_idle`)."""
         self._resources.update_globals(self.application, self.log, {}, self.wall_clock_ms)
-        self._metrics |= self._resources.global_metrics(self.application)
+        self._metrics |= self._resources.globals_of(self.application).metrics()
         waiting: set[TaskId] = set()
         while True:
             heads = [

@@ -161,7 +161,7 @@ class SparkCaseDriver:
             self._stack.callback(worker.close)
             worker.run_batch({}, 0)
             assert worker.task is not None
-            found = worker.task.stores.get(name) or resources.global_stores(self._application).get(name)
+            found = worker.task.stores.get(name) or resources.globals_of(self._application).stores.get(name)
             if found is not None:
                 return found
         raise KeyError(name)

@@ -218,7 +218,7 @@ def test_retries_end_and_dead_letters_are_sent(tmp_path: Path, log: MemoryLog) -
     resources = ProcessResources(wait=waits.append)
     fill(log, ("a", "1"), ("a", "raise"), ("a", "3"))
     resources.update_globals(app, log, {}, 0)
-    assert dict(resources.global_stores(app)["table"].all()) == {"a": "3"}  # type: ignore[attr-defined]
+    assert dict(resources.globals_of(app).stores["table"].all()) == {"a": "3"}  # type: ignore[attr-defined]
     assert waits == [0.02, 0.02]
     assert produced(log, "dead") == [("a", "raise", 0)]
     resources.close()

@@ -647,7 +647,7 @@ def test_a_filling_that_a_close_has_ended_is_done_by_the_next_loop(tmp_path: Pat
     second = TaskLoop(of, tasks, log, resources, lambda: 0)
     second.run(tasks, {})
     turn_until(second, lambda: second.open_tasks == 1)
-    assert resources.global_stores(of)["names"].get("k") == "v"  # type: ignore[attr-defined]
+    assert resources.globals_of(of).stores["names"].get("k") == "v"  # type: ignore[attr-defined]
     second.close(commit=False)
     resources.close()
 

@@ -106,7 +106,7 @@ class World:
                 prepared.committed.add(worker.partitions)
             contents: dict[str, dict[str, Any]] = {}
             found = [(name, each) for worker in workers if worker.task for name, each in worker.task.stores.items()]
-            for name, content in [*found, *resources.global_stores(application).items()]:
+            for name, content in [*found, *resources.globals_of(application).stores.items()]:
                 so_far = contents.setdefault(name, {})
                 for key, value in counts(content):
                     so_far[key] = so_far[key] + value if key in so_far else value

@@ -72,13 +72,12 @@ class GlobalUpdates:
             self._resources.filling.begin()
             self._steps, self._moved_at = self._resources.filling.steps, self._seconds()
             self._filling = self._threads.submit(
-                self._resources.try_update_globals, self._application, self._log, {}, clock_ms
+                lambda: self._resources.globals_of(self._application).update(self._log, {}, clock_ms)
             )
             return
         until = self._seconds() + (inf if all_of_it else _PORTION_SECONDS)
-        self._resources.try_update_globals(
-            self._application, self._log, {}, clock_ms, is_over=lambda: self._seconds() >= until
-        )
+        stores = self._resources.globals_of(self._application)
+        stores.update(self._log, {}, clock_ms, is_over=lambda: self._seconds() >= until)
         # Those that were filled once are read on while tasks work, as by Kafka Streams' thread of global stores.
         self.are_filled, self._at = True, self._seconds() + _SECONDS
 
