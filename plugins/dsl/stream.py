@@ -1,25 +1,75 @@
-"""KStream: a stream of records; the verbs that show them while a program is being written."""
+"""KStream: a stream of records; the verbs that group them, and that show them while a program is being written."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
+from penstock.program.serdes import SerdeLike
+
+from .graph.functions import check_mapper
+from .graph.names import checked
+from .graph.serdes import Serdes
+from .graph.step import Flow, ProcessorStep
+from .graph.with_key import GroupingWithKey, GroupingWithoutKey
+from .operators.stateless.map import SelectKey
 from .operators.stateless.table_printer import TablePrinter
 from .stream_base import K, V
-from .stream_grouping import Grouping
 from .stream_joins import Joining
 from .stream_stateless import Stateless
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from .grouped import KGroupedStream
 
-class KStream(Stateless[K, V], Grouping[K, V], Joining[K, V]):
+K2 = TypeVar("K2")
+
+
+class KStream(Stateless[K, V], Joining[K, V]):
     """A stream of records: each stands for itself, and a KTable's replaces the earlier one of its key.
 
     `StreamsBuilder.stream` makes the first one, and every verb another. Semantics: Kafka Streams' KStream.
     """
+
+    def group_by_key(
+        self, *, key_serde: SerdeLike = None, value_serde: SerdeLike = None, name: str | None = None
+    ) -> KGroupedStream[K, V]:
+        """Group by the key there is. If a verb before may have changed keys, records go through a repartition topic.
+
+        `name` names that topic (`NAME-repartition`). Serdes are the stream's, as far as they are known.
+        """
+        flow = replace(self.flow, serdes=self.flow.serdes.given(key_serde, value_serde))
+        made: KGroupedStream[K, V] = self.recorder.kinds.grouped_stream(
+            self.recorder, flow, None if name is None else checked(name)
+        )
+        return made
+
+    @overload
+    def group_by(self, function: Callable[[V], K2], **options: Unpack[GroupingWithoutKey]) -> KGroupedStream[K2, V]: ...
+    @overload
+    def group_by(self, function: Callable[[K, V], K2], **options: Unpack[GroupingWithKey]) -> KGroupedStream[K2, V]: ...
+    def group_by(
+        self,
+        function: Callable[..., Any],
+        *,
+        with_key: bool = False,
+        key_serde: SerdeLike = None,
+        value_serde: SerdeLike = None,
+        name: str | None = None,
+    ) -> Any:
+        """Group by the key that `function` returns: records go through a repartition topic, `NAME-repartition`."""
+        check_mapper("group_by", function, with_key=with_key)
+        step = ProcessorStep(
+            self.recorder.names.step("KSTREAM-KEY-SELECT-", name),
+            SelectKey,
+            {"function": function, "with_key": with_key},
+            changes_key=True,
+        )
+        self.recorder.add(step, self.flow.step)
+        serdes = Serdes(None, self.flow.serdes.value).given(key_serde, value_serde)
+        return self.recorder.kinds.grouped_stream(self.recorder, Flow(step, serdes, self.flow.sources, True), name)
 
     def print_table(self, *, name: str | None = None) -> None:
         """Print each record as a row: key, value (a column for each entry of a dict), and timestamp in UTC.

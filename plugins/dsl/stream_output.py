@@ -10,7 +10,6 @@ from penstock.program.checks import check_class
 from penstock.program.nodes import Partitioner, TopicChooser
 from penstock.program.serdes import SerdeLike
 from penstock.store import StoreBuilder
-from penstock.support.names import timer_store_name
 
 from .graph.functions import check_function, checked_stores
 from .graph.materialized import StoreLike, StoreOptions, materialized
@@ -20,7 +19,7 @@ from .graph.sources import SinkStep
 from .graph.step import Flow, ProcessorStep
 from .operators.reading import TopicTable
 from .operators.stateless.fixed_key import FixedKey
-from .operators.stateless.user_step import UserStep
+from .operators.stateless.user_step import UserStep, user_step_name
 from .operators.table_source import TableUpdates
 from .stream_base import K, StreamBase, V
 
@@ -143,13 +142,9 @@ class Output(StreamBase[K, V]):
         *,
         changes_key: bool,
     ) -> KStream[Any, Any]:
-        connected, names = checked_stores(stores), self.recorder.names
-        node = names.unless_given(name, prefix)
-        if name is None:
-            verb = "process" if changes_key else "process_values"
-            names.generated[timer_store_name(node)] = f'{verb}(..., name="NAME")'
+        connected, verb = checked_stores(stores), "process" if changes_key else "process_values"
         step = UserStep(
-            node,
+            user_step_name(self.recorder.names, name, prefix, verb),
             supplier,
             options,
             code,

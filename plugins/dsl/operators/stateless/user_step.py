@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.processor import Processor, ValueTransformer
-from penstock.support.names import function_name
+from penstock.support.names import function_name, timer_store_name
 
+from ...graph.names import Names
 from ...graph.step import ProcessorStep, Stores
 from ...graph.writer import Writer
 
@@ -45,3 +46,11 @@ class UserStep(ProcessorStep):
             # No store has such a name, with a space in it.
             saved = writer.numbered(f"process {self._code[-_LONGEST:]}")
             writer.topology.save_as(self.name, *((self.name,) if self._is_named else ()), saved)
+
+
+def user_step_name(names: Names, given: str | None, prefix: str, verb: str) -> str:
+    """Return the name of a user's step. Where it is numbered, its timers are state with a numbered name, too."""
+    node = names.unless_given(given, prefix)
+    if given is None:
+        names.generated[timer_store_name(node)] = f'{verb}(..., name="NAME")'
+    return node
