@@ -45,3 +45,9 @@ def use_partition_time_on_invalid_timestamp(record: Record, partition_time: int,
 def wall_clock_timestamp(record: Record, partition_time: int, wall_clock: int) -> int:
     """Return the time at which the record is processed."""
     return wall_clock
+
+
+EXTRACTORS = (
+    fail_on_invalid_timestamp, skip_on_invalid_timestamp, use_partition_time_on_invalid_timestamp, wall_clock_timestamp,
+)  # fmt: skip
+"""What a file or an option may name without a module."""

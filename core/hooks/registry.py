@@ -19,8 +19,6 @@ from .specs import GROUP, KINDS, MARK, PACKAGE
 _log = logging.getLogger("penstock.hooks")
 _NOT_CALLED = frozenset({"setting", "settings vocabulary", "command"})
 """Kinds of components that nobody calls."""
-_NOT_INSTALLED: Mapping[tuple[str, str], str] = {}
-"""(kind, name) of components known to be elsewhere -> what to `pip install`."""
 
 
 @dataclass(frozen=True)
@@ -143,15 +141,10 @@ class Registry:
             raise PluginError(refused)
         names = self.names(kind)
         close = get_close_matches(name, names, 3, 0.5)
-        hint = _NOT_INSTALLED.get((kind, name))
         raise PluginError(
             f"no {kind} named {name!r} is installed; installed: {', '.join(names) or 'none'}."
             + (f" Did you mean {' or '.join(map(repr, close))}?" if close else "")
-            + (
-                f" pip install {hint}"
-                if hint
-                else " Install the package that brings it (`penstock plugins` lists them)."
-            )
+            + " Install the package that brings it (`penstock plugins` lists them)."
             + "".join(f" Note: plugin {which} could not be loaded: {why}" for which, why in self.broken.items())
         )
 

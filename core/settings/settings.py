@@ -9,11 +9,10 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Annotated, Any, Generic, TypeVar, get_type_hints
 
-from .. import extractors, handlers
 from ..changelog import LogChangelog
 from ..clock import Duration
 from ..errors import ConfigError, PluginError
-from ..extractors import TimestampExtractor, fail_on_invalid_timestamp
+from ..extractors import EXTRACTORS, TimestampExtractor, fail_on_invalid_timestamp
 from ..handlers import DeadLetter, Handler, Retry, fail, skip
 from ..hooks import registry
 from ..log.offset_reset import offset_reset_text
@@ -59,7 +58,7 @@ def _optimizations(value: Any) -> str:
     return value.replace(".", "_").replace(" ", "") if isinstance(value, str) else ""
 
 
-_HANDLER = _Handler(("failure",), handlers)
+_HANDLER = _Handler(("failure",), (fail, skip))
 _GUARANTEE: SettingType[str] = SettingType(
     "'exactly_once' or 'at_least_once'",
     lambda value: value in ("exactly_once", "at_least_once"),
@@ -123,7 +122,7 @@ class Settings:
     state_serde: SerdeLike = DEFAULTS.state_serde
     """Serde of keys and values for stores that name none."""
     timestamp_extractor: Annotated[
-        TimestampExtractor, Function(("record", "partition_time", "wall_clock"), extractors)
+        TimestampExtractor, Function(("record", "partition_time", "wall_clock"), EXTRACTORS)
     ] = fail_on_invalid_timestamp
     """For sources of topics outside that name none."""
     offset_reset: Annotated[Duration, _OffsetReset()] = "earliest"

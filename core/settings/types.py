@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from os import PathLike
-from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from ..clock import Duration, duration_ms
@@ -97,15 +96,11 @@ class _Length(SettingType[Duration]):
 
 
 class Function(SettingType[Any]):
-    """Functions that are called with these arguments; `ours` has some that can be named without their module."""
+    """Functions that are called with these arguments; `ours` can be named without their module."""
 
-    def __init__(self, arguments: Sequence[str], ours: ModuleType | None = None) -> None:
+    def __init__(self, arguments: Sequence[str], ours: Sequence[Callable[..., Any]] = ()) -> None:
         self._arguments = arguments
-        self._ours = {
-            name: each
-            for name, each in (vars(ours) if ours else {}).items()
-            if ours and callable(each) and name.islower() and getattr(each, "__module__", "") == ours.__name__
-        }
+        self._ours = {each.__name__: each for each in ours}
 
     def check(self, setting: str, value: Any) -> Any:
         """Return the function. Raises ConfigError for one that cannot be called so."""

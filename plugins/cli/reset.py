@@ -143,24 +143,16 @@ def _destination(
     from penstock.plugins.applications import reset
 
     given = {
-        "--to-earliest": to_earliest,
-        "--to-latest": to_latest,
-        "--to-time": to_time is not None,
-        "--shift-by": shift_by is not None,
-        "--to-offsets": bool(to_offsets),
+        "--to-earliest": reset.to_earliest if to_earliest else None,
+        "--to-latest": reset.to_latest if to_latest else None,
+        "--to-time": None if to_time is None else reset.to_time(parse_time("--to-time", to_time)),
+        "--shift-by": None if shift_by is None else reset.shift_by(shift_by),
+        "--to-offsets": reset.to_offsets(_offsets(to_offsets)) if to_offsets else None,
     }
-    said = [name for name, is_given in given.items() if is_given]
+    said = {name: destination for name, destination in given.items() if destination is not None}
     if len(said) > 1:
         raise click.UsageError(f"{' and '.join(said)} exclude each other: say one")
-    if to_time is not None:
-        return reset.to_time(parse_time("--to-time", to_time))
-    if shift_by is not None:
-        return reset.shift_by(shift_by)
-    if to_offsets:
-        return reset.to_offsets(_offsets(to_offsets))
-    if to_latest:
-        return reset.to_latest
-    return reset.to_earliest if to_earliest else None
+    return next(iter(said.values()), None)
 
 
 def parse_time(option: str, text: str, clock: Clock | None = None) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -355,7 +355,7 @@ def _commit(log: DeltaChangelog, previous: str | None, *versions: str) -> None:
         previous = version
 
 
-def restored(log: TaskChangelog, target: str, have: str | None, known: dict[str, State]) -> State:
+def restored(log: TaskChangelog, target: str, have: str | None, known: Mapping[str, State]) -> State:
     """Return the state that `log` restores at `target` for a copy at `have`, whose state `known` has.
 
     Asserts what a plan must keep: where it starts, that it ends in `target`, that each step on the way is in key
@@ -373,9 +373,9 @@ def restored(log: TaskChangelog, target: str, have: str | None, known: dict[str,
         assert version != at, "a step must lead to another version"
         at = version
         if version in known:
-            assert _filled(state) == _filled(known[version]), f"wrong state at {version} on the way to {target}"
+            assert filled(state) == filled(known[version]), f"wrong state at {version} on the way to {target}"
     assert at == target
-    return _filled(state)
+    return filled(state)
 
 
 def _is_current() -> bool:
@@ -392,7 +392,8 @@ def apply(state: State, store: str, rows: Any) -> None:
             entries[key] = value
 
 
-def _filled(state: State) -> State:
+def filled(state: State) -> State:
+    """Return a state without stores that have no entries."""
     return {store: rows for store, rows in state.items() if rows}
 
 
@@ -545,7 +546,7 @@ class _History(RuleBasedStateMachine):
             assert plan_base == have, "a copy that is on the way must be used"
         if have not in self._chain[: self._chain.index(target) + 1]:
             assert plan_base is None, "a copy that is not on the way must not be used"
-        assert restored(self._log, target, have, self._known) == _filled(self._known[target])
+        assert restored(self._log, target, have, self._known) == filled(self._known[target])
 
     @precondition(lambda self: self._chain)
     @rule()
@@ -568,4 +569,4 @@ class _History(RuleBasedStateMachine):
         assert self._log.wants_snapshot() in (True, False)
 
 
-__all__ = ["Change", "ChangelogContract", "State", "apply", "restored"]
+__all__ = ["Change", "ChangelogContract", "State", "apply", "filled", "restored"]
