@@ -39,11 +39,12 @@ class TableAggregate(TableOperator):
             if old is not None and found is not None:
                 aggregate, touched = subtract(key, old, aggregate), True
             if value is not None:
-                if aggregate is None and initializer is None:
+                if aggregate is not None:
+                    aggregate, touched = add(key, value, aggregate), True
+                elif initializer is None:
                     aggregate = value
                 else:
-                    start = initializer() if aggregate is None and initializer is not None else aggregate
-                    aggregate, touched = add(key, value, start), True
+                    aggregate, touched = add(key, value, initializer()), True
             if touched and found is not None and found[1] > timestamp:
                 timestamp = found[1]
             update(key, aggregate, before if sends_old else None, timestamp, headers)

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.context import ProcessorContext
-from penstock.operator import Operator, Run
+from penstock.operator import Run
 from penstock.record import Record
 
-from .inner import joining
+from .inner import StreamStreamJoin, joining
 
 _STREAM_TIME, _MIN_TIME, _FIRST, _NEXT_EMIT = "stream_time", "min_time", "first", "next_emit"
 _NEVER = 2**63 - 1
 
 
 @dataclass(kw_only=True, eq=False)
-class StreamStreamOuterJoin(Operator):
+class StreamStreamOuterJoin(StreamStreamJoin):
     """One side of a left or outer join.
 
     Unmatched records of a side that `keeps_unmatched` wait in the store `waiting`, under (time, side, key), until the
@@ -28,14 +28,8 @@ class StreamStreamOuterJoin(Operator):
     window. Kafka Streams: KStreamKStreamJoin with an outer join store.
     """
 
-    others: str
     waiting: str
-    before_ms: int
-    after_ms: int
     grace_ms: int
-    joiner: Callable[..., Any]
-    with_key: bool = False
-    is_left: bool = True
     keeps_unmatched: bool = True
     emit_interval_ms: int = 0
     keeps_headers: bool = False

@@ -66,8 +66,8 @@ def record_stream_join(
 
     sides = [_side(recorder, *each) for each in zip((left, right), windowed, stores, joins, strict=True)]
     interval = duration_ms(options.get("emit_interval", timedelta(0)), f"{kind.verb}: emit_interval")
-    keeps, keys = (kind.keeps_left, kind.keeps_right), (left.serdes.key, right.serdes.key)
-    step = StreamJoinStep(kind.verb, merge, (sides[0], sides[1]), windows, joiner, keys, keeps, waiting, interval)
+    keys = (left.serdes.key, right.serdes.key)
+    step = StreamJoinStep(kind, merge, (sides[0], sides[1]), windows, joiner, keys, waiting, interval)
     recorder.add(step, left.step, right.step)
     recorder.copartition(left.sources | right.sources)
     return Flow(step, Serdes(left.serdes.key), left.sources | right.sources)

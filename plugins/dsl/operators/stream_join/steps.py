@@ -15,7 +15,7 @@ from ...graph.serdes import KnownSerde, check_same_keys
 from ...graph.sources import SourceStep
 from ...graph.step import ProcessorStep, Step
 from ...graph.writer import Writer
-from ..joins import Joiner
+from ..joins import Joiner, JoinKind
 from .inner import StreamStreamJoin
 from .outer import StreamStreamOuterJoin
 from .self_join import StreamStreamSelfJoin
@@ -35,36 +35,33 @@ class JoinSide:
 class StreamJoinStep(Step):
     """Writes the two join nodes, and the one in which their results meet, whose name is the step's.
 
-    Of pairs, the first is the left side's. `keys` are the serdes of the keys, `keep_unmatched` says whether there are
-    results without a match, and `waiting` declares the store of the records that wait for one. `verb` is for messages.
-    Kafka Streams: StreamStreamJoinNode.
+    Of pairs, the first is the left side's. `keys` are the serdes of the keys, and `waiting` declares the store of the
+    records that wait for a match. Kafka Streams: StreamStreamJoinNode.
     """
 
     def __init__(
         self,
-        verb: str,
+        kind: JoinKind,
         name: str,
         sides: tuple[JoinSide, JoinSide],
         windows: JoinWindows,
         joiner: Joiner,
         keys: tuple[KnownSerde, KnownSerde],
-        keep_unmatched: tuple[bool, bool],
         waiting: Callable[[Writer], StoreBuilder] | None,
         emit_interval_ms: int,
     ) -> None:
         super().__init__(name)
-        self.verb = verb
+        self.kind = kind
         self.left, self.right = sides
         self.windows = windows
         self.joiner = joiner
         self.keys = keys
-        self.keep_unmatched = keep_unmatched
         self.waiting = waiting
         self.emit_interval_ms = emit_interval_ms
-        self.takes_null_keys = any(keep_unmatched)
+        self.takes_null_keys = kind.keeps_left or kind.keeps_right
 
     def write(self, writer: Writer) -> None:
-        check_same_keys(self.verb, *self.keys, writer.settings)
+        check_same_keys(self.kind.verb, *self.keys, writer.settings)
         waiting = None if self.waiting is None else self.waiting(writer)
         for is_left in (True, False):
             self._write_side(writer, is_left, waiting)
@@ -72,7 +69,7 @@ class StreamJoinStep(Step):
 
     def optimise(self, settings: Settings) -> None:
         """Let an inner join of a stream with itself use one store, if the settings say so."""
-        if settings.optimizes("single_store_self_join") and not any(self.keep_unmatched) and _is_one(self.parents):
+        if settings.optimizes("single_store_self_join") and not self.takes_null_keys and _is_one(self.parents):
             share_store(self)
 
     def _write_side(self, writer: Writer, is_left: bool, waiting: StoreBuilder | None) -> None:
@@ -96,7 +93,7 @@ class StreamJoinStep(Step):
                 "grace_ms": self.windows.grace_ms,
                 "emit_interval_ms": self.emit_interval_ms,
                 "keeps_headers": has_headers(writer),
-                "keeps_unmatched": self.keep_unmatched[0 if is_left else 1],
+                "keeps_unmatched": self.kind.keeps_left if is_left else self.kind.keeps_right,
             }
         writer.topology.add_processor(mine.join, supplier, [mine.window.name], stores=stores, **options)
 
