@@ -12,6 +12,7 @@ from penstock.serde import Serde, WrappingSerde
 
 _HEAD, _TIME, _LENGTH = Struct(">q?"), Struct(">q"), Struct(">i")
 _NONE = -1
+_NO_HEADERS = _LENGTH.pack(0)
 
 
 @dataclass(eq=False)
@@ -79,11 +80,14 @@ class ValueAndHeadersSerde(WrappingSerde[tuple[Any, Headers]]):
     def serialize(self, value: tuple[Any, Headers]) -> bytes:
         """Return the headers and the value's bytes."""
         content, headers = value
-        return _LENGTH.pack(len(headers)) + headers_bytes(headers) + self.value.serialize(content)
+        data = self.value.serialize(content)
+        return _LENGTH.pack(len(headers)) + headers_bytes(headers) + data if headers else _NO_HEADERS + data
 
     def deserialize(self, data: bytes) -> tuple[Any, Headers]:
         (count,), at = _LENGTH.unpack_from(data), _LENGTH.size
-        headers, at = headers_at(data, at, count)
+        headers: Headers = ()
+        if count:
+            headers, at = headers_at(data, at, count)
         return self.value.deserialize(data[at:]), headers
 
 
@@ -100,7 +104,11 @@ def part_at(data: bytes, at: int) -> tuple[bytes | None, int]:
 
 def headers_bytes(headers: Headers) -> bytes:
     """Return the name and the value of each header, with their lengths."""
-    return b"".join(sized(name.encode()) + sized(data) for name, data in headers)
+    parts: list[bytes] = []
+    for name, data in headers:
+        raw = name.encode()
+        parts += (_LENGTH.pack(len(raw)), raw, _LENGTH.pack(_NONE if data is None else len(data)), data or b"")
+    return b"".join(parts)
 
 
 def headers_at(data: bytes, at: int, count: int) -> tuple[Headers, int]:
