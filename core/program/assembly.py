@@ -7,9 +7,7 @@ from dataclasses import replace
 
 from ..errors import TopologyError
 from ..extractors import fail_on_invalid_timestamp
-from ..store import StoreBuilder
 from ..support.names import index_name
-from .advice import Advice
 from .checks import nearest
 from .draft import Draft
 from .groups import Groups
@@ -21,8 +19,8 @@ def assemble(draft: Draft) -> Program:
     """Return the program of what a Topology collected. Raises TopologyError."""
     if not draft.nodes:
         raise TopologyError(f"the topology is empty: {draft.advice.first_step}")
-    _check_stores(draft.nodes, draft.stores, draft.global_stores, draft.advice)
-    _check_patterns(draft.nodes, draft.internal_topics, draft.readers)
+    _check_stores(draft)
+    _check_patterns(draft)
     _check_internal_topics(draft)
     draft = replace(
         draft, nodes={name: _with_extractor(node, draft.internal_topics) for name, node in draft.nodes.items()}
@@ -39,32 +37,23 @@ def assemble(draft: Draft) -> Program:
     )
 
 
-def _check_stores(
-    nodes: Mapping[str, Node],
-    stores: Mapping[str, StoreBuilder],
-    global_stores: Mapping[str, GlobalStore],
-    advice: Advice,
-) -> None:
-    used = set()
-    fillers = {each.processor.name for each in global_stores.values()}
-    for node in nodes.values():
-        if not isinstance(node, ProcessorNode) or node.name in fillers:
+def _check_stores(draft: Draft) -> None:
+    stores, global_nodes = draft.stores, draft.global_nodes()
+    used = set[str]()
+    for node in draft.nodes.values():
+        if not isinstance(node, ProcessorNode) or node.name in global_nodes:
             continue
         for store in node.stores:
-            if store in global_stores:
-                raise TopologyError(
-                    f"processor {node.name!r} is connected to store {store!r}, which is global and needs no "
-                    f"connection: leave it out, context.get_store({store!r}) works in every processor"
-                )
+            draft.connectable(f"processor {node.name!r}", store)
             if store not in stores:
                 raise TopologyError(
                     f"processor {node.name!r} is connected to store {store!r}, which is not in the topology; "
-                    f"{advice.declare}{nearest(store, stores)}"
+                    f"{draft.advice.declare}{nearest(store, stores)}"
                 )
             used.add(store)
     for store in stores:
         if store not in used:
-            how = advice.name_store.format(store=repr(store))
+            how = draft.advice.name_store.format(store=repr(store))
             raise TopologyError(f"store {store!r} is connected to no processor; {how}, or leave it out")
     for store, builder in stores.items():
         if builder.traits.has_index and index_name(store) in stores:
@@ -73,11 +62,9 @@ def _check_stores(
             )
 
 
-def _check_patterns(
-    nodes: Mapping[str, Node], internal_topics: Mapping[str, InternalTopic], readers: Mapping[str, str]
-) -> None:
+def _check_patterns(draft: Draft) -> None:
     owners: dict[str, str] = {}
-    for node in nodes.values():
+    for node in draft.nodes.values():
         if not isinstance(node, SourceNode) or node.pattern is None:
             continue
         pattern = node.pattern.pattern
@@ -87,9 +74,9 @@ def _check_patterns(
                 f"sources {other!r} and {node.name!r} have the same pattern {pattern!r}: a topic belongs to one "
                 f"source; make {other!r} the parent of both readers"
             )
-        for topic, reader in readers.items():
+        for topic, reader in draft.readers.items():
             # Patterns never match internal topics, see Program.resolve.
-            if topic not in internal_topics and node.pattern.fullmatch(topic):
+            if topic not in draft.internal_topics and node.pattern.fullmatch(topic):
                 raise TopologyError(
                     f"topic {topic!r} of source {reader!r} also matches the pattern {pattern!r} of source "
                     f"{node.name!r}: a topic belongs to one source; narrow the pattern"

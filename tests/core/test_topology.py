@@ -192,7 +192,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "global store connected": (lambda: with_global().connect("p", "gs"), r"'gs' is global and needs no connection; context.get_store"),
     "global store connected later": (
         lambda: base().connect("p", "gs").add_global_store(key_value_store("gs"), "a", "g", "b", Pass).build(),
-        "processor 'p' is connected to store 'gs', which is global",
+        "processor 'p': store 'gs' is global and needs no connection",
     ),
     "store named as a global one": (lambda: with_global().add_store(key_value_store("gs"), "p"), "already a global store"),
     "global store named as a store": (
