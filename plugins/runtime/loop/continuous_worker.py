@@ -28,8 +28,8 @@ COMMIT_INTERVALS = {"exactly_once": 0.1, "at_least_once": 1.0}
 """Seconds between two commits where `commit_interval` is not set, by guarantee."""
 _SLOW_SECONDS = 1.0
 """A task whose last call of `work` took longer may take as long again."""
-_BEHIND_SHARE, _BEHIND_SECONDS = 20.0, 1.0
-"""While the task is behind: the least time between two commits, as a multiple of the last commit's duration, and its
+_BEHIND_SHARE, _BEHIND_SECONDS = 100.0, 5.0
+"""The least time between two commits of a task that is behind, as a multiple of the last commit's duration, and its
 limit in seconds. The backlog decides the latency then, and more commits would make the backlog longer."""
 _MOVED_SECONDS = 5.0
 """Seconds after which positions are committed that have only passed offsets without a record."""
@@ -65,12 +65,13 @@ class ContinuousWorker(LoggedTask):
         self._reports: list[TaskReport] = []
         self._has_news = False
         self._is_dirty = self._has_moved = False
-        self._committed_at = self._due = self._due_behind = -inf
+        self._committed_at = self._due = -inf
         self._clock_ms = self._odd_ms = 0
         self._upkeep: Upkeep | None = None
         self._is_slow, self._rings_slowly = False, True  # the first punctuator may take any time
         self._has_postponed = False
-        self._record_seconds = 0.0  # the time that a record took in the last call of `work`
+        self._waits = False  # whether the last call of `work` found nothing that it could process
+        self._commit_took, self._committed_records = 0.0, 0  # of the last commit: its seconds, the records before it
 
     # ------------------------------------------------------------------ opening
 
@@ -85,6 +86,7 @@ class ContinuousWorker(LoggedTask):
         self._phases.add("restore", since)
         self._clock_ms = clock_ms
         self._has_news, self._is_dirty, self._has_moved = True, False, False
+        self._committed_records = 0
         self._has_postponed = False
         return task.inputs.fetched()
 
@@ -157,10 +159,8 @@ class ContinuousWorker(LoggedTask):
         if not task.progress.is_out_of_time:
             began = self._seconds()
             done = task.process(limit)
-            took = self._seconds() - began
-            self._is_slow = took > _SLOW_SECONDS
-            if done:
-                self._record_seconds = took / done
+            self._is_slow = self._seconds() - began > _SLOW_SECONDS
+            self._waits = not done
         if done:
             self._is_dirty = True
         if not had_postponed:
@@ -232,12 +232,11 @@ class ContinuousWorker(LoggedTask):
             or task.output_bytes() + state.size_bytes() > self._settings.commit_bytes
         ):
             return 0.0
-        due = max(self._due, self._due_behind) if self._is_behind(task) else self._due
+        due = self._due
+        # It is behind while more records wait, here and in the log, than it has processed since the last commit.
+        if not self._waits and task.inputs.waiting() > task.records_in - self._committed_records:
+            due = max(due, self._committed_at + min(_BEHIND_SHARE * self._commit_took, _BEHIND_SECONDS))
         return min(due, commits.latest)
-
-    def _is_behind(self, task: Task) -> bool:
-        """Return whether the records that wait, here and in the log, take longer than a commit interval."""
-        return task.inputs.waiting() * self._record_seconds > self._interval
 
     @property
     def has_uncommitted(self) -> bool:
@@ -249,6 +248,7 @@ class ContinuousWorker(LoggedTask):
         assert self.task is not None and self._commits is not None
         now = self._committed_at = self._seconds()
         self._due, self._is_dirty, self._has_moved = now + self._interval, False, False
+        self._committed_records = self.task.records_in
         if self._interval:
             # Tasks commit one after the other, each at its place in the interval: at once, all would wait for all.
             self._due -= (now - self._phase + self._interval / 2) % self._interval - self._interval / 2
@@ -257,8 +257,7 @@ class ContinuousWorker(LoggedTask):
     def end_commit(self) -> None:
         """Go on after the commit was written."""
         assert self._commits is not None and self._state is not None and self.task is not None
-        took = self._seconds() - self._committed_at
-        self._due_behind = self._committed_at + min(_BEHIND_SHARE * took, _BEHIND_SECONDS)
+        self._commit_took = self._seconds() - self._committed_at
         commit = self._commits.finish()
         self._state.release()
         self._retries.forget_done(commit.positions, self.task.stream_time, self.task.wall_clock)
