@@ -13,6 +13,7 @@ from penstock.log import Commit, Log
 from penstock.plugins.runtime.locations import open_deltas, resolve
 from penstock.plugins.upgrade.coverage import Coverage
 from penstock.program.assignment import Assignment
+from penstock.program.layouts import Layouts
 from penstock.program.nodes import TaskId
 from penstock.settings.application import Application
 from penstock.settings.secret import hide
@@ -58,6 +59,13 @@ def keeps_state(application: Application, task: TaskId) -> bool:
     """Return whether a task has a changelog: it has stores, or parked ones that the program does not name any more."""
     subtopology = application.program.subtopology(task.subtopology)
     return bool(subtopology.stores or (subtopology.layouts and subtopology.layouts.now))
+
+
+def stores_of(application: Application, task: TaskId) -> list[str]:
+    """Return the names of the stores that a task's changelog may have, earlier ones included."""
+    subtopology = application.program.subtopology(task.subtopology)
+    layouts = subtopology.layouts or Layouts.of_program(subtopology.stores, application.settings.store_backend)
+    return sorted({store for layout in (layouts.now, *layouts.earlier.values()) for store in layout})
 
 
 def _location(settings: Settings) -> str:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.changelog import Restore
 from penstock.errors import ConfigError, IncompatibleStateError
+from penstock.hooks import registry
 from penstock.log import Log
 from penstock.plugins.runtime.locations import open_deltas
 from penstock.settings.secret import hide
+from penstock.store import StoreBackendFactory
 
-from .changelog_location import committed_state, note_location, reaches, stateful_tasks
+from .changelog_location import committed_state, note_location, reaches, stateful_tasks, stores_of
 from .preparation import Prepared
 
 
@@ -66,9 +67,10 @@ def move_changelog(
             if reaches(target, commit.version):
                 there.append(str(task))
                 continue
-            with closing(open_deltas(from_settings, application.id, str(task))) as origin, _Sorted() as rows:
-                rows.take(origin.restore(commit.version, None))
-                target.snapshot(commit.version, rows, commit)
+            with closing(open_deltas(from_settings, application.id, str(task))) as origin:
+                plan = origin.restore(commit.version, None)
+                with _restored(plan, stores_of(application, task)) as rows:
+                    target.snapshot(commit.version, rows, commit)
             target.restore(commit.version, None)
         copied.append(str(task))
         on_task(str(task))
@@ -77,43 +79,15 @@ def move_changelog(
     return Moved(tuple(copied), tuple(there))
 
 
-class _Sorted:
-    """The rows of a state in store and key order.
-
-    They are kept on disk: a state need not fit into memory.
-    """
-
-    def __init__(self) -> None:
-        self._directory = tempfile.TemporaryDirectory(prefix="penstock-move-")
-        self._rows = sqlite3.connect(Path(self._directory.name) / "rows", isolation_level=None)
-        self._rows.execute("PRAGMA journal_mode = OFF")
-        self._rows.execute("PRAGMA synchronous = OFF")
-        self._rows.execute(
-            "CREATE TABLE entry (store BLOB, key BLOB, value BLOB, PRIMARY KEY (store, key)) WITHOUT ROWID"
-        )
-
-    def __enter__(self) -> _Sorted:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._rows.close()
-        self._directory.cleanup()
-
-    def take(self, plan: Restore) -> None:
-        for changes, _ in plan.steps:
-            for store, rows in changes.items():
-                name = store.encode()
-                self._rows.execute("BEGIN")
-                self._rows.executemany(
-                    "INSERT OR REPLACE INTO entry VALUES (?, ?, ?)",
-                    ((name, key, value) for key, value in rows if value is not None),
-                )
-                self._rows.executemany(
-                    "DELETE FROM entry WHERE store = ? AND key = ?",
-                    ((name, key) for key, value in rows if value is None),
-                )
-                self._rows.execute("COMMIT")
-
-    def __iter__(self) -> Iterator[tuple[str, bytes, bytes]]:
-        for store, key, value in self._rows.execute("SELECT store, key, value FROM entry ORDER BY store, key"):
-            yield store.decode(), bytes(key), bytes(value)
+@contextmanager
+def _restored(plan: Restore, stores: Sequence[str]) -> Iterator[Iterator[tuple[str, bytes, bytes]]]:
+    """Restore a state on disk, because it need not fit into memory; the block gets its rows in store and key order."""
+    factory: StoreBackendFactory = registry().load("store backend", "lmdb")
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-move-") as directory,
+        closing(factory(Path(directory), stores)) as backend,
+    ):
+        for changes, version in plan.steps:
+            known = {store: rows for store, rows in changes.items() if store in stores}
+            backend.write(known, backend.version(), version)
+        yield ((store, key, value) for store in stores for key, value in backend.range(store))
