@@ -8,6 +8,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator, Mapping
+from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from types import FunctionType
@@ -142,32 +143,51 @@ def methods_without_contract(kind: type) -> Iterator[str]:
                 yield f"{kind.__module__}.{kind.__qualname__}.{name}"
 
 
-def public_classes() -> Iterator[type]:
+def repeated_contracts(kind: type) -> Iterator[str]:
+    """Yield the methods of a class whose docstring is the beginning of the docstring that they override."""
+    for name, method in vars(kind).items():
+        if isinstance(method, METHODS) and method.__doc__:
+            above = [vars(each).get(name) for each in kind.__mro__[1:]]
+            contract = next((each.__doc__ for each in above if isinstance(each, METHODS) and each.__doc__), "")
+            if inspect.cleandoc(contract).startswith(inspect.cleandoc(method.__doc__).rstrip(".")):
+                yield f"{kind.__module__}.{kind.__qualname__}.{name}"
+
+
+def classes() -> Iterator[type]:
     for name in MODULES:
         if not name.endswith("__main__"):
             for each in vars(importlib.import_module(name)).values():
-                if inspect.isclass(each) and each.__module__ == name and not each.__name__.startswith("_"):
+                if inspect.isclass(each) and each.__module__ == name:
                     yield each
 
 
-def test_public_methods_have_a_contract() -> None:
-    """It stands once: an overriding method has a docstring only for what it does in addition."""
-    assert not [each for kind in public_classes() for each in methods_without_contract(kind)]
+def test_a_contract_stands_once() -> None:
+    """A public method has a docstring, and an overriding one only for what it adds."""
+    public = [each for each in classes() if not each.__name__.startswith("_")]
+    assert not [each for kind in public for each in methods_without_contract(kind)]
+    assert not [each for kind in classes() if not issubclass(kind, Enum) for each in repeated_contracts(kind)]
 
 
-def test_a_method_without_contract_is_found() -> None:
+def test_a_missing_and_a_repeated_contract_are_found() -> None:
     class Interface:
         def overridden(self) -> None:
             """Do it."""
 
+        def repeated(self) -> None:
+            """Do it. Raises nothing."""
+
     class Implementation(Interface):
         def overridden(self) -> None: ...
+
+        def repeated(self) -> None:
+            """Do it."""
 
         @property
         def own(self) -> None: ...
 
     found = list(methods_without_contract(Implementation))
     assert [each.rpartition(".")[2] for each in found] == ["own"]
+    assert [each.rpartition(".")[2] for each in repeated_contracts(Implementation)] == ["repeated"]
 
 
 def test_make_quick_needs_no_spark() -> None:

@@ -50,7 +50,6 @@ class DetailedCounts(Counts):
     nodes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __add__(self, other: Counts) -> Self:
-        """Return a copy with the counts of `other` added."""
         added = super().__add__(other)
         if not isinstance(other, DetailedCounts):
             return added

@@ -35,7 +35,6 @@ class StreamStreamSelfJoin(Operator):
         return store
 
     def bind(self, context: ProcessorContext) -> Run:
-        """Return the function that gets each record."""
         forward, fetch, drop = context.send, context.get_store(self.store).fetch, context.metrics.drop
         before, after, retention = self.before_ms, self.after_ms, self.retention_ms
         join = joining(self.joiner, with_key=self.with_key, is_left=True)
