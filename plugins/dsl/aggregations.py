@@ -67,7 +67,7 @@ class Aggregations(Verbs, Generic[R]):
     def _aggregation(
         self, fold: Fold, store: StoreLike | None, name: str | None, options: Any, *, verb: str | None = None
     ) -> KTable[R, Any]:
-        """Add an aggregation; return its table. `verb` is for messages, if it is not that of the fold."""
+        """Add an aggregation; return its table. `verb` is for messages, if it is not the fold's."""
         source, windows, names = self.source, self._windows, self.source.recorder.names
         if isinstance(fold, Counting) and store is None and options:
             names.step("")  # Kafka Streams uses up a number here.
@@ -86,7 +86,7 @@ class Aggregations(Verbs, Generic[R]):
     def _split(self, fold: Fold, step: ProcessorStep, sources: frozenset[str], made: Materialized) -> ProcessorStep:
         """Add the stream of late records; return the step that has all others.
 
-        What `reduce` stores is a value of the stream, so its store's serde fits. Where no serde is known, the
+        The aggregates of `reduce` are values of the stream, so its store's serde fits. Where no serde is known, the
         application's is not taken: a wrong one would end the run, but only at the first late record.
         """
         recorder, late = self.source.recorder, self._emit.late

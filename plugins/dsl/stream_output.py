@@ -66,7 +66,7 @@ class Output(StreamBase[K, V]):
         value_serde: SerdeLike = None,
         partitioner: Partitioner | None = None,
     ) -> KStream[K, V]:
-        """Send the records through a topic of the application's own, `NAME-repartition`, and go on behind it.
+        """Send the records through a topic of the application's own, `NAME-repartition`, and continue behind it.
 
         `partitions` None takes the largest count among the topics that lead to it. Records without a key are dropped.
         """

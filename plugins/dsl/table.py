@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from .grouped_table import KGroupedTable
     from .stream import KStream
 
-
 K2 = TypeVar("K2")
 
 _SUPPRESS = "KTABLE-SUPPRESS-"

@@ -49,9 +49,9 @@ def _after(topic: str) -> RepartitionNames:
 class RepartitionStep(Step):
     """Writes a repartition topic. Its children get the records of the source that reads the topic.
 
-    One that `may_merge` was not asked for by the user, and may be merged with others of the same stream. One that
-    carries no records of a stream has a serde of its own for what it carries, which `messages` returns: updates of a
-    table, or what two sides of a join send each other. Nothing is dropped there.
+    One that `may_merge` was not asked for by the user, and may be merged with others of the same stream. One for
+    messages that are no records of a stream (updates of a table, or messages between both sides of a join) has
+    `messages`, which returns their serde; it drops none of them.
     """
 
     def __init__(
