@@ -79,15 +79,6 @@ def add_origin_to_errors(origin: str) -> Iterator[None]:
         raise type(error)(f"{origin}: {error}") from error
 
 
-def dotted(key: Key) -> str:
-    """Return a setting's name as text.
-
-    >>> dotted(("clients", "sasl.password"))
-    'clients.sasl.password'
-    """
-    return key if isinstance(key, str) else ".".join(map(str, key))
-
-
 def _parts(key: Key, value: Any) -> list[tuple[Key, Any]]:
     """Return a mapping of clients or user settings one by one."""
     if key == "clients" and isinstance(value, Mapping):

@@ -18,7 +18,6 @@ _NUMBER = Struct(">q")
 _HEADER = "__penstock.put"
 _HEAD = wrap(b"", headers=((_HEADER, _NUMBER.pack(0)),))[: -_NUMBER.size]
 """The beginning of every entry's envelope: a header whose value is the number of the put."""
-_VALUE = len(_HEAD) + _NUMBER.size
 
 
 class LruMap(TypedStore):

@@ -68,13 +68,11 @@ class Openings:
     task with little to restore does not wait for one with much.
     """
 
-    def __init__(
-        self, fences: Executor, restores: Executor, seconds: Callable[[], float] = perf_counter, most: int = _MOST
-    ) -> None:
+    def __init__(self, fences: Executor, restores: Executor, seconds: Callable[[], float] = perf_counter) -> None:
         self._fences = fences
         self._restores = restores
         self._seconds = seconds
-        self._turnstile = Turnstile(most)
+        self._turnstile = Turnstile(_MOST)
         self._all: dict[str, _Opening] = {}
         self._restoring: set[str] = set()
 

@@ -5,7 +5,7 @@ Comes in: records from the log, the time. Goes out: commits, reports, and failur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -367,12 +367,12 @@ class TaskLoop:
         fetched = task.inputs.fetched()
         return all(fetched[partition] >= end for partition, end in ends.items())
 
-    def commit_all(self, names: Collection[str] | None = None) -> None:
+    def commit_all(self) -> None:
         """Commit what tasks have processed, and wait until that is written."""
         self._writing.end_written(patiently=True)
         for name, task in self._tasks.items():
             # One that rests for a snapshot has processed nothing since its last commit.
-            if task.is_open and not task.rests and (names is None or name in names):
+            if task.is_open and not task.rests:
                 self._writing.begin(name)
         self._writing.end_written(patiently=True)
 
