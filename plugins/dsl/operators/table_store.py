@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.context import ProcessorContext
-from penstock.operator import Operator, new
-from penstock.record import Headers
+from penstock.operator import Operator, Run, new
+from penstock.record import Headers, Record
 from penstock.store import ValueAndTimestamp, ValueTimestampHeaders
 from penstock.store.kinds.key_value import HeadersKeyValueStore
 from penstock.store.kinds.versioned import NOT_PUT, VALID_TO_UNDEFINED, VersionedKeyValueStore
-from penstock.store.record_cache import Change
-
-from .updates import flush_listener
+from penstock.store.record_cache import Change, FlushListener
 
 
 class NotLatest(Change):
@@ -34,17 +32,36 @@ Update = Callable[[Any, Any, Any, int, Headers], None]
 class TableOperator(Operator):
     """A processor that makes a table.
 
-    `store` is the table's store; None: it has none. `sends_old`: updates carry the value before.
+    `store` is the table's store; None: it has none. `sends_old`: updates carry the value before. If the store has a
+    record cache, updates leave when it is flushed; of several processors with one store, one that `flushes` sends the
+    updates of all.
     """
 
     store: str | None = None
     sends_old: bool = False
+    flushes: bool = True
 
     def init(self, context: ProcessorContext) -> None:
-        """With a cached store, have the updates forwarded when the cache is flushed."""
+        """Let the record cache, if the store has one, forward the updates."""
         super().init(context)
-        if self.store is not None and context.get_store(self.store).record_cache is not None:
-            context.set_flush_listener(self.store, flush_listener(context.send, sends_old=self.sends_old))
+        if self.store is not None and self.flushes and context.get_store(self.store).record_cache is not None:
+            context.set_flush_listener(self.store, self._listener(context))
+
+    def _listener(self, context: ProcessorContext) -> FlushListener:
+        """Return the listener that gets the record cache's updates and forwards their values."""
+        forward, sends_old = self._emitter(context), self.sends_old
+
+        def flushed(record: Record) -> None:
+            key, (after, before), timestamp, headers = record
+            old = before[0] if sends_old and before is not None else None
+            change = new(Change, (None if after is None else after[0], old))
+            forward((key, change, timestamp, headers))
+
+        return flushed
+
+    def _emitter(self, context: ProcessorContext) -> Run:
+        """Return the function that sends a record to the children of the table."""
+        return context.send
 
     def compile_get(self, context: ProcessorContext) -> Callable[[Any], Any]:
         """Return the `get` of the table's store, whose entries begin with value and timestamp."""
@@ -71,7 +88,7 @@ def _forwarding(context: ProcessorContext) -> Update:
 def _putting(context: ProcessorContext, store: Any) -> Update:
     if isinstance(store, VersionedKeyValueStore):
         return _putting_versions(context, store)
-    put, forward = store.put, context.send if store.record_cache is None else _waiting
+    put, forward = store.put, context.send if store.record_cache is None else waiting
     if isinstance(store, HeadersKeyValueStore):
 
         def update(key: Any, value: Any, old: Any, timestamp: int, headers: Headers) -> None:
@@ -98,5 +115,5 @@ def _putting_versions(context: ProcessorContext, store: Any) -> Update:
     return update
 
 
-def _waiting(record: object, to: str | None = None) -> None:
+def waiting(record: object, to: str | None = None) -> None:
     """Forward nothing: the flush listener does."""

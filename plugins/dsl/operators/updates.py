@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.context import ProcessorContext
-from penstock.operator import Operator, Run, new
-from penstock.record import Headers, Record
+from penstock.operator import Run, new
+from penstock.record import Headers
 from penstock.store import StateStore, ValueAndTimestamp, ValueTimestampHeaders
 from penstock.store.kinds.versioned import VersionedStoreSpec
-from penstock.store.record_cache import Change, FlushListener
 
 from ..graph.materialized import TableStoreSpec
 from ..graph.step import ProcessorStep
 from ..graph.writer import Writer
+from .table_store import TableOperator, waiting
 
 Stored = Callable[[Any, int, Headers], Any]
 """Returns what a store keeps for an aggregate: with its timestamp, or with timestamp and headers."""
@@ -25,32 +25,14 @@ NULL_KEY, NULL_VALUE, LATE = "null_key", "null_value", "late"
 
 
 @dataclass(kw_only=True, eq=False)
-class UpdatingOperator(Operator):
+class UpdatingOperator(TableOperator):
     """A processor that puts aggregates into its store, named `store`, and sends what changed as a Change.
 
-    With `sends_old`, updates carry the value before. With `keeps_headers`, the store keeps the last record's headers.
-    If the store has a record cache, updates leave when it is flushed; of several processors with one store, one that
-    `flushes` sends the updates of all.
+    With `keeps_headers`, the store keeps the last record's headers.
     """
 
     store: str
-    sends_old: bool = False
     keeps_headers: bool = False
-    flushes: bool = True
-
-    def init(self, context: ProcessorContext) -> None:
-        """Let the record cache, if the store has one, forward the updates."""
-        super().init(context)
-        if self.flushes and context.get_store(self.store).record_cache is not None:
-            context.set_flush_listener(self.store, self._listener(context))
-
-    def _listener(self, context: ProcessorContext) -> FlushListener:
-        """Return the listener that gets the record cache's updates and forwards their values."""
-        return flush_listener(self._emitter(context), sends_old=self.sends_old)
-
-    def _emitter(self, context: ProcessorContext) -> Run:
-        """Return the function that sends a record to the children of the table."""
-        return context.send
 
     @property
     def _stored(self) -> Stored:
@@ -58,7 +40,7 @@ class UpdatingOperator(Operator):
 
     def _forward(self, context: ProcessorContext, store: StateStore) -> Run:
         """Return the function that sends an update at once, or does nothing if it leaves when the cache is flushed."""
-        return self._emitter(context) if store.record_cache is None else _later
+        return self._emitter(context) if store.record_cache is None else waiting
 
 
 def updating_step(
@@ -85,18 +67,6 @@ def updating_step(
     return ProcessorStep(name, supplier, options, stores=lambda writer: (declare(writer),), late=late)
 
 
-def flush_listener(forward: Run, *, sends_old: bool) -> FlushListener:
-    """Return the listener that gets a record cache's updates and forwards their values."""
-
-    def flushed(record: Record) -> None:
-        key, (after, before), timestamp, headers = record
-        old = before[0] if sends_old and before is not None else None
-        change = new(Change, (None if after is None else after[0], old))
-        forward((key, change, timestamp, headers))
-
-    return flushed
-
-
 def with_timestamp(value: Any, timestamp: int, headers: Headers) -> Any:
     """Return the entry of a timestamped store. An aggregate of None is no entry."""
     return None if value is None else new(ValueAndTimestamp, (value, timestamp))
@@ -105,7 +75,3 @@ def with_timestamp(value: Any, timestamp: int, headers: Headers) -> Any:
 def with_headers(value: Any, timestamp: int, headers: Headers) -> Any:
     """Return the entry of a store with headers. An aggregate of None is no entry."""
     return None if value is None else new(ValueTimestampHeaders, (value, timestamp, headers))
-
-
-def _later(record: object) -> None:
-    """Do nothing: the flush listener forwards it."""
