@@ -98,29 +98,6 @@ class StreamJoinStep(Step):
         writer.topology.add_processor(mine.join, supplier, [mine.window.name], stores=stores, **options)
 
 
-class SelfJoinStep(Step):
-    """Writes the join of a stream with itself over one store. Kafka Streams: `single.store.self.join` (KIP-862)."""
-
-    def __init__(self, join: StreamJoinStep) -> None:
-        super().__init__(join.name)
-        self.priority = join.priority
-        self._join = join
-
-    def write(self, writer: Writer) -> None:
-        side, windows, joiner = self._join.left, self._join.windows, self._join.joiner
-        options: dict[str, Any] = {
-            "store": side.store,
-            "before_ms": windows.before_ms,
-            "after_ms": windows.after_ms,
-            "retention_ms": side.retention_ms,
-            "joiner": joiner.function,
-            "with_key": joiner.with_key,
-        }
-        writer.topology.add_processor(
-            self.name, StreamStreamSelfJoin, [side.window.name], stores=(side.store,), **options
-        )
-
-
 def share_store(join: StreamJoinStep) -> None:
     """Replace an inner join of a stream with itself by one that needs one store; its graph is changed in place.
 
@@ -129,7 +106,16 @@ def share_store(join: StreamJoinStep) -> None:
     """
     windows = [each for parent in join.parents for each in parent.children]
     left, right = (_named(windows, side.window.name) for side in (join.left, join.right))
-    made = SelfJoinStep(join)
+    options: dict[str, Any] = {
+        "store": join.left.store,
+        "before_ms": join.windows.before_ms,
+        "after_ms": join.windows.after_ms,
+        "retention_ms": join.left.retention_ms,
+        "joiner": join.joiner.function,
+        "with_key": join.joiner.with_key,
+    }
+    made = ProcessorStep(join.name, StreamStreamSelfJoin, options, stores=lambda writer: (options["store"],))
+    made.priority = join.priority
     left.add_child(made)
     for each in (join, right):
         for parent in list(each.parents):
