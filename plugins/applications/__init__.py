@@ -1,1 +1,1 @@
-"""An application as a whole on its log, not one task: preparation, lease, status, lag, reset, a moved changelog."""
+"""An application as a whole on its log, not one task: preparation, lease, status, reset, changelog, dead letters."""

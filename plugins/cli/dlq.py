@@ -17,8 +17,8 @@ from .options import application_options, find_application, find_settings, log_o
 from .output import count, note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
-    from penstock.plugins.dead_letters.letters import Letter, Selection
-    from penstock.plugins.dead_letters.replay import Replay
+    from penstock.plugins.applications.dead_letters import Letter, Selection
+    from penstock.plugins.applications.replay import Replay
 
 _OFFSETS = re.compile(r"(\d+)(?:(-)(\d*))?")
 
@@ -84,7 +84,7 @@ def _selection_options(command: AnyFunction) -> AnyFunction:
 @application_options
 def list_letters(target: str, topics: Sequence[str], as_json: bool, **where: Any) -> None:
     """Count the dead letters of the application MODULE:ATTR, by source topic and exception."""
-    from penstock.plugins.dead_letters.replay import count_letters
+    from penstock.plugins.applications.replay import count_letters
 
     from .topics import topic_info
 
@@ -133,7 +133,7 @@ def list_letters(target: str, topics: Sequence[str], as_json: bool, **where: Any
 @log_options
 def show(topic: str, as_json: bool, limit: int | None, **options: Any) -> None:
     """Show the dead letters of TOPIC: the record, where it was read, the exception and its traceback."""
-    from penstock.plugins.dead_letters.letters import read_letters
+    from penstock.plugins.applications.dead_letters import read_letters
 
     from .text import dump_json
     from .topics import topic_info
@@ -175,7 +175,7 @@ def replay(
     commit that sends them, what was replayed, and the next replay goes on behind it. Letters that are named by
     --offsets or --since are sent whether they were replayed or not, and that is not remembered.
     """
-    from penstock.plugins.dead_letters.replay import replay as run_replay
+    from penstock.plugins.applications.replay import replay as run_replay
 
     from .topics import topic_info
 
@@ -197,7 +197,7 @@ def application_topics(settings: Any) -> tuple[str, ...]:
 
 def _selection(options: dict[str, Any]) -> tuple[Selection, dict[str, Any]]:
     """Return the selection, and the options about the log."""
-    from penstock.plugins.dead_letters.letters import Selection
+    from penstock.plugins.applications.dead_letters import Selection
 
     from .reset import parse_time
 

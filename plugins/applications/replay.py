@@ -12,7 +12,7 @@ from penstock.errors import ConfigError, UnknownTopicError
 from penstock.log import Commit, Log
 from penstock.record import OutputBatch, TopicPartition
 
-from .letters import Letter, Selection, batches_from, letters_in, partitions_of, read_letters
+from .dead_letters import Letter, Selection, batches_from, letters_in, partitions_of, read_letters
 
 _STATE_BYTES = 1_900
 _META = "replayed"

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from penstock.errors import ConfigError, FencedError, UnknownTopicError
 from penstock.handlers import Failure, Stage
 from penstock.log import Log
-from penstock.plugins.dead_letters.letters import Selection, read_letters
-from penstock.plugins.dead_letters.replay import count_letters, replay
+from penstock.plugins.applications.dead_letters import Selection, read_letters
+from penstock.plugins.applications.replay import count_letters, replay
 from penstock.plugins.logs.local import LocalLog
 from penstock.record import Headers, OutputBatch, TopicPartition
 from penstock.task.dead_letter import failure_headers
 
-from .faults import FAULTS, Crash, FaultyLog
+from ..runtime.faults import FAULTS, Crash, FaultyLog
 
 ERRORS = [ValueError("v"), KeyError("k"), TimeoutError("t")]
 SOURCES = ["a", "b"]
