@@ -21,36 +21,31 @@ from ..program.wrapping import ProcessorWrapper
 from .layers import CODE, Layer, add_origin_to_errors
 from .names import unknown
 from .secret import ClientSettings, Secret, hide
-from .types import DIRECTORY, DURATION, FLAG, PLACE, Function, SettingType, one_of, optional, whole_number
+from .types import DIRECTORY, DURATION, FLAG, PLACE, SettingType, expecting, function, one_of, optional, whole_number
 
 HANDLERS = ("deserialization_handler", "processing_handler", "production_handler")
 _OPTIMIZATIONS = ("none", "all", "merge_repartition_topics", "reuse_ktable_source_topics", "single_store_self_join")
 T = TypeVar("T")
 
 
-class _Handler(Function):
-    def check(self, setting: str, value: Any) -> Any:
-        if isinstance(value, type):
-            raise ConfigError(f"{setting}: found the class {value.__name__}; write {value.__name__}(...)")
-        return super().check(setting, value)
+_FUNCTION_OF_FAILURE = function(("failure",), (fail, skip))
 
 
-class _OffsetReset(SettingType[Duration]):
-    def check(self, setting: str, value: Any) -> Duration:
-        offset_reset_text(value, setting)
-        return super().check(setting, value)
+def _handler(setting: str, value: Any) -> Any:
+    if isinstance(value, type):
+        raise ConfigError(f"{setting}: found the class {value.__name__}; write {value.__name__}(...)")
+    return _FUNCTION_OF_FAILURE.check(setting, value)
 
 
-class _Clients(SettingType[Mapping[str, Any]]):
-    def check(self, setting: str, value: Any) -> Mapping[str, Any]:
-        return ClientSettings(value)
+def _offset_reset(setting: str, value: Any) -> Any:
+    offset_reset_text(value, setting)
+    return value
 
 
-class _User(SettingType[Mapping[str, Any]]):
-    def check(self, setting: str, value: Any) -> Mapping[str, Any]:
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"{setting}: expected a mapping of your own settings, found a {type(value).__name__}")
-        return value
+def _user(setting: str, value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{setting}: expected a mapping of your own settings, found a {type(value).__name__}")
+    return value
 
 
 def _optimizations(value: Any) -> str:
@@ -58,23 +53,25 @@ def _optimizations(value: Any) -> str:
     return value.replace(".", "_").replace(" ", "") if isinstance(value, str) else ""
 
 
-_HANDLER = _Handler(("failure",), (fail, skip))
-_GUARANTEE: SettingType[str] = SettingType(
-    "'exactly_once' or 'at_least_once'",
-    lambda value: value in ("exactly_once", "at_least_once"),
-    kept=lambda value: "exactly_once" if value == "exactly_once_v2" else value,
+_HANDLER = SettingType(_handler, _FUNCTION_OF_FAILURE.of_text)
+_GUARANTEE = SettingType(
+    expecting(
+        "'exactly_once' or 'at_least_once'",
+        lambda value: value in ("exactly_once", "at_least_once"),
+        lambda value: "exactly_once" if value == "exactly_once_v2" else value,
+    )
 )
-_OPTIMIZATION: SettingType[str] = SettingType(
-    f"'none', 'all', or some of {', '.join(_OPTIMIZATIONS[2:])} with commas between",
-    lambda value: value in _OPTIMIZATIONS or set(value.split(",")) <= set(_OPTIMIZATIONS[2:]),
-    kept=_optimizations,
+_OPTIMIZATION = SettingType(
+    expecting(
+        f"'none', 'all', or some of {', '.join(_OPTIMIZATIONS[2:])} with commas between",
+        lambda value: value in _OPTIMIZATIONS or set(value.split(",")) <= set(_OPTIMIZATIONS[2:]),
+        _optimizations,
+    )
 )
 _BYTES = whole_number(0, expected="a number of bytes, 0 or more")
-_REPLICATION: SettingType[int] = SettingType(
-    "a number of brokers, or -1 for the broker's default",
-    lambda value: isinstance(value, int) and not isinstance(value, bool) and (value == -1 or 1 <= value < 1 << 15),
-    int,
-)
+_BROKERS = whole_number(1, (1 << 15) - 1, "a number of brokers, or -1 for the broker's default", (-1,))
+_CLIENTS = SettingType(lambda setting, value: ClientSettings(value))
+_EXTRACTOR = function(("record", "partition_time", "wall_clock"), EXTRACTORS)
 
 
 @dataclass(frozen=True)
@@ -121,11 +118,9 @@ class Settings:
     """Serde of topic values for sources and sinks that name none."""
     state_serde: SerdeLike = DEFAULTS.state_serde
     """Serde of keys and values for stores that name none."""
-    timestamp_extractor: Annotated[
-        TimestampExtractor, Function(("record", "partition_time", "wall_clock"), EXTRACTORS)
-    ] = fail_on_invalid_timestamp
+    timestamp_extractor: Annotated[TimestampExtractor, _EXTRACTOR] = fail_on_invalid_timestamp
     """For sources of topics outside that name none."""
-    offset_reset: Annotated[Duration, _OffsetReset()] = "earliest"
+    offset_reset: Annotated[Duration, SettingType(_offset_reset)] = "earliest"
     """Where a new application starts in topics whose source has no `offset_reset`: `earliest`, `latest`, or how far
     back in time, such as `1d`."""
     max_task_idle: Annotated[Duration | None, optional(DURATION)] = "0ms"
@@ -137,7 +132,7 @@ class Settings:
     """Decides about records that a node cannot process."""
     production_handler: Annotated[Handler, _HANDLER] = fail
     """Decides about records that cannot be produced."""
-    processor_wrapper: Annotated[ProcessorWrapper | None, optional(Function(("node", "processor")))] = None
+    processor_wrapper: Annotated[ProcessorWrapper | None, optional(function(("node", "processor")))] = None
     """Wraps every processor, e.g. to trace it: a function of the node's name and its new processor."""
     commit_interval: Annotated[Duration | None, optional(DURATION)] = None
     """The time between two commits of a task. None: 30s, inside a long batch; with the trigger `continuous` 100ms, and
@@ -166,14 +161,14 @@ class Settings:
     """`exactly_once` or `at_least_once`. The local log is always exactly once."""
     task_timeout: Annotated[Duration, DURATION] = "5m"
     """How long a task goes on trying while the log cannot be reached; then it fails."""
-    replication_factor: Annotated[int, _REPLICATION] = -1
+    replication_factor: Annotated[int, _BROKERS] = -1
     """How many brokers keep each internal topic (-1: what the broker's default is)."""
     offset_out_of_range: Annotated[str, one_of("fail", "earliest", "latest")] = "fail"
     """What to do when a committed position is no longer in the log: `fail`, or go on from `earliest` or `latest`."""
-    clients: Annotated[Mapping[str, Any], _Clients()] = field(default_factory=dict)
+    clients: Annotated[Mapping[str, Any], _CLIENTS] = field(default_factory=dict)
     """Settings of the log's clients by their own names, each for all or with the prefix `consumer.`, `producer.` or
     `admin.`."""
-    user: Annotated[Mapping[str, Any], _User()] = field(default_factory=dict)
+    user: Annotated[Mapping[str, Any], SettingType(_user)] = field(default_factory=dict)
     """Settings of your own, which processors find in `context.config["user"]`."""
     of_plugins: Mapping[str, Any] = field(default_factory=dict)
     """Settings that plugins bring, by name, as far as they were given. A plugin reads its own with `Setting.of`."""
@@ -259,7 +254,7 @@ _DEFAULTS: Mapping[str, Any] = {
     each.name: {} if each.default is MISSING else each.default for each in fields(Settings) if each.name != "of_plugins"
 }
 """Our own settings, and their defaults."""
-_ANY: SettingType[Any] = SettingType()
+_ANY: SettingType[Any] = SettingType(lambda setting, value: value)
 _TYPES: Mapping[str, SettingType[Any]] = {
     name: next((each for each in getattr(hint, "__metadata__", ()) if isinstance(each, SettingType)), _ANY)
     for name, hint in get_type_hints(Settings, include_extras=True).items()
