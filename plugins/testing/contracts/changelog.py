@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 from hypothesis import assume
@@ -19,12 +19,9 @@ from penstock.clock import SystemClock
 from penstock.errors import ChangelogError
 from penstock.log import Commit
 from penstock.record import TopicPartition
-from penstock.store import Change, Changes
+from penstock.store import Changes
 
-from .histories import run_histories
-
-State = dict[str, dict[bytes, bytes]]
-"""All stores of a task, as a test's model holds them."""
+from .histories import State, applied, run_histories
 
 _DAY_MS = 24 * 60 * 60 * 1000
 
@@ -66,9 +63,7 @@ class ChangelogContract:
             last = f"{count}-v"
         log.snapshot(last, iter([("s", b"key", value)]))
         assert not log.wants_snapshot()
-        now_ms = SystemClock().now_ms()
-        for days in (1, 2):
-            log.clean(last, 60_000, now_ms + days * _DAY_MS, _is_current)
+        _clean(log, last)
         log.append({"s": [(b"other", b"1")]}, last, "999999-next")
         reopened = self._open(tmp_path)
         assert restored(reopened, "999999-next", None, {}) == {"s": {b"key": value, b"other": b"1"}}
@@ -90,37 +85,26 @@ class ChangelogContract:
         log.append({"b": [(b"%08d" % 0, None)]}, "0-v", "1-v")
         plan = self._open(tmp_path).restore("1-v", "elsewhere")
         assert plan.base is None
-        seen: dict[str, set[bytes]] = {"a": set(), "b": set()}
+        state: State = {}
         versions = []
         for changes, version in plan.steps:
             versions.append(version)
-            size = 0
-            for store, changed in changes.items():
-                for key, value in changed:
-                    size += len(value or b"")
-                    if value is None:
-                        seen[store].discard(key)
-                    else:
-                        assert value == key * 1000
-                        seen[store].add(key)
-            assert size < 12_000_000, "one step holds most of the state"
+            changed = [change for rows in changes.values() for change in rows]
+            assert all(value in (None, key * 1000) for key, value in changed)
+            assert sum(len(value or b"") for _, value in changed) < 12_000_000, "one step holds most of the state"
+            state = applied(state, changes)
         assert versions[-1] == "1-v"
         assert len(versions) == len(set(versions)) >= 3
         assert {"0-v", "1-v"} >= set(versions[-2:])
-        assert len(seen["a"]) == rows and len(seen["b"]) == rows - 1
+        assert len(state["a"]) == rows and len(state["b"]) == rows - 1
 
     def test_a_snapshot_that_failed_is_none(self, tmp_path: Path) -> None:
         """The exception is raised unchanged, and a restore uses the files from before."""
         log = self._open(tmp_path)
         log.append({"s": [(b"key", b"1")]}, None, "0-v")
-
-        def entries() -> Iterator[tuple[str, bytes, bytes]]:
-            for row in range(100):
-                yield "s", b"wrong%08d" % row, b"x" * 100_000
-            raise RuntimeError("the store went away")
-
+        wrong = [("s", b"wrong%08d" % row, b"x" * 100_000) for row in range(100)]
         with pytest.raises(RuntimeError, match="the store went away"):
-            log.snapshot("0-v", entries())
+            log.snapshot("0-v", _failing(wrong))
         for reader in (log, self._open(tmp_path)):
             assert restored(reader, "0-v", None, {}) == {"s": {b"key": b"1"}}
 
@@ -130,16 +114,9 @@ class ChangelogContract:
         log.append({}, None, "0-v")
         log.append({"s": [(b"key", b"1")]}, "0-v", "1-v")
         log.snapshot("1-v", iter([("s", b"key", b"1")]))
-        now_ms = SystemClock().now_ms()
-        for days in (1, 2):
-            log.clean("1-v", 60_000, now_ms + days * _DAY_MS, _is_current)
-
-        def entries() -> Iterator[tuple[str, bytes, bytes]]:
-            raise RuntimeError("the store went away")
-            yield
-
+        _clean(log, "1-v")
         with pytest.raises(RuntimeError, match="the store went away"):
-            log.snapshot("1-v", entries())
+            log.snapshot("1-v", _failing([]))
         assert restored(self._open(tmp_path), "1-v", None, {}) == {"s": {b"key": b"1"}}
         log.snapshot("1-v", iter([("s", b"key", b"1")]))
         assert restored(self._open(tmp_path), "1-v", None, {}) == {"s": {b"key": b"1"}}
@@ -149,7 +126,6 @@ class ChangelogContract:
         log = self._open(tmp_path)
         log.append({}, None, "0-v")
         states: list[dict[bytes, bytes]] = [{}]
-        now_ms = SystemClock().now_ms() + _DAY_MS
 
         def append() -> None:
             number = len(states)
@@ -173,8 +149,7 @@ class ChangelogContract:
                 number = len(states) - 1
                 log.wants_snapshot()
                 log.snapshot(f"{number}-v", entries(states[number], is_quiet))
-                for days in (0, 1):
-                    log.clean(f"{number}-v", 0, now_ms + days * _DAY_MS, is_current)
+                _clean(log, f"{number}-v", is_current, grace_ms=0)
                 last = len(states) - 1
                 assert restored(self._open(tmp_path), f"{last}-v", None, {}) == {"s": states[-1]}
 
@@ -212,7 +187,7 @@ class ChangelogContract:
         with pytest.raises(ChangelogError, match="gone"):
             log.restore("2-v", "0-v")
         assert log.wants_snapshot()
-        log.clean("2-v", 0, SystemClock().now_ms() + _DAY_MS, _is_current)
+        _clean(log, "2-v", grace_ms=0, days=(1,))
         log.snapshot("2-v", iter([("s", b"key", b"2")]))
         assert not log.wants_snapshot()
         assert restored(self._open(tmp_path), "2-v", "0-v", {}) == {"s": {b"key": b"2"}}
@@ -225,7 +200,6 @@ class ChangelogContract:
         """However long it was frozen, and whether its successor committed, cleaned up, or began another chain."""
         log = self._open(tmp_path)
         _commit(log, None, "0-v", "1-v", "2-v", "3-v")
-        now_ms = SystemClock().now_ms()
         newest: list[str] = []
 
         def is_frozen() -> None:
@@ -241,8 +215,7 @@ class ChangelogContract:
             _commit(other, "3-v", "4-s", "5-s", "6-s")
             if successor == "snapshots":
                 other.snapshot("6-s", iter([("s", b"key", b"6-s")]))
-                for days in (1, 2):
-                    other.clean("6-s", 60_000, now_ms + days * _DAY_MS, _is_current)
+                _clean(other, "6-s")
             _commit(other, "6-s", "7-s", "8-s")
             newest.append("8-s")
 
@@ -265,8 +238,7 @@ class ChangelogContract:
             log.snapshot("3-v", entries())
         except ChangelogError:
             pass  # The successor may have deleted the unfinished file.
-        for days in (10, 20):
-            log.clean("3-v", 60_000, now_ms + days * _DAY_MS, is_current)
+        _clean(log, "3-v", is_current, days=(10, 20))
         (last,) = newest
         assert restored(self._open(tmp_path), last, None, {}) == {"s": {b"key": last.encode()}}
         following = self._open(tmp_path)
@@ -274,8 +246,7 @@ class ChangelogContract:
         more = [f"{version_counter(last) + each}-t" for each in (1, 2, 3)]
         _commit(following, last, *more)
         following.snapshot(more[-1], iter([("s", b"key", b"end")]))
-        for days in (30, 40):
-            following.clean(more[-1], 60_000, now_ms + days * _DAY_MS, _is_current)
+        _clean(following, more[-1], days=(30, 40))
         assert restored(self._open(tmp_path), more[-1], None, {}) == {"s": {b"key": b"end"}}
         with pytest.raises(ChangelogError):
             self._open(tmp_path).restore("3-v", None)
@@ -355,6 +326,26 @@ def _commit(log: DeltaChangelog, previous: str | None, *versions: str) -> None:
         previous = version
 
 
+def _clean(
+    log: DeltaChangelog,
+    version: str,
+    is_current: Callable[[], bool] = lambda: True,
+    *,
+    grace_ms: int = 60_000,
+    days: Sequence[int] = (1, 2),
+) -> None:
+    """Clean so many days from now: files that one call finds useless may be deleted by the next only."""
+    now_ms = SystemClock().now_ms()
+    for each in days:
+        log.clean(version, grace_ms, now_ms + each * _DAY_MS, is_current)
+
+
+def _failing(entries: Sequence[tuple[str, bytes, bytes]]) -> Iterator[tuple[str, bytes, bytes]]:
+    """Yield a store's entries until it fails."""
+    yield from entries
+    raise RuntimeError("the store went away")
+
+
 def restored(log: TaskChangelog, target: str, have: str | None, known: Mapping[str, State]) -> State:
     """Return the state that `log` restores at `target` for a copy at `have`, whose state `known` has.
 
@@ -364,32 +355,18 @@ def restored(log: TaskChangelog, target: str, have: str | None, known: Mapping[s
     plan = log.restore(target, have)
     assert plan.base in (None, have), f"a plan for a copy at {have!r} starts at {plan.base!r}"
     at = plan.base
-    state: State = {} if at is None else {store: dict(rows) for store, rows in known[at].items()}
+    state: State = {} if at is None else known[at]
     for changes, version in plan.steps:
-        for store, rows in changes.items():
+        for rows in changes.values():
             keys = [key for key, _ in rows]
             assert keys == sorted(set(keys)), "changes of a step must be in key order, each key once"
-            apply(state, store, rows)
+        state = applied(state, changes)
         assert version != at, "a step must lead to another version"
         at = version
         if version in known:
             assert filled(state) == filled(known[version]), f"wrong state at {version} on the way to {target}"
     assert at == target
     return filled(state)
-
-
-def _is_current() -> bool:
-    return True
-
-
-def apply(state: State, store: str, rows: Any) -> None:
-    """Apply changes of a store to a state."""
-    entries = state.setdefault(store, {})
-    for key, value in rows:
-        if value is None:
-            entries.pop(key, None)
-        else:
-            entries[key] = value
 
 
 def filled(state: State) -> State:
@@ -441,10 +418,7 @@ class _History(RuleBasedStateMachine):
         self._count += 1
         commit = _commit_of(version, 0) if previous is None else self._commits[previous]
         self._log.append(changes, previous, version, commit)
-        state: State = {store: dict(rows) for store, rows in self._known[previous].items()} if previous else {}
-        for store, rows in changes.items():
-            apply(state, store, rows)
-        self._known[version] = state
+        self._known[version] = applied(self._known[previous] if previous else {}, changes)
         return version
 
     @rule(changes=_changes)
@@ -484,10 +458,7 @@ class _History(RuleBasedStateMachine):
             log.append(changes, last, version, self._commits.get(last))
         except ChangelogError:
             return  # Its files may have been cleaned up.
-        state: State = {store: dict(rows) for store, rows in self._known[last].items()}
-        for store, rows in changes.items():
-            apply(state, store, rows)
-        self._known[version] = state
+        self._known[version] = applied(self._known[last], changes)
 
     @precondition(lambda self: self._chain)
     @rule()
@@ -500,13 +471,8 @@ class _History(RuleBasedStateMachine):
     def snapshot_fails(self, at: int) -> None:
         entries = list(self._entries(self._chain[-1]))
         assume(entries)
-
-        def failing() -> Iterator[tuple[str, bytes, bytes]]:
-            yield from entries[:at]
-            raise RuntimeError("the store went away")
-
         with pytest.raises(RuntimeError):
-            self._log.snapshot(self._chain[-1], failing())
+            self._log.snapshot(self._chain[-1], _failing(entries[:at]))
 
     def _entries(self, version: str) -> Iterator[tuple[str, bytes, bytes]]:
         for store, rows in sorted(self._known[version].items()):
@@ -523,16 +489,14 @@ class _History(RuleBasedStateMachine):
     def clean(self, back: int, twice: bool, current: bool) -> None:
         """Also for a version that is not the newest: a frozen process cleans after its successor's commits."""
         place = max(0, len(self._chain) - 1 - back)
-        now_ms = SystemClock().now_ms() + _DAY_MS
-        for days in range(1 + twice):
-            self._log.clean(self._chain[place], 60_000, now_ms + days * _DAY_MS, lambda: current)
+        _clean(self._log, self._chain[place], lambda: current, days=(1, 2) if twice else (1,))
         if current:
             self._sure = max(self._sure, place)
 
     @precondition(lambda self: self._chain)
     @rule()
     def clean_within_grace(self) -> None:
-        self._log.clean(self._chain[-1], 60_000, SystemClock().now_ms(), _is_current)
+        _clean(self._log, self._chain[-1], days=(0,))
 
     @precondition(lambda self: self._chain)
     @rule(data=st.data())
@@ -569,4 +533,4 @@ class _History(RuleBasedStateMachine):
         assert self._log.wants_snapshot() in (True, False)
 
 
-__all__ = ["Change", "ChangelogContract", "State", "apply", "filled", "restored"]
+__all__ = ["ChangelogContract", "State", "filled", "restored"]

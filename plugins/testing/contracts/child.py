@@ -37,16 +37,23 @@ def forked(run: Callable[[Connection], None], *, kill: bool = False) -> Iterator
         ours.close()
         _run(run, theirs)
     theirs.close()
-    try:
+    with _until_its_end(ours, child, lambda: os.waitpid(child, 0), kill):
         yield ours
+
+
+@contextmanager
+def _until_its_end(connection: Connection, child: int, wait: Callable[[], object], kill: bool) -> Iterator[None]:
+    """End a child with the block: close its connection, or kill it after an error or with `kill`; then `wait`."""
+    try:
+        yield
     except BaseException:
         kill = True
         raise
     finally:
         if kill:
             os.kill(child, signal.SIGKILL)
-        ours.close()
-        os.waitpid(child, 0)
+        connection.close()
+        wait()
 
 
 class CleanChildren:
@@ -79,16 +86,8 @@ class CleanChildren:
         with Listener(None, "AF_UNIX") as listener:
             pid = self._ask((listener.address, work))
             connection = listener.accept()
-        try:
+        with _until_its_end(connection, pid, lambda: self._ask(pid), kill):
             yield connection
-        except BaseException:
-            kill = True
-            raise
-        finally:
-            if kill:
-                os.kill(pid, signal.SIGKILL)
-            connection.close()
-            self._ask(pid)
 
     def _ask(self, request: Any) -> Any:
         assert self._server.stdin is not None and self._server.stdout is not None

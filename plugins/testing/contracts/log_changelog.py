@@ -19,7 +19,8 @@ from penstock.store import Changes
 from penstock.store.kept_store import KeptStore
 from penstock.stores.rows.envelope import wrap
 
-from .changelog import State, apply, filled, restored
+from .changelog import filled, restored
+from .histories import State, applied
 
 _APPLICATION, _TASK = "application", "0_1"
 _INPUT = TopicPartition("in", 1)
@@ -155,7 +156,8 @@ class _Task:
     ) -> None:
         self.committer = log.open_committer(application_id, task_id, [_INPUT])
         self.changelog = contract.changelog("", application_id, task_id, log=log, stores=_STORES)
-        self.version, self.state = "", {}
+        self.version = ""
+        self.state: State = {}
         last = self.committer.committed
         if last is None:
             self.commit({})
@@ -172,9 +174,7 @@ class _Task:
         """Commit a delta."""
         version = self.next_version()
         self.committer.commit(Commit({_INPUT: version_counter(version)}, version), self.changelog.records(changes))
-        self.version, self.state = version, {store: dict(rows) for store, rows in self.state.items()}
-        for store, rows in changes.items():
-            apply(self.state, store, rows)
+        self.version, self.state = version, applied(self.state, changes)
 
 
 _keys = st.binary(max_size=3)

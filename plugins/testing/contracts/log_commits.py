@@ -20,7 +20,7 @@ from penstock.errors import (
 from penstock.log import Commit, Log
 from penstock.record import OutputBatch, TopicPartition
 
-from .log_tests import APPLICATION, Found, LogTests, everything, output, settled_ends
+from .log_tests import APPLICATION, Found, LogTests, created, everything, output, settled_ends
 
 
 class CommitTests(LogTests):
@@ -28,10 +28,9 @@ class CommitTests(LogTests):
 
     def test_a_commit_is_one_step(self, log: Log, tmp_path: Path, clock: ManualClock) -> None:
         """Outputs to several topics, positions, version and engine state; another process reads all of it."""
-        log.create_topic("in", 2)
+        partitions = created(log, "in", 2)
         log.create_topic("out", 1)
         log.create_topic("side", 2)
-        partitions = [TopicPartition("in", 0), TopicPartition("in", 1)]
         log.append(output("in", 10))
         committer = log.open_committer(APPLICATION, "0_0", partitions)
         assert committer.committed is None
@@ -48,10 +47,7 @@ class CommitTests(LogTests):
 
     def test_a_commit_takes_an_offset_for_each_record_and_its_markers(self, log: Log) -> None:
         """As many as `commit_markers`: with fewer, a reader that counts offsets would skip records."""
-        log.create_topic("in", 1)
-        log.create_topic("out", 1)
-        log.create_topic("side", 1)
-        partition, out, side = (TopicPartition(topic, 0) for topic in ("in", "out", "side"))
+        [partition], [out], [side] = (created(log, topic) for topic in ("in", "out", "side"))
         committer = log.open_committer(APPLICATION, "0_0", [partition])
         for number in range(5):
             outputs = [output("out", 2), output("out", 1)] + [output("side", 1)] * (number == 2)
@@ -63,9 +59,8 @@ class CommitTests(LogTests):
     @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts descriptors where Linux lists them")
     def test_tasks_need_the_open_files_that_it_says(self, log: Log) -> None:
         """At least `open_files`: with fewer, a runner would refuse starts that work."""
-        log.create_topic("in", 4)
+        partitions = created(log, "in", 4)
         log.create_topic("out", 1)
-        partitions = [TopicPartition("in", number) for number in range(4)]
         for partition in partitions:
             log.append(replace(output("in", 1), partitions=[(partition.partition,)]))
         before, committers = len(os.listdir("/proc/self/fd")), []
@@ -81,16 +76,14 @@ class CommitTests(LogTests):
 
     def test_nothing_is_committed_before_the_first_commit(self, log: Log) -> None:
         """Opening only takes the fence."""
-        log.create_topic("in", 1)
-        partition = TopicPartition("in", 0)
+        [partition] = created(log, "in")
         for _ in range(3):
             assert log.open_committer(APPLICATION, "0_0", [partition]).committed is None
         assert log.committed(APPLICATION, [partition]) == {partition: None}
 
     def test_which_committers_are_current(self, log: Log) -> None:
         """Many at once, of several applications: in order, and as each of them says."""
-        log.create_topic("in", 3)
-        partitions = [TopicPartition("in", number) for number in range(3)]
+        partitions = created(log, "in", 3)
         committers = [log.open_committer(APPLICATION, f"0_{each.partition}", [each]) for each in partitions]
         committers.append(log.open_committer(f"{APPLICATION}-2", "0_1", partitions))
         assert list(log.are_current([])) == []
@@ -106,9 +99,8 @@ class CommitTests(LogTests):
 
     def test_whoever_was_replaced_is_fenced(self, log: Log) -> None:
         """It commits nothing, and its successor has read its last commit."""
-        log.create_topic("in", 1)
+        [partition] = created(log, "in")
         log.create_topic("out", 1)
-        partition = TopicPartition("in", 0)
         zombie = log.open_committer(APPLICATION, "0_0", [partition])
         zombie.commit(Commit({partition: 0}, "v0"), [])
         successor = log.open_committer(APPLICATION, "0_0", [partition])
@@ -126,9 +118,8 @@ class CommitTests(LogTests):
 
     def test_what_is_sent_ahead_is_there_once(self, log: Log) -> None:
         """In order, before the outputs of the commit; what was sent and not committed is given up, if it was hidden."""
-        log.create_topic("in", 1)
+        [partition] = created(log, "in")
         log.create_topic("out", 1)
-        partition = TopicPartition("in", 0)
         committer = log.open_committer(APPLICATION, "0_0", [partition])
         if not committer.streams_outputs:
             pytest.skip("this log takes outputs with the commit")
@@ -151,8 +142,7 @@ class CommitTests(LogTests):
 
     def test_tasks_and_applications_do_not_fence_each_other(self, log: Log) -> None:
         """And each application has its own positions."""
-        log.create_topic("in", 2)
-        partitions = [TopicPartition("in", 0), TopicPartition("in", 1)]
+        partitions = created(log, "in", 2)
         first = log.open_committer(APPLICATION, "0_0", partitions[:1])
         second = log.open_committer(APPLICATION, "0_1", partitions[1:])
         other = log.open_committer(f"{APPLICATION}-2", "0_0", partitions[:1])
@@ -165,8 +155,7 @@ class CommitTests(LogTests):
 
     def test_an_output_without_a_topic_changes_nothing(self, log: Log) -> None:
         """It is a production error, and names the topic."""
-        log.create_topic("in", 1)
-        partition = TopicPartition("in", 0)
+        [partition] = created(log, "in")
         committer = log.open_committer(APPLICATION, "0_0", [partition])
         with pytest.raises(ProductionError, match="nowhere"):
             committer.commit(Commit({partition: 1}, "v1"), [output("in", 1), output("nowhere", 1)])
@@ -176,8 +165,7 @@ class CommitTests(LogTests):
 
     def test_a_closed_committer_commits_nothing(self, log: Log) -> None:
         """`close` is idempotent."""
-        log.create_topic("in", 1)
-        partition = TopicPartition("in", 0)
+        [partition] = created(log, "in")
         committer = log.open_committer(APPLICATION, "0_0", [partition])
         committer.close()
         committer.close()
@@ -188,8 +176,7 @@ class CommitTests(LogTests):
 
     def test_forgetting_an_application(self, log: Log) -> None:
         """Takes its positions, versions and notes, fences its tasks, and leaves other applications alone."""
-        log.create_topic("in", 1)
-        partition = TopicPartition("in", 0)
+        [partition] = created(log, "in")
         mine = log.open_committer(APPLICATION, "0_0", [partition])
         other = log.open_committer(f"{APPLICATION}-2", "0_0", [partition])
         mine.commit(Commit({partition: 1}, "v1"), [])
@@ -210,9 +197,8 @@ class CommitTests(LogTests):
 
     def test_an_application_is_told_where_to_begin(self, log: Log, tmp_path: Path, clock: ManualClock) -> None:
         """In place of its commits; what is not named has no position, and other applications stay as they are."""
-        log.create_topic("in", 2)
+        partitions = created(log, "in", 2)
         log.append(output("in", 20))
-        partitions = [TopicPartition("in", 0), TopicPartition("in", 1)]
         zombie = log.open_committer(APPLICATION, "0_0", partitions)
         zombie.commit(Commit(dict.fromkeys(partitions, 4), "v1", b"engine"), [])
         other = log.open_committer(f"{APPLICATION}-2", "0_0", partitions)
@@ -234,8 +220,7 @@ class CommitTests(LogTests):
 
     def test_positions_that_are_told_again_replace_the_first(self, log: Log) -> None:
         """Also for an application that never ran."""
-        log.create_topic("in", 2)
-        partitions = [TopicPartition("in", 0), TopicPartition("in", 1)]
+        partitions = created(log, "in", 2)
         log.set_positions(APPLICATION, dict.fromkeys(partitions, 7))
         log.set_positions(APPLICATION, {partitions[1]: 5})
         assert log.committed(APPLICATION, partitions) == {partitions[0]: None, partitions[1]: 5}
@@ -258,11 +243,11 @@ class CommitTests(LogTests):
     def test_threads_may_share_a_log(self, log: Log) -> None:
         """Each with a task of its own: commits do not mix, and what is read is always whole."""
         tasks, commits, each = 4, 8, 50
-        log.create_topic("in", tasks)
+        partitions = created(log, "in", tasks)
         log.create_topic("out", 1)
 
         def work(task: int) -> None:
-            partition = TopicPartition("in", task)
+            partition = partitions[task]
             committer = log.open_committer(APPLICATION, f"0_{task}", [partition])
             for number in range(1, commits + 1):
                 output = OutputBatch("out", [b"%d" % task] * each, [b"%d" % number] * each, [0] * each)

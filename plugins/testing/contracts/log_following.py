@@ -20,7 +20,7 @@ from penstock.plugins.logs.following import open_follower
 from penstock.record import OutputBatch, TopicPartition
 
 from .histories import run_histories
-from .log_tests import LogTests, output, read, settled_ends
+from .log_tests import LogTests, created, output, read, settled_ends
 
 _TOPICS = {"one": 2, "two": 2}
 _PARTITIONS = [TopicPartition(topic, number) for topic, count in _TOPICS.items() for number in range(count)]
@@ -78,8 +78,7 @@ class FollowingTests(LogTests):
 
     def test_a_record_that_comes_ends_the_wait(self, log: Log) -> None:
         """And a poll that waits for nothing ends in time."""
-        log.create_topic("t", 2)
-        partition, other = TopicPartition("t", 0), TopicPartition("t", 1)
+        partition, other = created(log, "t", 2)
         with closing(open_follower(log)) as follower:
             follower.add({partition: 0, other: 0})
             assert follower.poll(0.01, 10) == []
@@ -94,10 +93,9 @@ class FollowingTests(LogTests):
 
     def test_about_as_many_records_as_asked_for(self, log: Log) -> None:
         """The others come next, and no partition waits for the end of another."""
-        log.create_topic("t", 2)
+        positions = dict.fromkeys(created(log, "t", 2), 0)
         for number in range(2):
             log.append(OutputBatch("t", [b"k"] * 5000, [b"v"] * 5000, [0] * 5000, None, [[number]] * 5000))
-        positions = {TopicPartition("t", number): 0 for number in range(2)}
         with closing(open_follower(log)) as follower:
             follower.add(positions)
             found: Read = {}
@@ -110,8 +108,7 @@ class FollowingTests(LogTests):
 
     def test_an_error_of_one_partition_leaves_the_others_alone(self, log: Log) -> None:
         """It names the partition, until that is removed; then the partition may be added again."""
-        log.create_topic("t", 3)
-        partitions = [TopicPartition("t", number) for number in range(3)]
+        partitions = created(log, "t", 3)
         log.append(OutputBatch("t", [b"k"] * 9, [b"v"] * 9, [0] * 9, None, [[0], [1], [2]] * 3))
         ends = settled_ends(log, partitions)
         for bad in (ends[partitions[1]] + 5, -1):
@@ -133,9 +130,7 @@ class FollowingTests(LogTests):
 
     def test_a_topic_that_is_not_there_is_not_followed(self, log: Log) -> None:
         """`add` refuses it, and `poll` reports one that was deleted, with the partition."""
-        log.create_topic("t", 1)
-        log.create_topic("gone", 1)
-        kept, gone = TopicPartition("t", 0), TopicPartition("gone", 0)
+        [kept], [gone] = created(log, "t"), created(log, "gone")
         with closing(open_follower(log)) as follower:
             with pytest.raises(UnknownTopicError, match="nowhere"):
                 follower.add({TopicPartition("nowhere", 0): 0})
@@ -160,8 +155,7 @@ class FollowingTests(LogTests):
         At the start, for a partition that is added to others, and after each change. Then it becomes known, also where
         there is no record.
         """
-        log.create_topic("t", 4)
-        partitions = [TopicPartition("t", number) for number in range(4)]
+        partitions = created(log, "t", 4)
         empty = partitions[3]
         log.append(OutputBatch("t", [b"k"] * 300, [b"v" * 100] * 300, [0] * 300, None, [[0], [1], [2]] * 100))
         had = settled_ends(log, partitions)

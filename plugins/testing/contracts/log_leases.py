@@ -10,9 +10,8 @@ from penstock.errors import (
     LogError,
 )
 from penstock.log import Commit, Log
-from penstock.record import TopicPartition
 
-from .log_tests import APPLICATION, LogTests
+from .log_tests import APPLICATION, LogTests, created
 
 
 class LeaseTests(LogTests):
@@ -50,8 +49,7 @@ class LeaseTests(LogTests):
 
     def test_a_lease_outlives_what_was_committed(self, log: Log) -> None:
         """A reset holds the lease until everything is deleted: no driver may start in between."""
-        log.create_topic("in", 1)
-        partition = TopicPartition("in", 0)
+        [partition] = created(log, "in")
         lease = log.lease(APPLICATION, "the reset", 10_000)
         log.put_meta(APPLICATION, "note", b"mine")
         log.open_committer(APPLICATION, "0_0", [partition]).commit(Commit({partition: 0}, "v0"), [])

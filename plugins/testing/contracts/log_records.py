@@ -13,7 +13,7 @@ from penstock.errors import (
 from penstock.log import Commit, Log
 from penstock.record import Headers, OutputBatch, TopicPartition
 
-from .log_tests import APPLICATION, MUCH, Found, LogTests, everything, output, read
+from .log_tests import APPLICATION, MUCH, Found, LogTests, created, everything, output, read
 
 
 class RecordTests(LogTests):
@@ -101,8 +101,7 @@ class RecordTests(LogTests):
 
     def test_fetch_is_bounded_and_goes_on(self, log: Log) -> None:
         """About `max_bytes` at once, at least one record, and each record once."""
-        log.create_topic("t", 1)
-        partition = TopicPartition("t", 0)
+        [partition] = created(log, "t")
         count = 40_000
         log.append(OutputBatch("t", [b"k"] * count, [b"%099d" % i for i in range(count)], [0] * count))
         end = log.end_offsets([partition])[partition]
@@ -119,8 +118,7 @@ class RecordTests(LogTests):
 
     def test_fetch_stops_before_the_end(self, log: Log) -> None:
         """A batch plans what it reads: records at and after `end` are for later."""
-        log.create_topic("t", 1)
-        partition = TopicPartition("t", 0)
+        [partition] = created(log, "t")
         for _ in range(3):
             log.append(output("t", 5))
         everything = read(log, partition)
@@ -131,9 +129,8 @@ class RecordTests(LogTests):
 
     def test_an_offset_out_of_range_is_named_with_the_range(self, log: Log) -> None:
         """So that the operator sees which offsets exist."""
-        log.create_topic("t", 1)
+        [partition] = created(log, "t")
         log.append(output("t", 5))
-        partition = TopicPartition("t", 0)
         end = log.end_offsets([partition])[partition]
         assert log.fetch(partition, end, end + 10, 1) == []
         for offset in (-1, end + 1):
@@ -142,8 +139,7 @@ class RecordTests(LogTests):
 
     def test_the_offset_of_a_time(self, log: Log) -> None:
         """The offset of the first record at or after it, by offset; the end offset when there is none."""
-        log.create_topic("t", 2)
-        partition, empty = TopicPartition("t", 0), TopicPartition("t", 1)
+        partition, empty = created(log, "t", 2)
         times = [10, 20, 20, 15, 40, 30, 40]
         for part in (times[:3], times[3:4], times[4:]):
             log.append(OutputBatch("t", [b"k"] * len(part), [b"v"] * len(part), part, None, [[0]] * len(part)))
@@ -157,8 +153,7 @@ class RecordTests(LogTests):
     def test_the_offset_of_a_time_is_not_of_what_was_deleted(self, log: Log, clock: ManualClock) -> None:
         """It must be readable."""
         self.skip_unless_maintaining()
-        log.create_topic("t", 1)
-        partition = TopicPartition("t", 0)
+        [partition] = created(log, "t")
         log.append(OutputBatch("t", [b"k"] * 6, [b"v"] * 6, [10, 20, 30, 40, 50, 60]))
         log.purge(partition, 3)
         log.maintain(clock.now_ms())
@@ -169,9 +164,8 @@ class RecordTests(LogTests):
 
     def test_a_record_that_is_too_large_changes_nothing(self, log: Log) -> None:
         """Neither do the records beside it get in; the same committer goes on without it."""
-        log.create_topic("t", 1)
+        [partition] = created(log, "t")
         log.create_topic("small", 1, {"max.message.bytes": "1000"})
-        partition = TopicPartition("t", 0)
         committer = log.open_committer(APPLICATION, "0_0", [partition])
         committer.commit(Commit({partition: 0}, "v0"), [])
         outputs = [output("t", 3), OutputBatch("small", [b"k"] * 3, [b"v", b"v" * 5000, b"v"], [0] * 3)]
@@ -207,8 +201,7 @@ class RecordTests(LogTests):
 
     def test_purging_keeps_what_is_at_or_after_the_offset(self, log: Log, clock: ManualClock) -> None:
         """A log may keep more, and may do it when it maintains itself."""
-        log.create_topic("t", 1)
-        partition = TopicPartition("t", 0)
+        [partition] = created(log, "t")
         log.append(output("t", 10))
         log.append(output("t", 10))
         offset = read(log, partition)[13].offset
@@ -231,8 +224,8 @@ class RecordTests(LogTests):
 
     def test_a_purge_of_a_topic_that_was_made_again_deletes_nothing(self, log: Log, clock: ManualClock) -> None:
         """Its offset is of records that are gone; a process that was frozen meanwhile does not know."""
-        log.create_topic("t", 1)
-        partition, before = TopicPartition("t", 0), log.topic("t").id
+        [partition] = created(log, "t")
+        before = log.topic("t").id
         log.delete_topic("t")
         log.create_topic("t", 1)
         log.append(output("t", 10))
@@ -250,7 +243,7 @@ class RecordTests(LogTests):
     def test_retention_by_time(self, log: Log, clock: ManualClock) -> None:
         """Old records are deleted from the front, by their own timestamps; others stay."""
         self.skip_unless_maintaining()
-        log.create_topic("short", 1, {"retention.ms": "1000"})
+        [partition] = created(log, "short", 1, {"retention.ms": "1000"})
         log.create_topic("kept", 1)
         log.create_topic("mine", 1, {"retention.ms": "1000", "cleanup.policy": "compact"})
         for topic in ("short", "kept", "mine"):
@@ -261,7 +254,6 @@ class RecordTests(LogTests):
         assert len(everything(log, "kept")) == len(everything(log, "mine")) == 5
         clock.advance("10s")
         log.maintain(clock.now_ms())
-        partition = TopicPartition("short", 0)
         assert everything(log, "short") == []
         assert log.start_offsets([partition]) == log.end_offsets([partition]) == {partition: 5}
 
@@ -279,8 +271,7 @@ class RecordTests(LogTests):
     def test_compaction_keeps_the_last_record_of_each_key(self, log: Log, clock: ManualClock) -> None:
         """With its offset; a fetch passes the gaps."""
         self.skip_unless_maintaining()
-        log.create_topic("t", 1, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
-        partition = TopicPartition("t", 0)
+        [partition] = created(log, "t", 1, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
         for round_ in range(3):
             for number in range(40):
                 key, value = b"%d" % (number % (7 + round_)), b"%d-%d" % (round_, number)
@@ -302,7 +293,7 @@ class RecordTests(LogTests):
         """Counted from their append: until then, a reader that lags behind must find them."""
         self.skip_unless_maintaining()
         config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "delete.retention.ms": "60000"}
-        log.create_topic("t", 1, config)
+        [partition] = created(log, "t", 1, config)
         log.append(OutputBatch("t", [b"a", b"b", b"a"], [b"1", b"2", None], [0, 0, 0]))
         clock.advance("59s")
         log.maintain(clock.now_ms())
@@ -310,6 +301,5 @@ class RecordTests(LogTests):
         clock.advance("2s")
         log.maintain(clock.now_ms())
         assert [(each.key, each.value) for each in everything(log, "t")] == [(b"b", b"2")]
-        partition = TopicPartition("t", 0)
         assert log.end_offsets([partition]) == {partition: 3}
         assert log.fetch(partition, 2, 3, 100) == []

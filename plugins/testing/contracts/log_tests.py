@@ -27,6 +27,12 @@ class Found(NamedTuple):
     headers: Headers
 
 
+def created(log: Log, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> list[TopicPartition]:
+    """Create a topic, and return its partitions."""
+    log.create_topic(topic, partitions, config)
+    return [TopicPartition(topic, number) for number in range(partitions)]
+
+
 def output(topic: str, count: int) -> OutputBatch:
     """Return `count` records with keys of their own."""
     return OutputBatch(topic, [b"key-%d" % i for i in range(count)], [b"%d" % i for i in range(count)], [0] * count)
@@ -54,17 +60,8 @@ def read(
             assert list(batch.offsets) == sorted(set(batch.offsets)), "offsets must ascend"
             assert offset <= batch.offsets[0] and batch.offsets[-1] < batch.next_offset <= end
             headers = batch.headers if batch.headers is not None else [()] * len(batch)
-            found.extend(
-                map(
-                    Found,
-                    [batch.partition] * len(batch),
-                    batch.offsets,
-                    batch.keys,
-                    batch.values,
-                    batch.timestamps,
-                    headers,
-                )
-            )
+            rows = zip(batch.offsets, batch.keys, batch.values, batch.timestamps, headers, strict=True)
+            found.extend(Found(batch.partition, *row) for row in rows)
             offset = batch.next_offset
     return found
 

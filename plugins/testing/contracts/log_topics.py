@@ -8,7 +8,7 @@ from penstock.errors import LogError, UnknownTopicError
 from penstock.log import Commit, Log
 from penstock.record import TopicPartition
 
-from .log_tests import APPLICATION, LogTests, everything, output
+from .log_tests import APPLICATION, LogTests, created, everything, output
 
 
 class TopicTests(LogTests):
@@ -119,8 +119,7 @@ class TopicTests(LogTests):
 
     def test_a_topic_made_again_is_a_new_one(self, log: Log) -> None:
         """It has no records and no positions of the deleted one."""
-        partition = TopicPartition("t", 0)
-        log.create_topic("t", 1)
+        [partition] = created(log, "t")
         log.append(output("t", 5))
         log.open_committer(APPLICATION, "0_0", [partition]).commit(Commit({partition: 3}, "v1"), [])
         log.delete_topic("t")

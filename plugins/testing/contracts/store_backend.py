@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
 from typing import ClassVar
@@ -19,7 +19,7 @@ from penstock.errors import StaleStoreError, StoreError
 from penstock.store import Changes, StoreBackend
 
 from .child import CleanChildren, answer
-from .histories import run_histories
+from .histories import State, applied, run_histories
 from .store_processes import STORES, StoreProcesses, module_of, write_on
 
 NAMES = (
@@ -106,16 +106,11 @@ class StoreBackendContract(StoreProcesses):
         )
         with self._opened(tmp_path) as backend:
             backend.write({"first": [(key, b"v" + key[-1:]) for key in keys]}, None, "v1")
-            for key in keys:
+            for at, key in enumerate(keys):
                 assert backend.get("first", key) == b"v" + key[-1:], f"{len(key)} bytes"
-                assert [found for found, _ in backend.range("first", key)] == keys[keys.index(key) :]
-                assert [found for found, _ in backend.range("first", None, key)] == keys[: keys.index(key)]
-                assert [found for found, _ in backend.range("first", key, reverse=True)] == keys[keys.index(key) :][
-                    ::-1
-                ]
-                assert [found for found, _ in backend.range("first", None, key, reverse=True)] == keys[
-                    : keys.index(key)
-                ][::-1]
+                for bounds, expected in (((key, None), keys[at:]), ((None, key), keys[:at])):
+                    assert [found for found, _ in backend.range("first", *bounds)] == expected
+                    assert [found for found, _ in backend.range("first", *bounds, reverse=True)] == expected[::-1]
             backend.write({"first": [(key, None) for key in keys]}, "v1", "v2")
             assert list(backend.range("first")) == []
             assert all(backend.get("first", key) is None for key in keys)
@@ -389,13 +384,8 @@ class StoreBackendContract(StoreProcesses):
 
     # ------------------------------------------------------------------ helpers
 
-    @contextmanager
-    def _opened(self, directory: Path, stores: Sequence[str] = STORES) -> Iterator[StoreBackend]:
-        backend = type(self).open(directory, stores)
-        try:
-            yield backend
-        finally:
-            backend.close()
+    def _opened(self, directory: Path, stores: Sequence[str] = STORES) -> closing[StoreBackend]:
+        return closing(type(self).open(directory, stores))
 
 
 def _changes(keys: st.SearchStrategy[bytes]) -> st.SearchStrategy[Changes]:
@@ -411,7 +401,7 @@ class _History(RuleBasedStateMachine):
         self.contract = contract
         self.children = children
         self.opener = type(contract).open
-        self.model: dict[str, dict[bytes, bytes]] = {store: {} for store in STORES}
+        self.model: State = {store: {} for store in STORES}
         self.version: str | None = None
         self.written = 0
 
@@ -520,15 +510,3 @@ class _History(RuleBasedStateMachine):
             assert self.backend.version() == self.version
             for store in STORES:
                 assert (self.backend.approximate_count(store) > 0) == bool(self.model[store])
-
-
-def applied(model: Mapping[str, Mapping[bytes, bytes]], changes: Changes) -> dict[str, dict[bytes, bytes]]:
-    """Return a state after `changes`."""
-    result = {store: dict(rows) for store, rows in model.items()}
-    for store, rows in changes.items():
-        for key, value in rows:
-            if value is None:
-                result[store].pop(key, None)
-            else:
-                result[store][key] = value
-    return result
