@@ -89,18 +89,14 @@ class DirectoryChangelog(DeltaChangelog):
         self._segment = None
         if segment is not None and segment.version == previous and segment.size < self._segment_bytes:
             name, cost = segment.name, _DELTA_COST
-            try:
+            with self._storage.explaining(f"append delta {version} to {name}"):
                 self._storage.append(name, segment.size, data)
-            except OSError as error:
-                raise self._storage.explain(f"append delta {version} to {name}", error) from error
             segment.size += len(data)
             segment.version = version
         else:
             name, cost = delta_name(version, previous, len(data)), _FILE_COST + _DELTA_COST
-            try:
+            with self._storage.explaining(f"write delta {name}"):
                 self._storage.write(name, [data])
-            except OSError as error:
-                raise self._storage.explain(f"write delta {name}", error) from error
             segment = _Segment(name, len(data), version) if self._storage.can_append else None
         self._segment = segment
         return cost
@@ -138,10 +134,8 @@ class DirectoryChangelog(DeltaChangelog):
         """Write the whole state at `version`, about `chunk_bytes` of it in memory at a time."""
         name = snapshot_name(checked_version(version))
         parts = write_snapshot(version, changes, commit, chunk_bytes=self._chunk_bytes, compress=self._compress)
-        try:
+        with self._storage.explaining(f"write snapshot {name}"):
             self._storage.write(name, parts, may_exist=True)
-        except OSError as error:
-            raise self._storage.explain(f"write snapshot {name}", error) from error
         with self._writing:
             self._weight = self._segment = None
             # Deltas may have been appended since.
@@ -187,16 +181,12 @@ class DirectoryChangelog(DeltaChangelog):
         if not is_current():
             return
         for name in needless:
-            try:
+            with self._storage.explaining(f"delete {name}"):
                 self._storage.delete(name)
-            except OSError as error:
-                raise self._storage.explain(f"delete {name}", error) from error
 
     def destroy(self) -> None:
-        try:
+        with self._storage.explaining("delete it"):
             self._storage.destroy()
-        except OSError as error:
-            raise self._storage.explain("delete it", error) from error
         self._last = self._weight = self._segment = None
 
     def close(self) -> None:
@@ -227,13 +217,11 @@ class DirectoryChangelog(DeltaChangelog):
 
     def _upload_seconds(self) -> float:
         name = f"upload.{secrets.token_hex(4)}{TEMPORARY}"
-        began = time.monotonic()
-        try:
+        with self._storage.explaining(f"write {name}"):
+            began = time.monotonic()
             self._storage.write(name, [secrets.token_bytes(_UPLOAD_BYTES)])
             took = time.monotonic() - began
             self._storage.delete(name)
-        except OSError as error:
-            raise self._storage.explain(f"write {name}", error) from error
         return took
 
     # ------------------------------------------------------------ what was committed
@@ -255,22 +243,18 @@ class DirectoryChangelog(DeltaChangelog):
 
     def _kept_in_snapshot(self, version: str) -> Commit | None:
         name = snapshot_name(version)
-        try:
-            with self._storage.open(name) as file:
-                return Reader(file, SNAPSHOT).commit
-        except (DamagedError, FileNotFoundError):
-            return None
-        except OSError as error:
-            raise self._storage.explain(f"read {name}", error) from error
+        with self._storage.explaining(f"read {name}"):
+            try:
+                with self._storage.open(name) as file:
+                    return Reader(file, SNAPSHOT).commit
+            except (DamagedError, FileNotFoundError):
+                return None
 
     # ------------------------------------------------------------ looking
 
     def _look(self) -> Segments:
-        try:
-            files = Listing.of(self._storage.files())
-        except OSError as error:
-            raise self._storage.explain("list its files", error) from error
-        return Segments(self._storage, files)
+        with self._storage.explaining("list its files"):
+            return Segments(self._storage, Listing.of(self._storage.files()))
 
     def _complete_route(self, target: str, segments: Segments) -> Route:
         """Return the route from the newest snapshot that is whole, or from the beginning."""
@@ -289,12 +273,12 @@ class DirectoryChangelog(DeltaChangelog):
             snapshots.discard(route.start)
 
     def _damage(self, snapshot: str) -> str | None:
-        try:
-            check_tail(self._storage.tail(snapshot_name(snapshot), TAIL_BYTES))
-        except (DamagedError, FileNotFoundError) as error:
-            return str(error)
-        except OSError as error:
-            raise self._storage.explain(f"read {snapshot_name(snapshot)}", error) from error
+        name = snapshot_name(snapshot)
+        with self._storage.explaining(f"read {name}"):
+            try:
+                check_tail(self._storage.tail(name, TAIL_BYTES))
+            except (DamagedError, FileNotFoundError) as error:
+                return str(error)
         return None
 
     def _weigh(self, version: str) -> _Weight:

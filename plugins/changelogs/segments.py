@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from functools import cached_property
 from typing import NamedTuple
 
@@ -98,20 +99,17 @@ class Segments:
     def _readers(self, name: str) -> Iterator[Reader]:
         """Yield a reader of each whole delta of a file, at its end; note where a damaged one begins."""
         start, counter = 0, -1
-        try:
-            with self._storage.open(name) as file:
-                while opening := file.read(OPENING_BYTES):
-                    reader = Reader(file, DELTA, opening)
-                    reader.skip()
-                    start += reader.size
-                    counter = version_counter(reader.version)
-                    yield reader
-        except DamagedError as error:
-            self._damages[name] = _Damage(f"{name} (damaged at byte {start}: {error})", counter)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise self._storage.explain(f"read {name}", error) from error
+        with self._storage.explaining(f"read {name}"), suppress(FileNotFoundError):
+            try:
+                with self._storage.open(name) as file:
+                    while opening := file.read(OPENING_BYTES):
+                        reader = Reader(file, DELTA, opening)
+                        reader.skip()
+                        start += reader.size
+                        counter = version_counter(reader.version)
+                        yield reader
+            except DamagedError as error:
+                self._damages[name] = _Damage(f"{name} (damaged at byte {start}: {error})", counter)
 
     # ------------------------------------------------------------ damage
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from contextlib import contextmanager
+from typing import BinaryIO, NamedTuple
 
 from penstock.errors import ChangelogError
 from penstock.store import Change, Changes
@@ -55,7 +56,7 @@ class Steps:
         name = snapshot_name(version)
         chunk: Changes = {}
         try:
-            with self._storage.open(name) as file:
+            with self._open(name) as file:
                 reader = Reader(file, SNAPSHOT)
                 reader.expect(version, None)
                 for number, (store, rows) in enumerate(reader.chunks()):
@@ -67,8 +68,6 @@ class Steps:
             raise ChangelogError(
                 f"changelog at {self._storage.location}: {name} is damaged: {error}. {way_out()}"
             ) from error
-        except OSError as error:
-            raise self._unreadable(name, error) from error
         # The last step: the file has turned out to be complete.
         yield chunk, version
 
@@ -95,7 +94,7 @@ class Steps:
     def _read(self, delta: Delta) -> Iterator[_Read]:
         at, previous = delta.start, delta.previous
         try:
-            with self._storage.open(delta.file, delta.start) as file:
+            with self._open(delta.file, delta.start) as file:
                 for number in range(1, delta.length + 1):
                     reader = Reader(file, DELTA)
                     reader.expect(delta.version if number == delta.length else reader.version, previous)
@@ -105,16 +104,18 @@ class Steps:
             raise ChangelogError(
                 f"changelog at {self._storage.location}: {delta.file} is damaged at byte {at}: {error}. {WAYS_OUT}"
             ) from error
-        except OSError as error:
-            raise self._unreadable(delta.file, error) from error
 
-    def _unreadable(self, name: str, error: OSError) -> ChangelogError:
-        if isinstance(error, FileNotFoundError):
-            return ChangelogError(
-                f"changelog at {self._storage.location}: {name} was deleted while it was needed "
-                f"(did another process clean up while this one was paused?): start again. {WAYS_OUT}"
-            )
-        return self._storage.explain(f"read {name}", error)
+    @contextmanager
+    def _open(self, name: str, start: int = 0) -> Iterator[BinaryIO]:
+        with self._storage.explaining(f"read {name}"):
+            try:
+                with self._storage.open(name, start) as file:
+                    yield file
+            except FileNotFoundError as error:
+                raise ChangelogError(
+                    f"changelog at {self._storage.location}: {name} was deleted while it was needed "
+                    f"(did another process clean up while this one was paused?): start again. {WAYS_OUT}"
+                ) from error
 
 
 def _changes(reader: Reader) -> Changes:

@@ -7,8 +7,8 @@ import os
 import secrets
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 from urllib.parse import unquote, urlsplit
@@ -30,7 +30,7 @@ class StoredFile(NamedTuple):
 
 
 class Storage(ABC):
-    """A folder of files. Methods raise OSError, which `explain` turns into an error with what to do."""
+    """A folder of files. Methods raise OSError, which `explaining` turns into an error with what to do."""
 
     location: str
     """The name of the folder in messages."""
@@ -70,10 +70,14 @@ class Storage(ABC):
     def destroy(self) -> None:
         """Delete the folder, if it exists, and all files in it. `write` creates it again."""
 
-    def explain(self, doing: str, error: OSError) -> ChangelogError:
-        """Return the error to raise for an `error` while `doing`."""
-        reason = error.strerror or str(error)
-        return ChangelogError(f"changelog at {self.location}: cannot {doing}: {reason}; {_advice(error)}")
+    @contextmanager
+    def explaining(self, doing: str) -> Iterator[None]:
+        """Raise ChangelogError for an OSError of the block, which is `doing` something."""
+        try:
+            yield
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise ChangelogError(f"changelog at {self.location}: cannot {doing}: {reason}; {_advice(error)}") from error
 
 
 def open_storage(location: str, *folders: str) -> Storage:

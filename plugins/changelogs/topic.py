@@ -63,9 +63,10 @@ class TopicChangelog(LogChangelog):
         self._stores = {store: kept.timestamped for store, kept in sorted(stores.items())}
         self._rows = {store: rows_of(kept) for store, kept in stores.items()}
         # A dropped store and a later one of its name share a topic name; the generation tells their versions apart.
-        self._generations = [
+        generations = [
             f"{store}#{kept.generation}" if kept.generation else store for store, kept in sorted(stores.items())
         ]
+        self._stores_hash = f"{crc32(' '.join(generations).encode()):08x}"
         self._partitions = {
             store: TopicPartition(changelog_topic(application_id, store), number) for store in self._stores
         }
@@ -79,7 +80,7 @@ class TopicChangelog(LogChangelog):
             self._end_offsets = self._first_end_offsets(previous)
         incarnation = secrets.token_hex(4) if previous is None else _VersionName.of(previous, self._where).incarnation
         offsets = "_".join(map(str, self._end_offsets.values()))
-        return f"-{incarnation}-{self._stores_hash()}-{int(time.time()):x}-{offsets}"
+        return f"-{incarnation}-{self._stores_hash}-{int(time.time()):x}-{offsets}"
 
     def records(self, changes: Changes) -> list[OutputBatch]:
         batches = []
@@ -99,7 +100,7 @@ class TopicChangelog(LogChangelog):
         kept: dict[str, list[tuple[bytes, bytes | None]]] = {store: [] for store in removed}
         ends, starts = self._settled_ends(), self._starts()
         for store, rows in removed.items():
-            for found in self._read(store, starts[self._partitions[store]], ends[store]):
+            for found in self._read(store, starts[store], ends[store]):
                 rows.update(dict.fromkeys(found))
         for store, key, value in entries:
             if store in kept:
@@ -114,7 +115,7 @@ class TopicChangelog(LogChangelog):
             self._refuse_history()
             return self._ends()
         place = _VersionName.of(previous, self._where)
-        if place.stores != self._stores_hash():
+        if place.stores != self._stores_hash:
             # A new store: its partition is read from the beginning.
             return dict.fromkeys(self._stores, 0)
         ends = self._ends()
@@ -126,7 +127,7 @@ class TopicChangelog(LogChangelog):
         lost = [
             f"{self._partitions[store]} ends at {ends[store]}, and version {version} began at {offset}"
             for store, offset in zip(self._stores, place.offsets, strict=False)
-            if place.stores == self._stores_hash() and ends[store] < offset
+            if place.stores == self._stores_hash and ends[store] < offset
         ]
         if lost:
             raise ChangelogError(
@@ -136,7 +137,7 @@ class TopicChangelog(LogChangelog):
 
     def _refuse_history(self) -> None:
         starts = self._starts()
-        used = [str(each) for each, end in self._named(self._ends()).items() if end > starts[each]]
+        used = [str(self._partitions[store]) for store, end in self._ends().items() if end > starts[store]]
         if used:
             raise ChangelogError(
                 f"{self._where}: it has no commit, but its changelog {', '.join(used)} has records: its positions were "
@@ -154,8 +155,7 @@ class TopicChangelog(LogChangelog):
         wanted = _VersionName.of(target, self._where)
         ends = self._settled_ends()
         self._refuse_loss(target, wanted, ends)
-        first = self._starts()
-        starts = {store: first[partition] for store, partition in self._partitions.items()}
+        starts = self._starts()
         base = have if have is not None and self._can_catch_up(have, wanted) else None
         if base is not None:
             reached = dict(zip(self._stores, _VersionName.of(base, self._where).offsets, strict=True))
@@ -171,7 +171,7 @@ class TopicChangelog(LogChangelog):
         return (
             place.incarnation == wanted.incarnation
             and place.counter <= wanted.counter
-            and place.stores == wanted.stores == self._stores_hash()
+            and place.stores == wanted.stores == self._stores_hash
             and time.time() - place.seconds < _TRUSTED_SECONDS
         )
 
@@ -202,38 +202,31 @@ class TopicChangelog(LogChangelog):
             at = following
             yield rows
 
-    def _starts(self) -> dict[TopicPartition, int]:
+    def _starts(self) -> dict[str, int]:
         """Return where the history begins: a reset that was killed halfway has left positions in the topics."""
         partitions = list(self._partitions.values())
         starts = self._log.start_offsets(partitions)
         reset = self._log.committed(self._application_id, partitions)
-        return {each: max(starts[each], reset[each] or 0) for each in partitions}
+        return {store: max(starts[each], reset[each] or 0) for store, each in self._partitions.items()}
 
     def _settled_ends(self) -> dict[str, int]:
         """Return the ends, once they are stable: the last commit's control records may not be written yet."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
-            ends = self._ends()
-            stable = self._log.end_offsets(list(self._partitions.values()))
-            if self._named(ends) == stable:
+            ends, stable = self._ends(), self._ends(stable=True)
+            if ends == stable:
                 return ends
             if time.monotonic() > deadline:
                 raise ChangelogError(
                     f"{self._where}: its changelog cannot be read to the end: an open transaction of another program "
                     "holds back "
-                    f"{', '.join(str(each) for each, end in self._named(ends).items() if stable[each] < end)}"
+                    f"{', '.join(str(self._partitions[store]) for store in ends if stable[store] < ends[store])}"
                 )
             time.sleep(0.01)
 
-    def _ends(self) -> dict[str, int]:
-        ends = self._log.end_offsets(list(self._partitions.values()), stable=False)
+    def _ends(self, *, stable: bool = False) -> dict[str, int]:
+        ends = self._log.end_offsets(list(self._partitions.values()), stable=stable)
         return {store: ends[partition] for store, partition in self._partitions.items()}
-
-    def _named(self, ends: Mapping[str, int]) -> dict[TopicPartition, int]:
-        return {self._partitions[store]: end for store, end in ends.items()}
-
-    def _stores_hash(self) -> str:
-        return f"{crc32(' '.join(self._generations).encode()):08x}"
 
     def close(self) -> None:
         """Do nothing: the log is closed by its owner."""
