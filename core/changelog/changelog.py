@@ -22,12 +22,11 @@ class Restore:
     (changes, version after them), in order; the last one ends in the target. Each version on the way is one of the
     chain. Between the parts of a snapshot it is a name that no chain contains: a copy that crashed there is at no known
     version, and is restored afresh. Iterating over `steps` raises ChangelogError, naming the file, for a damaged one;
-    the copy is then at the version of the step before. `total_bytes` is about how much `steps` will read.
+    the copy is then at the version of the step before.
     """
 
     base: str | None
     steps: Iterator[tuple[Changes, str]]
-    total_bytes: int = 0
 
 
 class TaskChangelog(ABC):

@@ -117,9 +117,9 @@ class DirectoryChangelog(DeltaChangelog):
                 "changelog at %s: %s; version %s needs nothing behind that",
                 self._storage.location, torn, target,
             )  # fmt: skip
-        steps, total = self._steps.of_deltas(route.deltas), sum(delta.size for delta in route.deltas)
+        steps = self._steps.of_deltas(route.deltas)
         if route.start is None or route.start == have:
-            return Restore(route.start, steps, total)
+            return Restore(route.start, steps)
         start, snapshots = route.start, segments.files.snapshots
 
         def way_out() -> str:
@@ -128,7 +128,7 @@ class DirectoryChangelog(DeltaChangelog):
                 return f"Move {snapshot_name(start)} away, and restoring goes by the files before it"
             return WAYS_OUT
 
-        return Restore(None, chain(self._steps.of_snapshot(start, way_out), steps), total + snapshots[start].size)
+        return Restore(None, chain(self._steps.of_snapshot(start, way_out), steps))
 
     def snapshot(self, version: str, changes: Iterable[tuple[str, bytes, bytes]], commit: Commit | None = None) -> None:
         """Write the whole state at `version`, about `chunk_bytes` of it in memory at a time."""

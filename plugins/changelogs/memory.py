@@ -73,17 +73,15 @@ class MemoryChangelog(DeltaChangelog):
         if have is not None:
             route = route_to(target, history.deltas.get, [have])
             if route.start == have:
-                return Restore(have, self._steps(route.deltas), sum(delta.size for delta in route.deltas))
+                return Restore(have, self._steps(route.deltas))
         route = route_to(target, history.deltas.get, history.snapshots)
         if route.missing is not None:
             raise ChangelogError(
                 f"{self._name}: no way to version {target}: missing: the delta {route.missing}; "
                 "a changelog in memory ends with its process: use a 'directory' changelog where state must survive it"
             )
-        steps, total = self._steps(route.deltas), sum(delta.size for delta in route.deltas)
-        if route.start is None:
-            return Restore(None, steps, total)
-        return Restore(None, chain(self._snapshot_steps(route.start), steps), total + self._snapshot_size(route.start))
+        steps = self._steps(route.deltas)
+        return Restore(None, steps if route.start is None else chain(self._snapshot_steps(route.start), steps))
 
     def snapshot(self, version: str, changes: Iterable[tuple[str, bytes, bytes]], commit: Commit | None = None) -> None:
         self._history.snapshots[version] = list(changes)

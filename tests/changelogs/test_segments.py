@@ -83,7 +83,7 @@ def test_deltas_of_one_object_are_one_file_under_the_name_of_the_first(tmp_path:
     for target in (0, 1, 25, 49):
         assert restored(_open(tmp_path), _version(target), None, {}) == _state(target)
     plan = _open(tmp_path).restore(_version(49), _version(20))
-    assert plan.base == _version(20) and plan.total_bytes == ends[50] - ends[21]
+    assert plan.base == _version(20)
     (step,) = plan.steps
     assert step[1] == _version(49) and len(step[0]["s"]) == 30
 
