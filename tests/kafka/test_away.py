@@ -69,11 +69,11 @@ def test_nobody_there(tmp_path: Path) -> None:
 def test_no_request_before_a_broker_answers() -> None:
     clients = Clients(NOBODY, {"task.timeout.ms": "500"})
 
-    def ask(client: AdminClient, seconds: float) -> Any:
+    def ask(client: AdminClient, asked: object, *, request_timeout: float) -> Any:
         raise AssertionError("nobody has answered")
 
     with pytest.raises(LogError) as caught:
-        clients.admin.one("asking", ask)
+        clients.admin.one("asking", ask, None)
     says(caught.value, f"Kafka at {NOBODY}", "while asking", "Connection refused")
 
 
@@ -105,9 +105,9 @@ def test_a_request_without_an_answer_goes_with_its_client(running: KafkaBroker) 
     clients = Clients(running.bootstrap, {"task.timeout.ms": "1500"})
     asked: list[int] = []
 
-    def ask(client: AdminClient, seconds: float) -> Any:
+    def ask(client: AdminClient, groups: list[str], *, request_timeout: float) -> Any:
         asked.append(id(client))
-        return client.describe_consumer_groups(["nobody"], request_timeout=seconds)
+        return client.describe_consumer_groups(groups, request_timeout=request_timeout)
 
     before = client_threads()
     clients.admin.list_topics("asking")
@@ -115,14 +115,14 @@ def test_a_request_without_an_answer_goes_with_its_client(running: KafkaBroker) 
     running.freeze()
     try:
         with pytest.raises(LogError, match="did not answer for 1.5 s .* while asking"):
-            clients.admin.one("asking", ask)
+            clients.admin.one("asking", ask, ["nobody"])
     finally:
         running.resume()
     assert asked and its_threads
     # Its threads are gone, and its request with them. Those of earlier tests' clients come and go meanwhile.
     wait_until(lambda: not client_threads() & its_threads)
     clients.patience.timeout_s = 60.0
-    assert not clients.admin.one("asking", ask).members
+    assert not clients.admin.one("asking", ask, ["nobody"]).members
 
 
 def test_a_start_before_the_broker(running: KafkaBroker, tmp_path: Path) -> None:

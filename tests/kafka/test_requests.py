@@ -81,13 +81,13 @@ def test_what_was_purged_is_not_purged_again(broker: KafkaBroker, monkeypatch: p
     """An idle application asks for the same purge after each batch."""
     sent: list[dict[TopicPartition, int]] = []
     monkeypatch.setattr(purges_module, "_PURGE_SECONDS", 0.0)
-    deleting = purges_module._deleting
+    below = purges_module._records_below
 
     def noted(purges: Any) -> Any:
         sent.append(dict(purges))
-        return deleting(purges)
+        return below(purges)
 
-    monkeypatch.setattr(purges_module, "_deleting", noted)
+    monkeypatch.setattr(purges_module, "_records_below", noted)
     with closing(KafkaLog(broker.bootstrap)) as log:
         topic = fresh_name("in")
         log.create_topic(topic, 2)

@@ -21,8 +21,8 @@ repeated."""
 _NEVER_SECONDS = 3600.0
 """The longest time limit that librdkafka takes for a request."""
 
-Ask = Callable[[AdminClient, float], Mapping[Any, "Future[Any]"]]
-"""Sends a request with the time limit (in seconds) for librdkafka, and returns its futures."""
+Ask = Callable[..., Mapping[Any, "Future[Any]"]]
+"""A method of AdminClient: called with the client, what is asked and `request_timeout`, it returns futures."""
 
 
 class Admin:
@@ -45,23 +45,30 @@ class Admin:
         """Return the cluster's metadata. Raises as `call`."""
         return self._patience.call(doing, self._metadata)
 
-    def call(self, doing: str, ask: Ask, read: Callable[[Mapping[Any, Future[Any]]], T]) -> T:
+    def call(
+        self, doing: str, ask: Ask, asked: object, read: Callable[[Mapping[Any, Future[Any]]], T], **options: object
+    ) -> T:
         """Return `read` of the finished futures of `ask`, which is tried again after retriable errors.
 
-        Raises LogError when no try succeeds within `task_timeout`, and KafkaException for other errors.
+        `options` are given to `ask`. Raises LogError when no try succeeds within `task_timeout`, and KafkaException for
+        other errors.
         """
-        return self._patience.call(doing, lambda seconds: self.once(ask, read, seconds), first=_TRY_SECONDS)
+        return self._patience.call(
+            doing, lambda seconds: self.once(ask, asked, read, seconds, **options), first=_TRY_SECONDS
+        )
 
-    def one(self, doing: str, ask: Ask) -> Any:
+    def one(self, doing: str, ask: Ask, asked: object) -> Any:
         """Return the answer to a request with a single future. Raises as `call`."""
-        return self.call(doing, ask, lambda futures: next(iter(futures.values())).result())
+        return self.call(doing, ask, asked, lambda futures: next(iter(futures.values())).result())
 
-    def once(self, ask: Ask, read: Callable[[Mapping[Any, Future[Any]]], T], seconds: float) -> T:
+    def once(
+        self, ask: Ask, asked: object, read: Callable[[Mapping[Any, Future[Any]]], T], seconds: float, **options: object
+    ) -> T:
         """Return the same as `call`, after a single try. Raises KafkaException."""
         deadline = time.monotonic() + seconds
         client = self._connected(seconds)
         try:
-            futures = ask(client, _NEVER_SECONDS)
+            futures = ask(client, asked, request_timeout=_NEVER_SECONDS, **options)
             if wait(futures.values(), max(0.0, deadline - time.monotonic())).not_done:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no answer in {seconds:.0f} s"))
             return read(futures)
@@ -75,13 +82,13 @@ class Admin:
         finally:
             del client  # the exception keeps this frame, which would keep the client and its request
 
-    def start(self, ask: Ask) -> Callable[[], Mapping[Any, Future[Any]]]:
+    def start(self, ask: Ask, asked: object) -> Callable[[], Mapping[Any, Future[Any]]]:
         """Send a request without waiting; return a function that gives it up and returns what has been answered.
 
         Raises KafkaException when no broker answers.
         """
         client = self._connected(_CONNECT_SECONDS)
-        futures = ask(client, _NEVER_SECONDS)
+        futures = ask(client, asked, request_timeout=_NEVER_SECONDS)
 
         def end() -> Mapping[Any, Future[Any]]:
             if wait(futures.values(), 0).not_done:

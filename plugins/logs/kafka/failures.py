@@ -245,6 +245,14 @@ class Patience:
             return error
         return LogError(f"{self.where} answers, and {not_done} for {self.timeout_s:g} s (task_timeout). {advice}")
 
+    @contextmanager
+    def naming(self, doing: str) -> Iterator[None]:
+        """Raise the LogError of `failed` for a KafkaException of the block."""
+        try:
+            yield
+        except KafkaException as exception:
+            raise self.failed(doing, exception) from exception
+
     def failed(self, doing: str, cause: KafkaError | KafkaException) -> LogError:
         """Return the LogError for an error that is not retriable."""
         error = error_of(cause)

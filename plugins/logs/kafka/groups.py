@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from penstock.errors import LogError
 
@@ -41,14 +42,12 @@ class Groups:
         # This request makes a new cluster create its coordinators. Without a coordinator, librdkafka crashes on the
         # answer to the next request.
         self._described(group)
-        asked = [ConsumerGroupTopicPartitions(group)]
         found = self._one(
             group,
             f"reading the positions of {group!r}",
-            lambda client, seconds: client.list_consumer_group_offsets(
-                asked, require_stable=stable, request_timeout=seconds
-            ),
-            _without_errors,
+            AdminClient.list_consumer_group_offsets,
+            ConsumerGroupTopicPartitions(group),
+            require_stable=stable,
         )
         return [] if found is None else [each for each in found.topic_partitions if each.offset >= 0]
 
@@ -60,24 +59,16 @@ class Groups:
 
     def delete(self, group: str) -> None:
         """Delete a group and its offsets. Raises LogError when the group has members."""
-        self._one(
-            group,
-            f"deleting the positions of {group!r}",
-            lambda client, seconds: client.delete_consumer_groups([group], request_timeout=seconds),
-        )
+        self._one(group, f"deleting the positions of {group!r}", AdminClient.delete_consumer_groups, group)
 
     def _described(self, group: str) -> Any:
         """Return the brokers' description of a group; None if they have no such group."""
-        return self._one(
-            group,
-            f"looking for members of {group!r}",
-            lambda client, seconds: client.describe_consumer_groups([group], request_timeout=seconds),
-        )
+        return self._one(group, f"looking for members of {group!r}", AdminClient.describe_consumer_groups, group)
 
-    def _one(self, group: str, doing: str, ask: Ask, check: Callable[[Any], Any] = lambda answer: answer) -> Any:
-        """Return the answer to a request about one group, if it passes `check`; None if there is no such group."""
+    def _one(self, group: str, doing: str, ask: Ask, asked: object, **options: object) -> Any:
+        """Return the answer to a request about one group; None if there is no such group."""
         try:
-            return self._admin.call(doing, ask, lambda futures: check(next(iter(futures.values())).result()))
+            return self._admin.call(doing, ask, [asked], _answer, **options)
         except KafkaException as exception:
             error = error_of(exception)
             if error is not None and error.code() == KafkaError.GROUP_ID_NOT_FOUND:
@@ -93,9 +84,10 @@ class Groups:
         )
 
 
-def _without_errors(answer: Any) -> Any:
-    """Return a group's positions. Raises KafkaException if one has an error instead: its transaction is open."""
-    for each in answer.topic_partitions:
+def _answer(futures: Mapping[str, Future[Any]]) -> Any:
+    """Return the answer. Raises KafkaException if a position in it has an error instead: its transaction is open."""
+    answer = next(iter(futures.values())).result()
+    for each in getattr(answer, "topic_partitions", ()):
         if each.error is not None:
             raise KafkaException(each.error)
     return answer
@@ -108,11 +100,8 @@ def renewal_seconds(clients: Clients) -> float:
     """
     doing = f"reading the brokers' {_RETENTION}"
     broker = str(min(clients.admin.list_topics(doing).brokers))
-    resource = ConfigResource(ResourceType.BROKER, broker)
     try:
-        config = clients.admin.one(
-            doing, lambda client, seconds: client.describe_configs([resource], request_timeout=seconds)
-        )
+        config = clients.admin.one(doing, AdminClient.describe_configs, [ConfigResource(ResourceType.BROKER, broker)])
         return min(RENEWAL_SECONDS, float(config[_RETENTION].value) * 60 / _RENEWALS)
     except (KafkaException, KeyError, TypeError, ValueError) as error:
         # Most likely this client may not read it.

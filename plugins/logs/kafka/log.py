@@ -165,10 +165,8 @@ class KafkaLog(Log):
             # counts.
             return self._group(application_id).committed(plain(partitions), timeout=seconds)
 
-        try:
+        with self._patience.naming(doing):
             found = self._patience.call(doing, read, consumer)
-        except KafkaException as exception:
-            raise self._patience.failed(doing, exception) from exception
         for each in found:
             if each.error is not None:
                 raise self._patience.failed(f"{doing} in {each.topic}-{each.partition}", each.error)
@@ -187,12 +185,10 @@ class KafkaLog(Log):
         if offsets:
             consumer = self._group(application_id)
             doing = f"setting the positions of {application_id!r}"
-            try:
+            with self._patience.naming(doing):
                 self._patience.call(
                     doing, lambda seconds: consumer.commit(offsets=offsets, asynchronous=False), consumer
                 )
-            except KafkaException as exception:
-                raise self._patience.failed(doing, exception) from exception
         self._notes.delete(application_id)
 
     def open_committer(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> TaskCommitter:
@@ -295,10 +291,8 @@ class KafkaLog(Log):
 
     def _fence(self, application_id: str, task_id: str) -> None:
         """Fence a task."""
-        try:
-            with closing(Transactions(self._clients, self._topics.count, application_id, task_id)) as transactions:
-                transactions.take_fence()
-        except KafkaException as exception:
-            raise self._patience.failed(
-                f"fencing task {task_id} of application {application_id!r}", exception
-            ) from exception
+        with (
+            self._patience.naming(f"fencing task {task_id} of application {application_id!r}"),
+            closing(Transactions(self._clients, self._topics.count, application_id, task_id)) as transactions,
+        ):
+            transactions.take_fence()

@@ -10,7 +10,7 @@ from itertools import repeat
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
-from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from penstock.errors import LogError, ProductionError, RecordRefusedError, UnknownTopicError
 from penstock.record import OutputBatch
@@ -270,12 +270,9 @@ class SharedOutbox:
 
 def largest_message(clients: Clients, topic: str) -> int | None:
     """Return a topic's `max.message.bytes`; None when the broker does not return it."""
-    resource = ConfigResource(ResourceType.TOPIC, topic)
+    doing, asked = f"asking for the largest message of topic {topic!r}", [ConfigResource(ResourceType.TOPIC, topic)]
     try:
-        config = clients.admin.one(
-            f"asking for the largest message of topic {topic!r}",
-            lambda client, seconds: client.describe_configs([resource], request_timeout=seconds),
-        )
+        config = clients.admin.one(doing, AdminClient.describe_configs, asked)
         return int(config["max.message.bytes"].value)
     except (KafkaException, LogError, KeyError, ValueError):
         return None

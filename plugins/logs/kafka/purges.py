@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
 
 from penstock.record import TopicPartition
 
-from .admin import Admin, Ask
-from .topic_ids import asking_for_ids, ids_in
+from .admin import Admin
+from .topic_ids import ids_in
 
 _log = logging.getLogger("penstock.kafka")
 
@@ -61,7 +62,7 @@ class Purges:
             self._wanted = {}
             try:
                 if purges := self._of_same_topics(purges):
-                    self._end = self._admin.start(_deleting(purges))
+                    self._end = self._admin.start(AdminClient.delete_records, _records_below(purges))
             except KafkaException as exception:
                 _log.debug("purging %s: %s", purges, exception)
 
@@ -72,7 +73,7 @@ class Purges:
             self._end = dict
         try:
             if purges and (purges := self._of_same_topics(purges)):
-                self._admin.once(_deleting(purges), lambda futures: None, seconds)
+                self._admin.once(AdminClient.delete_records, _records_below(purges), lambda futures: None, seconds)
         except KafkaException as exception:
             _log.debug("purging %s: %s", purges, exception)
 
@@ -90,11 +91,10 @@ class Purges:
         expected = {each.topic: self._ids[each.topic] for each in purges if each.topic in self._ids}
         if not expected:
             return dict(purges)
-        ids = self._admin.once(asking_for_ids(expected), ids_in, _LOOK_SECONDS)
+        ids = self._admin.once(AdminClient.describe_topics, TopicCollection(list(expected)), ids_in, _LOOK_SECONDS)
         others = {name for name, expected_id in expected.items() if ids.get(name) != expected_id}
         return {each: offset for each, offset in purges.items() if each.topic not in others}
 
 
-def _deleting(purges: Mapping[TopicPartition, int]) -> Ask:
-    asked = [KafkaPartition(each.topic, each.partition, before) for each, before in purges.items()]
-    return lambda client, seconds: client.delete_records(asked, request_timeout=seconds)
+def _records_below(purges: Mapping[TopicPartition, int]) -> list[KafkaPartition]:
+    return [KafkaPartition(each.topic, each.partition, before) for each, before in purges.items()]

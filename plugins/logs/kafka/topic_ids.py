@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka import KafkaException
 
-from .admin import Ask
 from .failures import is_unknown_topic
 
 
-def asking_for_ids(names: Collection[str]) -> Ask:
-    """Return the request for the ids of topics; `ids_in` reads its answer."""
-    asked = TopicCollection(list(names))
-    return lambda client, seconds: client.describe_topics(asked, request_timeout=seconds)
-
-
 def ids_in(futures: Mapping[str, Future[Any]]) -> dict[str, str]:
-    """Return the ids of those topics that exist. Raises KafkaException when the request failed."""
+    """Return the ids of those described topics that exist. Raises KafkaException when the request failed."""
     found = {}
     for name, future in futures.items():
         try:

@@ -13,6 +13,7 @@ from typing import Any
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
     ConfigResource,
     NewTopic,
     OffsetSpec,
@@ -28,7 +29,7 @@ from ..topics import CONFIG_DEFAULTS, CONFIG_IGNORED, check_name
 from .clients import Clients
 from .failures import describe, error_of, is_unknown_topic
 from .purges import Purges
-from .topic_ids import asking_for_ids, id_of, ids_in
+from .topic_ids import id_of, ids_in
 
 _EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -67,11 +68,8 @@ class Topics:
     def one(self, name: str) -> TopicInfo:
         """Return one topic with its id; brokers before 2.8 have none."""
         doing = f"describing topic {name!r}"
-        asked = TopicCollection([name])
         try:
-            found = self._admin.one(
-                doing, lambda client, seconds: client.describe_topics(asked, request_timeout=seconds)
-            )
+            found = self._admin.one(doing, AdminClient.describe_topics, TopicCollection([name]))
         except KafkaException as exception:
             if is_unknown_topic(exception):
                 raise self._unknown(name, self.counts(fresh=True)) from exception
@@ -89,10 +87,8 @@ class Topics:
         if not names:
             return {}
         doing = "asking for the ids of topics"
-        try:
-            return self._admin.call(doing, asking_for_ids(names), ids_in)
-        except KafkaException as exception:
-            raise self._patience.failed(doing, exception) from exception
+        with self._patience.naming(doing):
+            return self._admin.call(doing, AdminClient.describe_topics, TopicCollection(list(names)), ids_in)
 
     def counts(self, *, fresh: bool = False) -> dict[str, int]:
         """Return the number of partitions of each topic; up to two seconds old unless `fresh`."""
@@ -135,14 +131,8 @@ class Topics:
         if not resources:
             return {}
         doing = "reading the settings of topics"
-        try:
-            return self._admin.call(
-                doing,
-                lambda client, seconds: client.describe_configs(resources, request_timeout=seconds),
-                _own_settings,
-            )
-        except KafkaException as exception:
-            raise self._patience.failed(doing, exception) from exception
+        with self._patience.naming(doing):
+            return self._admin.call(doing, AdminClient.describe_configs, resources, _own_settings)
 
     # ------------------------------------------------------------------ making and deleting
 
@@ -154,10 +144,7 @@ class Topics:
                 raise LogError(f"topic {name!r}: setting {key!r} is {value!r}, expected text, e.g. {str(value)!r}")
         new = NewTopic(name, partitions, self._clients.replication, config=dict(config))
         try:
-            self._admin.one(
-                f"creating topic {name!r}",
-                lambda client, seconds: client.create_topics([new], request_timeout=seconds),
-            )
+            self._admin.one(f"creating topic {name!r}", AdminClient.create_topics, [new])
         except KafkaException as exception:
             raise self._not_created(name, config, exception) from exception
         self._wait(f"topic {name!r} to appear", lambda: self._is_ready(name, partitions))
@@ -166,13 +153,9 @@ class Topics:
         """Delete a topic, and wait until it is gone."""
         self._count(name, self.counts(fresh=True))
         self.purges.forget(name)
-        try:
-            self._admin.one(
-                f"deleting topic {name!r}",
-                lambda client, seconds: client.delete_topics([name], request_timeout=seconds),
-            )
-        except KafkaException as exception:
-            raise self._patience.failed(f"deleting topic {name!r}", exception) from exception
+        doing = f"deleting topic {name!r}"
+        with self._patience.naming(doing):
+            self._admin.one(doing, AdminClient.delete_topics, [name])
         self._wait(f"topic {name!r} to go", lambda: name not in self.counts(fresh=True))
 
     def _is_ready(self, name: str, partitions: int) -> bool:
@@ -256,11 +239,7 @@ class Topics:
                 raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, error.str())) from exception
 
         try:
-            found = self._admin.call(
-                "asking for offsets",
-                lambda client, seconds: client.list_offsets(asked, request_timeout=seconds, **options),
-                read,
-            )
+            found = self._admin.call("asking for offsets", AdminClient.list_offsets, asked, read, **options)
         except KafkaException as exception:
             if is_unknown_topic(exception):
                 self._counted_at = -_CACHE_SECONDS
