@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from .command import Group
-from .options import application_options, find_application, open_log
+from .options import application_options, find_application, leased_log
 from .output import count, note, print_json, print_text
 
 
@@ -47,20 +47,13 @@ def move(target: str, source: str, as_json: bool, **where: Any) -> None:
     be repeated after it was killed. What is in the other place stays.
     """
     from penstock.plugins.applications.changelog_move import move_changelog
-    from penstock.plugins.applications.lease import LeaseKeeper
     from penstock.plugins.applications.preparation import check_program
     from penstock.settings.secret import hide
 
     application = find_application(target, **where)
-    with open_log(application.settings) as log:
-        lease = LeaseKeeper(log, application.id)
-        try:
-            prepared = check_program(application, log)
-            moved = move_changelog(
-                prepared, log, source, lease.check, lambda task: note(f"task {task} is copied")
-            )  # fmt: skip
-        finally:
-            lease.release()
+    with leased_log(application) as (log, check_lease):
+        prepared = check_program(application, log)
+        moved = move_changelog(prepared, log, source, check_lease, lambda task: note(f"task {task} is copied"))
     if as_json:
         print_json({"application_id": application.id, "copied": moved.copied, "there": moved.there})
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -51,8 +51,8 @@ class Context(click.Context):
             self.color = False
 
 
-class Command(click.Command):
-    """A verb: a click command that carries examples, shown at the end of its help."""
+class _WithExamples(click.Command):
+    """A click command that carries examples, shown at the end of its help."""
 
     context_class = Context
 
@@ -61,34 +61,31 @@ class Command(click.Command):
         self.examples = tuple(examples)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples, then the exit codes."""
         write_examples(formatter, self.examples)
+
+
+class Command(_WithExamples):
+    """A verb."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples, then the exit codes."""
+        super().format_epilog(ctx, formatter)
         formatter.write_paragraph()
         formatter.write_text(EXIT_CODES)
 
 
-class Group(click.Group):
+class Group(_WithExamples, click.Group):
     """A verb with verbs of its own."""
 
-    context_class = Context
     command_class = Command
-
-    def __init__(self, *args: Any, examples: Iterable[Example] = (), **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.examples = tuple(examples)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of adding, which is the order of use."""
         return list(self.commands)
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples."""
-        write_examples(formatter, self.examples)
 
-
-def write_examples(formatter: click.HelpFormatter, examples: Iterable[Example]) -> None:
+def write_examples(formatter: click.HelpFormatter, examples: Sequence[Example]) -> None:
     """Write a section of examples: what it does, and below it the line to type, never wrapped (it is to be copied)."""
-    examples = tuple(examples)
     if not examples:
         return
     with formatter.section("Examples"):
@@ -102,21 +99,31 @@ def write_examples(formatter: click.HelpFormatter, examples: Iterable[Example]) 
                 formatter.write(f"{margin}{part}\n")
 
 
-def verbose_option(command: AnyFunction) -> AnyFunction:
-    """Add `--verbose`, which may be given before or after the verb."""
+def _remember_verbose(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.find_root().meta["penstock.verbose"] = True
 
-    def remember(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
-        if value:
-            ctx.find_root().meta["penstock.verbose"] = True
 
-    return click.option(
-        "--verbose",
-        is_flag=True,
-        is_eager=True,
-        expose_value=False,
-        callback=remember,
-        help="Show the traceback of an error, too (also: PENSTOCK_DEBUG=1).",
-    )(command)
+verbose_option = click.option(
+    "--verbose",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_remember_verbose,
+    help="Show the traceback of an error, too (also: PENSTOCK_DEBUG=1).",
+)
+"""Adds `--verbose`, which may be given before or after the verb."""
+
+
+def options(*options: Callable[[AnyFunction], AnyFunction]) -> Callable[[AnyFunction], AnyFunction]:
+    """Return a decorator that adds several options to a command, in this order."""
+
+    def add(command: AnyFunction) -> AnyFunction:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
 def separator_option(default: str | None, help: str) -> Callable[[AnyFunction], AnyFunction]:

@@ -88,7 +88,7 @@ def consume(
     Serdes str and bytes print as they are, everything else as JSON. With --json bytes are base64 text, and
     the output is what `penstock produce --json-lines` reads. Only committed records are seen.
     """
-    from .printer import JsonPrinter, LinePrinter, Printer
+    from .printer import json_lines, text_lines, write_lines
     from .text import topic_serdes
     from .topics import topic_info
 
@@ -96,15 +96,13 @@ def consume(
     with open_log(settings) as log, ended_by_sigterm() if follow else nullcontext():
         partitions = _partitions(topic, topic_info(log, topic).partitions, partition)
         keys, values = topic_serdes(topic, where["app"], settings, key_serde or serde, value_serde or serde)
-        if as_json:
-            printer: Printer = JsonPrinter(keys, values)
-        else:
-            printer = LinePrinter(keys, values, key_separator if print_key else None, null_text)
+        separator = key_separator if print_key else None
+        line = json_lines(keys, values) if as_json else text_lines(keys, values, separator, null_text)
         start = log.end_offsets(partitions) if follow and not from_beginning else log.start_offsets(partitions)
         output = sys.stdout.buffer
         left = max_records if max_records is not None else sys.maxsize
         for batch in _batches(log, dict(start), follow, output):
-            left -= printer.write(batch, left, output)
+            left -= write_lines(batch, line, left, output)
             if left == 0:
                 break
         with reader_may_leave():

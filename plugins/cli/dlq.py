@@ -12,7 +12,7 @@ import click
 
 from penstock.errors import ConfigError
 
-from .command import AnyFunction, Group
+from .command import Group, options
 from .options import application_options, find_application, find_settings, log_options, open_log
 from .output import count, note, print_json, print_table, print_text
 
@@ -39,30 +39,24 @@ def dlq() -> None:
     """
 
 
-def _selection_options(command: AnyFunction) -> AnyFunction:
-    for option in (
-        click.option("--limit", "-l", type=click.IntRange(min=1), metavar="N", help="N letters at most."),
-        click.option(
-            "--since",
-            metavar="TIME",
-            help="Records of at or after a time: ms since the epoch, like 2026-01-01T00:00:00Z, or a time ago (90m, "
-            "7d).",
-        ),
-        click.option("--offsets", metavar="FIRST-LAST", help="These offsets of the dead-letter topic: 5, 5-9 or 5- ."),
-        click.option("--partition", type=click.IntRange(min=0), help="This partition of the dead-letter topic."),
-        click.option(
-            "--from-topic", "sources", multiple=True, metavar="NAME", help="Read from this topic. Repeatable."
-        ),
-        click.option(
-            "--exception",
-            "exceptions",
-            multiple=True,
-            metavar="NAME",
-            help="Failed with this exception, e.g. ValueError or json.decoder.JSONDecodeError. Repeatable.",
-        ),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+_selection_options = options(
+    click.option(
+        "--exception",
+        "exceptions",
+        multiple=True,
+        metavar="NAME",
+        help="Failed with this exception, e.g. ValueError or json.decoder.JSONDecodeError. Repeatable.",
+    ),
+    click.option("--from-topic", "sources", multiple=True, metavar="NAME", help="Read from this topic. Repeatable."),
+    click.option("--partition", type=click.IntRange(min=0), help="This partition of the dead-letter topic."),
+    click.option("--offsets", metavar="FIRST-LAST", help="These offsets of the dead-letter topic: 5, 5-9 or 5- ."),
+    click.option(
+        "--since",
+        metavar="TIME",
+        help="Records of at or after a time: ms since the epoch, like 2026-01-01T00:00:00Z, or a time ago (90m, 7d).",
+    ),
+    click.option("--limit", "-l", type=click.IntRange(min=1), metavar="N", help="N letters at most."),
+)
 
 
 @dlq.command(
@@ -131,14 +125,14 @@ def list_letters(target: str, topics: Sequence[str], as_json: bool, **where: Any
 @_selection_options
 @click.option("--json", "as_json", is_flag=True, help="Each letter as a JSON object on a line.")
 @log_options
-def show(topic: str, as_json: bool, limit: int | None, **options: Any) -> None:
+def show(topic: str, as_json: bool, limit: int | None, **given: Any) -> None:
     """Show the dead letters of TOPIC: the record, where it was read, the exception and its traceback."""
     from penstock.plugins.applications.dead_letters import read_letters
 
     from .text import dump_json
     from .topics import topic_info
 
-    selection, where = _selection(options)
+    selection, where = _selection(given)
     shown = 0
     with open_log(find_settings(**where)) as log:
         topic_info(log, topic)
@@ -167,7 +161,7 @@ def show(topic: str, as_json: bool, limit: int | None, **options: Any) -> None:
 @click.option("--json", "as_json", is_flag=True, help="What was sent, as a JSON object.")
 @log_options
 def replay(
-    topic: str, to: str | None, again: bool, dry_run: bool, as_json: bool, limit: int | None, **options: Any
+    topic: str, to: str | None, again: bool, dry_run: bool, as_json: bool, limit: int | None, **given: Any
 ) -> None:
     """Send the dead letters of TOPIC back to the topics and partitions where they were read.
 
@@ -179,7 +173,7 @@ def replay(
 
     from .topics import topic_info
 
-    selection, where = _selection(options)
+    selection, where = _selection(given)
     with open_log(find_settings(**where)) as log:
         topic_info(log, topic)
         done = run_replay(log, topic, selection, to=to, limit=limit, again=again, dry_run=dry_run)
@@ -195,23 +189,23 @@ def application_topics(settings: Any) -> tuple[str, ...]:
     )
 
 
-def _selection(options: dict[str, Any]) -> tuple[Selection, dict[str, Any]]:
+def _selection(given: dict[str, Any]) -> tuple[Selection, dict[str, Any]]:
     """Return the selection, and the options about the log."""
     from penstock.plugins.applications.dead_letters import Selection
 
     from .reset import parse_time
 
-    first, last = _offsets(options.pop("offsets"))
-    since = options.pop("since")
+    first, last = _offsets(given.pop("offsets"))
+    since = given.pop("since")
     selection = Selection(
-        tuple(options.pop("exceptions")),
-        tuple(options.pop("sources")),
-        options.pop("partition"),
+        tuple(given.pop("exceptions")),
+        tuple(given.pop("sources")),
+        given.pop("partition"),
         first,
         last,
         None if since is None else parse_time("--since", since),
     )
-    return selection, options
+    return selection, given
 
 
 def _offsets(text: str | None) -> tuple[int | None, int | None]:
@@ -270,10 +264,8 @@ def _as_json(letter: Letter) -> dict[str, Any]:
 
 
 def _as_text(letter: Letter) -> str:
-    said, lines = (
-        letter.note,
-        [click.style(f"{letter.topic} partition {letter.partition} offset {letter.offset}", bold=True)],
-    )
+    said = letter.note
+    lines = [click.style(f"{letter.topic} partition {letter.partition} offset {letter.offset}", bold=True)]
     if said is None:
         lines.append("  no dead letter: it lacks the headers of one")
     else:

@@ -63,7 +63,7 @@ def show(error: Exception, *, verbose: bool) -> None:
     verbose = verbose or wants_traceback()
     if verbose:
         click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
-    _say(sentence(error))
+    click.echo(click.style("Error: ", fg="red", bold=True) + sentence(error), err=True)
     if not verbose and not isinstance(error, PenstockError):
         click.echo("Add --verbose (or set PENSTOCK_DEBUG=1) to see the traceback.", err=True)
 
@@ -85,10 +85,6 @@ def sentence(error: Exception) -> str:
 def wants_traceback() -> bool:
     """Return whether PENSTOCK_DEBUG asks for tracebacks."""
     return os.environ.get("PENSTOCK_DEBUG", "") not in ("", "0")
-
-
-def _say(message: str) -> None:
-    click.echo(click.style("Error: ", fg="red", bold=True) + message, err=True)
 
 
 def _innermost_line(error: BaseException) -> str:

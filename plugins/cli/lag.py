@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from contextlib import nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.clock import SystemClock, duration_ms
+from penstock.clock import SystemClock
 
 from .command import Command
-from .failures import FAILED, ended_by_sigterm
-from .options import application_options, find_application, open_log, timeout_option, with_timeout
+from .failures import FAILED
+from .options import application_options, follow_options, followed, timeout_option
 from .output import note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
@@ -32,10 +30,7 @@ if TYPE_CHECKING:
     ],
 )  # fmt: skip
 @click.argument("target", metavar="MODULE:ATTR")
-@click.option(
-    "--follow", "-F", is_flag=True, help="Show it again and again until Ctrl-C (exit code 130) or SIGTERM (0)."
-)
-@click.option("--interval", metavar="TIME", default="5s", show_default=True, help="How often --follow shows it.")
+@follow_options
 @click.option(
     "--fail-above", type=click.IntRange(min=0), metavar="N", help="End with exit code 1 when the sum is above N."
 )
@@ -43,26 +38,14 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="A JSON object; with --follow one on each line.")
 @timeout_option
 @application_options
-def lag(
-    target: str,
-    follow: bool,
-    interval: str,
-    fail_above: int | None,
-    quiet: bool,
-    as_json: bool,
-    timeout: str | None,
-    **where: Any,
-) -> None:
+def lag(target: str, fail_above: int | None, quiet: bool, as_json: bool, follow: bool, **where: Any) -> None:
     """Show how many records wait for the application MODULE:ATTR.
 
     For each partition that a task reads: the next offset to read (- before the first commit), the end of the log, and
     what lies between. It is read from the log: Spark is not needed, and the application may run or not.
     """
-    pause_seconds = duration_ms(interval, "--interval") / 1000
-    application = with_timeout(find_application(target, **where), timeout)
-    pause = threading.Event()  # never set: an interruptible wait
-    with open_log(application.settings) as log, ended_by_sigterm() if follow else nullcontext():
-        while True:
+    with followed(target, follow=follow, **where) as (application, log, steps):
+        for _ in steps:
             rows = _find(application, log)
             total = sum(row.lag for row in rows)
             if not quiet:
@@ -70,9 +53,6 @@ def lag(
             if fail_above is not None and total > fail_above:
                 note(f"{application.id}: lag {total:,} is above {fail_above:,}")
                 click.get_current_context().exit(FAILED)
-            if not follow:
-                return
-            pause.wait(pause_seconds)
 
 
 def _find(application: Application, log: Log) -> list[PartitionLag]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from string import Template
 
+from penstock import hooks
+
 _PYPROJECT = """\
 [build-system]
 requires = ["setuptools >= 70.1"]
@@ -58,16 +60,16 @@ $$ pytest
 ```
 """
 
-_PROCESSOR_HOOKS = '''\
+_HOOKS = '''\
 """What $NAME brings to penstock."""
 
 from penstock.hooks import hookimpl
 
 
 @hookimpl
-def penstock_processors() -> dict[str, str]:
-    """Name our processors."""
-    return {"$COMPONENT": "$MODULE.processor:Count"}
+def $HOOK() -> dict[str, str]:
+    """Name our ${KIND}s."""
+    return {"$COMPONENT": "$MODULE.$TARGET"}
 '''
 
 _PROCESSOR = '''\
@@ -168,18 +170,6 @@ def test_it_runs_on_spark(penstock_application: Callable[..., Application]) -> N
             found += batch.keys
     log.close()
     assert sorted(filter(None, found)) == [b"be", b"to", b"to"]
-'''
-
-_BACKEND_HOOKS = '''\
-"""What $NAME brings to penstock."""
-
-from penstock.hooks import hookimpl
-
-
-@hookimpl
-def penstock_store_backends() -> dict[str, str]:
-    """Name our store backends."""
-    return {"$COMPONENT": "$MODULE.backend:Backend"}
 '''
 
 _BACKEND = '''\
@@ -313,21 +303,21 @@ class TestKinds(StoreKindsContract):
 
 _OF_KIND = {
     "processor": {
-        "src/$MODULE/__init__.py": _PROCESSOR_HOOKS,
         "src/$MODULE/processor.py": _PROCESSOR,
         "pipeline.py": _PIPELINE,
         "tests/test_processor.py": _PROCESSOR_TEST,
     },
     "backend": {
-        "src/$MODULE/__init__.py": _BACKEND_HOOKS,
         "src/$MODULE/backend.py": _BACKEND,
         "tests/test_backend.py": _BACKEND_TEST,
     },
 }
+_TARGETS = {"processor": "processor:Count", "backend": "backend:Backend"}
 _OF_ALL = {
     "pyproject.toml": _PYPROJECT,
     "README.md": _README,
     ".github/workflows/test.yml": _WORKFLOW,
+    "src/$MODULE/__init__.py": _HOOKS,
     "src/$MODULE/py.typed": "",
 }
 KINDS = {"processor": "processor", "backend": "store backend"}
@@ -336,5 +326,6 @@ KINDS = {"processor": "processor", "backend": "store backend"}
 def files(kind: str, name: str, component: str) -> dict[str, str]:
     """Return the files of a package by path: the package brings a thing of a kind, by the name `component`."""
     values = {"NAME": name, "MODULE": name.replace("-", "_"), "COMPONENT": component, "KIND": KINDS[kind]}
+    values |= {"HOOK": hooks.KINDS[KINDS[kind]], "TARGET": _TARGETS[kind]}
     given = {**_OF_ALL, **_OF_KIND[kind]}
     return {Template(path).substitute(values): Template(text).substitute(values) for path, text in given.items()}

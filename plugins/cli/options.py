@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,7 +15,8 @@ from penstock.settings.layers import Layer
 from penstock.settings.settings import Settings
 from penstock.settings.sources import layers
 
-from .command import AnyFunction, verbose_option
+from .command import options, verbose_option
+from .failures import ended_by_sigterm
 
 if TYPE_CHECKING:
     from penstock.log import Log
@@ -22,88 +24,63 @@ if TYPE_CHECKING:
 
 _LONGEST_LOOK_MS = 30_000
 
-LOG_HELP = (
-    "The log that holds the topics, e.g. local:DIRECTORY or kafka:HOST:PORT. "
-    "[env var: PENSTOCK_LOG; default: the application's, or local:log]"
+_log_option = click.option(
+    "--log",
+    metavar="NAME:LOCATION",
+    help="The log that holds the topics, e.g. local:DIRECTORY or kafka:HOST:PORT. "
+    "[env var: PENSTOCK_LOG; default: the application's, or local:log]",
 )
-DATA_DIR_HELP = (
-    "Directory that relative locations are in. [env var: PENSTOCK_DATA_DIR; default: the application's, or .penstock]"
+_data_dir_option = click.option(
+    "--data-dir",
+    metavar="DIRECTORY",
+    help="Directory that relative locations are in. [env var: PENSTOCK_DATA_DIR; default: the application's, or "
+    ".penstock]",
 )
 
-
-def application_options(command: AnyFunction) -> AnyFunction:
-    """Add --application-id, --config, --set, --log and --data-dir for `find_application`, and --verbose."""
-    for option in (
-        verbose_option,
-        data_dir_option,
-        log_option,
-        click.option(
-            "--set",
-            "-s",
-            "given",
-            multiple=True,
-            metavar="NAME=VALUE",
-            help="A setting of the application, e.g. commit_interval=5s, processing_handler=skip, user.limit=10. "
-            "Repeatable.",
-        ),
-        config_option,
-        click.option("--application-id", metavar="ID", help="The id of a Topology, or another id for an Application."),
-    ):
-        command = option(command)
-    return command
-
-
-def log_options(command: AnyFunction) -> AnyFunction:
-    """Add --log, --data-dir and --app, from which `open_log` finds the log, and --verbose."""
-    for option in (
-        verbose_option,
-        click.option(
-            "--app",
-            metavar="MODULE:ATTR",
-            help="Use the log, and the serdes, of this application.",
-        ),
-        data_dir_option,
-        log_option,
-    ):
-        command = option(command)
-    return command
-
-
-def log_option(command: AnyFunction) -> AnyFunction:
-    """Add --log."""
-    return click.option("--log", metavar="NAME:LOCATION", help=LOG_HELP)(command)
-
-
-def data_dir_option(command: AnyFunction) -> AnyFunction:
-    """Add --data-dir."""
-    return click.option("--data-dir", metavar="DIRECTORY", help=DATA_DIR_HELP)(command)
-
-
-def config_option(command: AnyFunction) -> AnyFunction:
-    """Add --config."""
-    return click.option(
+application_options = options(
+    click.option("--application-id", metavar="ID", help="The id of a Topology, or another id for an Application."),
+    click.option(
         "--config",
         metavar="FILE",
         help="A TOML file with settings. [env var: PENSTOCK_CONFIG; default: penstock.toml, if it is here]",
-    )(command)
+    ),
+    click.option(
+        "--set",
+        "-s",
+        "given",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A setting of the application, e.g. commit_interval=5s, processing_handler=skip, user.limit=10. "
+        "Repeatable.",
+    ),
+    _log_option,
+    _data_dir_option,
+    verbose_option,
+)
+"""Adds the options that `find_application` takes, and --verbose."""
 
+log_options = options(
+    _log_option,
+    _data_dir_option,
+    click.option("--app", metavar="MODULE:ATTR", help="Use the log, and the serdes, of this application."),
+    verbose_option,
+)
+"""Adds the options that `find_settings` takes, and --verbose."""
 
-def timeout_option(command: AnyFunction) -> AnyFunction:
-    """Add --timeout, for verbs that only look; see `with_timeout`."""
-    return click.option(
-        "--timeout",
-        metavar="TIME",
-        help="How long to wait for a log that does not answer. [default: task_timeout, but at most 30s]",
-    )(command)
+follow_options = options(
+    click.option(
+        "--follow", "-F", is_flag=True, help="Show it again and again until Ctrl-C (exit code 130) or SIGTERM (0)."
+    ),
+    click.option("--interval", metavar="TIME", default="5s", show_default=True, help="How often --follow shows it."),
+)
+"""Adds --follow and --interval for `followed`."""
 
-
-def with_timeout(application: Application, timeout: str | None) -> Application:
-    """Return the application with the time that it waits for its log, from --timeout."""
-    if timeout is None:
-        shortest_ms = min(duration_ms(application.settings.task_timeout), _LONGEST_LOOK_MS)
-        return application.with_settings(task_timeout=f"{shortest_ms}ms")
-    duration_ms(timeout, "--timeout")
-    return application.with_settings(task_timeout=timeout)
+timeout_option = click.option(
+    "--timeout",
+    metavar="TIME",
+    help="How long to wait for a log that does not answer. [default: task_timeout, but at most 30s]",
+)
+"""Adds --timeout for `followed`."""
 
 
 def find_layer(
@@ -117,28 +94,19 @@ def find_layer(
     from .target import load_function
 
     options = (
-        ("log", "--log", log),
-        ("data_dir", "--data-dir", data_dir),
-        ("application_id", "--application-id", application_id),
+        ("log", log, "--log"),
+        ("data_dir", data_dir, "--data-dir"),
+        ("application_id", application_id, "--application-id"),
     )
-    named = Layer.read(
-        ((name, value, option) for name, option, value in options if value is not None), Settings.names()
-    )
+    named = Layer.read((each for each in options if each[1] is not None), Settings.names())
     return named.over(layers(config, options=given, load_function=load_function))
 
 
-def find_application(
-    target: str,
-    application_id: str | None,
-    given: Sequence[str],
-    log: str | None,
-    data_dir: str | None,
-    config: str | None,
-) -> Application:
-    """Return the application that MODULE:ATTR and the options name, as `penstock run` would run it."""
+def find_application(target: str, **where: Any) -> Application:
+    """Return the application that MODULE:ATTR and the options of `find_layer` name, as `penstock run` would run it."""
     from .target import load_application
 
-    return load_application(target, settings=find_layer(log, data_dir, config, given, application_id))
+    return load_application(target, settings=find_layer(**where))
 
 
 def find_settings(log: str | None, data_dir: str | None, app: str | None) -> Settings:
@@ -154,16 +122,43 @@ def find_settings(log: str | None, data_dir: str | None, app: str | None) -> Set
     return Settings.of(layer.over(found.given) if isinstance(found, Application) else layer)
 
 
-@contextmanager
-def open_log(settings: Settings) -> Iterator[Log]:
-    """Open the log that `settings` name, and close it afterwards."""
+def open_log(settings: Settings) -> closing[Log]:
+    """Open the log that `settings` name, and close it after the block."""
     from penstock.plugins.runtime.locations import open_log
 
-    log = open_log(settings)
-    try:
-        yield log
-    finally:
-        log.close()
+    return closing(open_log(settings))
+
+
+@contextmanager
+def leased_log(application: Application) -> Iterator[tuple[Log, Callable[[], None]]]:
+    """Open the application's log and hold its lease, so that it does not run; the function checks the lease."""
+    from penstock.plugins.applications.lease import LeaseKeeper
+
+    with open_log(application.settings) as log:
+        lease = LeaseKeeper(log, application.id)
+        try:
+            yield log, lease.check
+        finally:
+            lease.release()
+
+
+@contextmanager
+def followed(
+    target: str, *, follow: bool, interval: str, timeout: str | None, **where: Any
+) -> Iterator[tuple[Application, Log, Iterator[None]]]:
+    """Open the log of an application for a verb that looks at it at each step of the iterator: once without `follow`."""
+    pause_seconds = duration_ms(interval, "--interval") / 1000
+    application = _with_timeout(find_application(target, **where), timeout)
+    pause = threading.Event()  # never set: an interruptible wait
+
+    def steps() -> Iterator[None]:
+        yield
+        while follow:
+            pause.wait(pause_seconds)
+            yield
+
+    with open_log(application.settings) as log, ended_by_sigterm() if follow else nullcontext():
+        yield application, log, steps()
 
 
 def confirm(question: str, yes: bool) -> None:
@@ -173,3 +168,12 @@ def confirm(question: str, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise click.UsageError("nobody can be asked, for stdin is no terminal: add --yes to do this")
     click.confirm(question, abort=True, err=True)
+
+
+def _with_timeout(application: Application, timeout: str | None) -> Application:
+    """Return the application with the time that it waits for its log, from --timeout."""
+    if timeout is None:
+        shortest_ms = min(duration_ms(application.settings.task_timeout), _LONGEST_LOOK_MS)
+        return application.with_settings(task_timeout=f"{shortest_ms}ms")
+    duration_ms(timeout, "--timeout")
+    return application.with_settings(task_timeout=timeout)

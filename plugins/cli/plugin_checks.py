@@ -48,22 +48,13 @@ def check_component(component: Component) -> None:
 
 def costly_plugins() -> Iterator[tuple[str, str]]:
     """Yield (plugin, what is wrong with it) for each module of hooks that does too much when it is imported."""
-    points = [
-        (f"{distribution.name} {distribution.version} ({point.name})", point.module)
-        for distribution in distributions()
-        if distribution.name is not None and normal_name(distribution.name) != PACKAGE
-        for point in distribution.entry_points
-        if point.group == GROUP
-    ]
+    points = [(plugin, point.module) for plugin, _, point in _entry_points() if point.group == GROUP]
     for (plugin, module), done in zip(points, imported([module for _, module in points])):
         if done.heavy:
             yield (
                 plugin,
-                (
-                    f"its module {module} imports {' and '.join(done.heavy)}, and it is imported whenever any plugin "
-                    "is looked up: name components as 'package.module:attribute', which is imported when it is first "
-                    "used"
-                ),
+                f"its module {module} imports {' and '.join(done.heavy)}, and it is imported whenever any plugin is "
+                "looked up: name components as 'package.module:attribute', which is imported when it is first used",
             )
         if done.printed.strip():
             yield (
@@ -78,23 +69,24 @@ def misplaced_plugins() -> Iterator[tuple[str, str]]:
     These are entry points of a group whose name resembles ours; and in packages that require penstock, those of any
     group that name a module with hooks of penstock.
     """
-    for distribution in distributions():
-        if distribution.name is None or normal_name(distribution.name) == PACKAGE:
+    for plugin, distribution, point in _entry_points():
+        if point.group == GROUP or point.group in _OF_PYTHON:
             continue
-        requires = _requires_us(distribution)
-        for point in distribution.entry_points:
-            if point.group == GROUP or point.group in _OF_PYTHON:
-                continue
-            if _resembles(point.group) or (requires and _has_hooks(point)):
-                plugin = f"{distribution.name} {distribution.version} ({point.name})"
-                yield (
-                    plugin,
-                    (
-                        f"its entry point {point.name} = {point.value} is in the group {point.group!r}, which nobody "
-                        f"reads: write it in the group {GROUP!r} ([project.entry-points.{GROUP}] in pyproject.toml) and "
-                        "install the package again"
-                    ),
-                )
+        if _resembles(point.group) or (_requires_us(distribution) and _has_hooks(point)):
+            yield (
+                plugin,
+                f"its entry point {point.name} = {point.value} is in the group {point.group!r}, which nobody reads: "
+                f"write it in the group {GROUP!r} ([project.entry-points.{GROUP}] in pyproject.toml) and install the "
+                "package again",
+            )
+
+
+def _entry_points() -> Iterator[tuple[str, Distribution, EntryPoint]]:
+    """Yield the entry points of other packages, each after its plugin's name in messages."""
+    for distribution in distributions():
+        if distribution.name is not None and normal_name(distribution.name) != PACKAGE:
+            for point in distribution.entry_points:
+                yield f"{distribution.name} {distribution.version} ({point.name})", distribution, point
 
 
 def _requires_us(distribution: Distribution) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from penstock.errors import ConfigError
 from penstock.record import TopicPartition
 
 from .command import Command
-from .options import application_options, confirm, find_application, open_log
+from .options import application_options, confirm, find_application, leased_log, open_log
 from .output import count, note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
@@ -98,7 +98,6 @@ def reset(
     """
     from penstock.plugins.applications import from_state as state
     from penstock.plugins.applications import reset as everything
-    from penstock.plugins.applications.lease import LeaseKeeper
 
     destination = _destination(to_earliest, to_latest, to_time, shift_by, to_offsets)
     if from_state and topics and destination is None:
@@ -118,18 +117,15 @@ def reset(
         _show(application.id, plan, as_json=as_json)
         return lambda check_lease: everything.reset(application, log, plan, check_lease)
 
-    with open_log(application.settings) as log:
-        if dry_run:
+    if dry_run:
+        with open_log(application.settings) as log:
             show(log)
-            return
-        lease = LeaseKeeper(log, application.id)
-        try:
-            carry_out = show(log)
-            confirm(f"Reset {application.id}?", yes)
-            for remark in carry_out(lease.check):
-                note(remark)
-        finally:
-            lease.release()
+        return
+    with leased_log(application) as (log, check_lease):
+        carry_out = show(log)
+        confirm(f"Reset {application.id}?", yes)
+        for remark in carry_out(check_lease):
+            note(remark)
     note(f"{application.id} was reset: the next run starts from there")
 
 
@@ -259,16 +255,9 @@ def _show_from_state(application: Application, plan: FromStatePlan, *, as_json: 
         print_table(
             ["task", "state", "topic", "partition", "now", "then"],
             [
-                (
-                    str(each.task),
-                    each.state,
-                    partition.topic,
-                    partition.partition,
-                    each.now.get(partition),
-                    None if partition in each.open else each.then.get(partition),
-                )
+                (str(each.task), each.state, *partition, now, then)
                 for each in plan.recoveries
-                for partition in sorted({*each.lost, *each.then})
+                for partition, now, then in _positions(each)
             ],
             numbers=["partition", "now", "then"],
         )
@@ -279,19 +268,19 @@ def _show_from_state(application: Application, plan: FromStatePlan, *, as_json: 
         print_text(f"Spark's checkpoint {plan.checkpoint} is deleted")
 
 
+def _positions(recovery: Recovery) -> Iterator[tuple[TopicPartition, int | None, int | None]]:
+    """Yield each partition with its present position and the one from which its task goes on."""
+    for each in sorted({*recovery.lost, *recovery.then}):
+        yield each, recovery.now.get(each), None if each in recovery.open else recovery.then.get(each)
+
+
 def _as_data(recovery: Recovery) -> dict[str, Any]:
     return {
         "task": str(recovery.task),
         "state": recovery.state,
         "positions": [
-            {
-                "topic": each.topic,
-                "partition": each.partition,
-                "now": recovery.now.get(each),
-                "then": None if each in recovery.open else recovery.then.get(each),
-                "chosen": each in recovery.chosen,
-            }
-            for each in sorted({*recovery.lost, *recovery.then})
+            {**each._asdict(), "now": now, "then": then, "chosen": each in recovery.chosen}
+            for each, now, then in _positions(recovery)
         ],
         "outputs": list(recovery.outputs),
         "refused": recovery.refused or None,

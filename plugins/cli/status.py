@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from contextlib import nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.clock import SystemClock, duration_ms
+from penstock.clock import SystemClock
 from penstock.errors import PenstockError
 
 from .command import Command
-from .failures import ended_by_sigterm
-from .options import application_options, find_application, open_log, timeout_option, with_timeout
+from .options import application_options, follow_options, followed, timeout_option
 from .output import count, print_json, print_table, print_text
 
 if TYPE_CHECKING:
@@ -33,36 +30,27 @@ if TYPE_CHECKING:
     ],
 )
 @click.argument("target", metavar="MODULE:ATTR")
-@click.option(
-    "--follow", "-F", is_flag=True, help="Show it again and again until Ctrl-C (exit code 130) or SIGTERM (0)."
-)
-@click.option("--interval", metavar="TIME", default="5s", show_default=True, help="How often --follow shows it.")
+@follow_options
 @click.option("--json", "as_json", is_flag=True, help="A JSON object; with --follow one on each line.")
 @timeout_option
 @application_options
-def status(target: str, follow: bool, interval: str, as_json: bool, timeout: str | None, **where: Any) -> None:
+def status(target: str, as_json: bool, follow: bool, **where: Any) -> None:
     """Show what the application MODULE:ATTR does, or how its last run ended.
 
     Where each task runs, its lag, its rate, its last commit, what it restored, and what went wrong since the start.
     Counts and places are what the driver wrote to the log, every five seconds; positions and lag are read now.
     Spark is not needed, and this may run on another host.
     """
-    pause_seconds = duration_ms(interval, "--interval") / 1000
-    application = with_timeout(find_application(target, **where), timeout)
-    pause = threading.Event()  # never set: an interruptible wait
-    with open_log(application.settings) as log, ended_by_sigterm() if follow else nullcontext():
-        while True:
+    with followed(target, follow=follow, **where) as (application, log, steps):
+        for _ in steps:
             run, lag = _find(application, log)
             now_ms = SystemClock().now_ms()
             if as_json:
                 print_json(_data(run, lag, now_ms))
             else:
                 _show(run, lag, now_ms)
-            if not follow:
-                return
-            if not as_json:
-                print_text("\n")
-            pause.wait(pause_seconds)
+                if follow:
+                    print_text("\n")
 
 
 def _find(application: Application, log: Log) -> tuple[RunStatus, list[PartitionLag]]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .command import Group, verbose_option
-from .options import application_options, confirm, find_application, open_log
+from .options import application_options, confirm, find_application, leased_log, open_log
 from .output import note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
-    from penstock.log import Log
     from penstock.plugins.testing.backend_speed import Speed
-    from penstock.settings.application import Application
 
 
 @click.group(
@@ -87,7 +84,8 @@ def drop(target: str, names: Sequence[str], yes: bool, **where: Any) -> None:
     """
     from penstock.plugins.upgrade.saved_stores import drop_stores
 
-    with _at_rest(find_application(target, **where)) as (application, log, check_lease):
+    application = find_application(target, **where)
+    with leased_log(application) as (log, check_lease):
         confirm(f"Drop the content of {', '.join(names)} in {application.id}?", yes)
         drop_stores(application, log, names, check_lease)
     note(f"{', '.join(names)} of {application.id}: dropped; a store of that name starts empty")
@@ -106,7 +104,8 @@ def accept(target: str, names: Sequence[str], **where: Any) -> None:
     """
     from penstock.plugins.upgrade.saved_stores import accept_stores
 
-    with _at_rest(find_application(target, **where)) as (application, log, _):
+    application = find_application(target, **where)
+    with leased_log(application) as (log, _):
         accept_stores(application.id, log, names)
     note(f"{', '.join(names)} of {application.id}: comes back as it was when a program names it again")
 
@@ -174,16 +173,3 @@ def _figures(speed: Speed) -> list[str]:
         f"{speed.restore:,.0f}",
         *("?" if each is None else f"{each:,.1f}" for each in megabytes),
     ]
-
-
-@contextmanager
-def _at_rest(application: Application) -> Iterator[tuple[Application, Log, Callable[[], None]]]:
-    """Hold the application's lease for the block."""
-    from penstock.plugins.applications.lease import LeaseKeeper
-
-    with open_log(application.settings) as log:
-        lease = LeaseKeeper(log, application.id)
-        try:
-            yield application, log, lease.check
-        finally:
-            lease.release()
