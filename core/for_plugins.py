@@ -44,7 +44,7 @@ from .program.nodes import (
 )
 from .program.wrapping import ProcessorWrapper, WrappingProcessor, WrappingTransformer
 from .record import Header, Headers, OutputBatch, RecordBatch, TopicPartition
-from .serde import BoolSerde, BytesSerde, FloatSerde, IntSerde, StrSerde
+from .serde import BoolSerde, BytesSerde, Float32Serde, FloatSerde, Int16Serde, Int32Serde, IntSerde, StrSerde
 from .settings.settings import Setting
 from .store import (
     BytesStore,
@@ -90,6 +90,7 @@ __all__ = [
     "Entries",
     "Fail",
     "FencedError",
+    "Float32Serde",
     "FloatSerde",
     "GlobalStore",
     "Header",
@@ -97,6 +98,8 @@ __all__ = [
     "HeadersKeyValueStore",
     "HeadersWindowStore",
     "IncompatibleStateError",
+    "Int16Serde",
+    "Int32Serde",
     "IntSerde",
     "InternalTopic",
     "KeyValueStoreSpec",

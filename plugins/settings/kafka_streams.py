@@ -67,11 +67,16 @@ _serde = _one_of(
         "BytesSerde": "bytes",
         "ByteBufferSerde": "bytes",
         "LongSerde": "int",
+        "IntegerSerde": "int32",
+        "ShortSerde": "int16",
         "DoubleSerde": "float",
+        "FloatSerde": "float32",
         "BooleanSerde": "bool",
+        "UUIDSerde": "uuid",
+        "VoidSerde": "void",
     },
-    "write the name of an installed serde (`penstock plugins --kind serde`), e.g. json; int and float are 8 bytes as "
-    "Kafka's Long and Double; for another format subclass penstock.Serde",
+    "write the name of an installed serde (`penstock plugins --kind serde`), e.g. json; for lists write list:INNER, "
+    "e.g. list:int32; for another format subclass penstock.Serde",
 )
 _handler = _one_of(
     "handler",
@@ -144,6 +149,7 @@ KAFKA_STREAMS: Mapping[str, tuple[str, Convert]] = {
 """Name of Kafka Streams -> ours, and the function that turns its value into ours."""
 
 _NO_GROUP = "tasks are placed by Spark, not by a consumer group; leave it out"
+_NO_LIST_SERDE = "write the serde list:INNER, e.g. list:int32"
 _NO_DSL_SERDE = "give the source, sink or store its serde"
 _NO_METRICS = "set `metrics_port` for Prometheus, or see `penstock status`; leave it out"
 _LMDB = "stores are kept in LMDB; leave it out"
@@ -159,10 +165,10 @@ WITHOUT_COUNTERPART: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ("",),
     ),
     "default.client.supplier": ("the clients are librdkafka's; leave it out", ()),
-    "default.list.key.serde.inner": (_NO_DSL_SERDE, ()),
-    "default.list.key.serde.type": (_NO_DSL_SERDE, ()),
-    "default.list.value.serde.inner": (_NO_DSL_SERDE, ()),
-    "default.list.value.serde.type": (_NO_DSL_SERDE, ()),
+    "default.list.key.serde.inner": (_NO_LIST_SERDE, ()),
+    "default.list.key.serde.type": (_NO_LIST_SERDE, ()),
+    "default.list.value.serde.inner": (_NO_LIST_SERDE, ()),
+    "default.list.value.serde.type": (_NO_LIST_SERDE, ()),
     "group.protocol": (_NO_GROUP, ("classic", "streams")),
     "log.summary.interval.ms": ("`penstock run` shows its progress; leave it out", ()),
     "max.warmup.replicas": ("there are no standby tasks; leave it out", ()),

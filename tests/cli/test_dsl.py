@@ -92,6 +92,9 @@ def test_keys_of_windows_and_sessions_go_in_and_come_out(console: Console) -> No
         ("str:5", "serde 'str:5': 'str' takes no argument after a colon"),
         ("windowed:str:soon", "serde 'windowed:str:soon': length of windows: expected a timedelta"),
         ("windowed:strr:5s", "serde 'windowed:strr:5s': no serde named 'strr' is installed"),
+        ("list:", "serde 'list:': expected the serde of the entries after the colon, e.g. list:str"),
+        ("list:int3", "serde 'list:int3': no serde named 'int3' is installed.*Did you mean 'int32'"),
+        ("list:list:uid", "serde 'list:list:uid': .*no serde named 'uid' is installed.*Did you mean 'uuid'"),
         ("windw:str", "no serde named 'windw' is installed.*Did you mean 'windowed'"),
     ],
 )

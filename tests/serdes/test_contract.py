@@ -12,10 +12,22 @@ from zoneinfo import ZoneInfo
 from hypothesis import strategies as st
 
 from penstock.plugins.serdes.json import JsonSerde
+from penstock.plugins.serdes.list import ListSerde, list_serde
 from penstock.plugins.serdes.msgpack import MsgpackSerde
 from penstock.plugins.serdes.pickle import PickleSerde
+from penstock.plugins.serdes.uuid import UuidSerde
+from penstock.plugins.serdes.void import VoidSerde
 from penstock.plugins.testing.contracts.serde import ANY_TEXT, SerdeContract
-from penstock.serde import BoolSerde, BytesSerde, FloatSerde, IntSerde, StrSerde
+from penstock.serde import (
+    BoolSerde,
+    BytesSerde,
+    Float32Serde,
+    FloatSerde,
+    Int16Serde,
+    Int32Serde,
+    IntSerde,
+    StrSerde,
+)
 
 
 class Colour(IntEnum):
@@ -49,10 +61,59 @@ class TestInt(SerdeContract):
     refused = ("1", 1.0, True, None, 2**63, -(2**63) - 1)
 
 
+class TestInt32(SerdeContract):
+    serde = Int32Serde
+    values = st.integers(-(2**31), 2**31 - 1)
+    refused = ("1", 1.0, True, None, 2**31, -(2**31) - 1)
+
+
+class TestInt16(SerdeContract):
+    serde = Int16Serde
+    values = st.integers(-(2**15), 2**15 - 1)
+    refused = ("1", 1.0, True, None, 2**15, -(2**15) - 1)
+
+
 class TestFloat(SerdeContract):
     serde = FloatSerde
     values = st.floats()
     refused = ("1", True, None, 10**400)
+
+
+class TestFloat32(SerdeContract):
+    serde = Float32Serde
+    values = st.floats(width=32)
+    refused = ("1", True, None, 1e39, 10**400)
+
+
+class TestUuid(SerdeContract):
+    serde = UuidSerde
+    values = st.uuids(allow_nil=True)
+    refused = ("text", b"0" * 36, 1, None, "{123e4567-e89b-12d3-a456-426614174000}", "123e4567e89b12d3a456426614174000")
+    foreign = st.binary(max_size=64) | st.text("0123456789abcdefABCDEF-", min_size=36, max_size=36).map(str.encode)
+
+
+_one_width = st.binary(max_size=16).map(lambda rest: b"\0\0\0\0\1\0\0\0\0" + rest)
+_own_lengths = st.binary(max_size=16).map(lambda rest: b"\1\0\0\0\2" + rest)
+
+
+class TestListOfOneWidth(SerdeContract):
+    serde = staticmethod(lambda: ListSerde("int32"))
+    values = st.lists(st.none() | st.integers(-(2**31), 2**31 - 1), max_size=6)
+    refused = ((1,), "1", None, {1}, [1, "2"], [2**31])
+    foreign = st.binary(max_size=64) | _one_width | _own_lengths
+
+
+class TestListOfOwnLengths(SerdeContract):
+    serde = staticmethod(lambda: ListSerde("str"))
+    values = st.lists(st.none() | st.text(max_size=5), max_size=6)
+    refused = (("a",), "a", None, [b"a"], ["\ud800"])
+    foreign = st.binary(max_size=64) | _one_width | _own_lengths
+
+
+class TestListOfLists(SerdeContract):
+    serde = staticmethod(lambda: ListSerde("list:uuid"))
+    values = st.lists(st.none() | st.lists(st.none() | st.uuids(), max_size=3), max_size=3)
+    refused = ([1], [["text"]], None)
 
 
 class TestBool(SerdeContract):
@@ -161,7 +222,9 @@ def _registered(name: str) -> Callable[[], Any]:
 
 def test_each_is_found_by_its_name() -> None:
     for name, serde in {
-        "bytes": BytesSerde, "str": StrSerde, "int": IntSerde, "float": FloatSerde, "bool": BoolSerde,
+        "int32": Int32Serde, "int16": Int16Serde, "float32": Float32Serde, "uuid": UuidSerde, "void": VoidSerde,
+        "list": list_serde, "bytes": BytesSerde,
+        "str": StrSerde, "int": IntSerde, "float": FloatSerde, "bool": BoolSerde,
         "json": JsonSerde, "msgpack": MsgpackSerde, "pickle": PickleSerde,
     }.items():  # fmt: skip
         assert _registered(name) is serde

@@ -32,10 +32,23 @@ from penstock.plugins.dsl.operators.waiting import (
     WaitingKeySerde,
 )
 from penstock.plugins.serdes.json import JsonSerde
+from penstock.plugins.serdes.list import ListSerde
 from penstock.plugins.serdes.msgpack import MsgpackSerde
 from penstock.plugins.serdes.pickle import PickleSerde
+from penstock.plugins.serdes.uuid import UuidSerde
+from penstock.plugins.serdes.void import VoidSerde
 from penstock.record import Record, RecordMetadata, TopicPartition
-from penstock.serde import BoolSerde, BytesSerde, FloatSerde, IntSerde, StrSerde, WrappingSerde
+from penstock.serde import (
+    BoolSerde,
+    BytesSerde,
+    Float32Serde,
+    FloatSerde,
+    Int16Serde,
+    Int32Serde,
+    IntSerde,
+    StrSerde,
+    WrappingSerde,
+)
 from tests.test_structure import MODULES
 
 STR = StrSerde()
@@ -43,11 +56,17 @@ SERDES: dict[str, Serde[Any]] = {
     "penstock.serde.BytesSerde": BytesSerde(),
     "penstock.serde.StrSerde": STR,
     "penstock.serde.IntSerde": IntSerde(),
+    "penstock.serde.Int32Serde": Int32Serde(),
+    "penstock.serde.Int16Serde": Int16Serde(),
     "penstock.serde.FloatSerde": FloatSerde(),
+    "penstock.serde.Float32Serde": Float32Serde(),
     "penstock.serde.BoolSerde": BoolSerde(),
     "penstock.plugins.serdes.json.JsonSerde": JsonSerde(),
     "penstock.plugins.serdes.msgpack.MsgpackSerde": MsgpackSerde(),
     "penstock.plugins.serdes.pickle.PickleSerde": PickleSerde(),
+    "penstock.plugins.serdes.uuid.UuidSerde": UuidSerde(),
+    "penstock.plugins.serdes.void.VoidSerde": VoidSerde(),
+    "ListSerde(penstock.serde.StrSerde)": ListSerde(STR),
     "TimeWindowedSerde(penstock.serde.StrSerde)": TimeWindowedSerde(STR, 5),
     "SessionWindowedSerde(penstock.serde.StrSerde)": SessionWindowedSerde(STR),
     "ChangeSerde(penstock.serde.StrSerde)": ChangeSerde(STR),
