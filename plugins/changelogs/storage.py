@@ -126,16 +126,11 @@ class LocalStorage(Storage):
 
     def files(self) -> list[StoredFile]:
         files = []
-        try:
-            with os.scandir(self._directory) as entries:
-                for entry in entries:
-                    try:
-                        status = entry.stat()
-                    except FileNotFoundError:  # renamed or deleted by another process since the scan
-                        continue
+        with suppress(FileNotFoundError), os.scandir(self._directory) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):  # renamed or deleted by another process since the scan
+                    status = entry.stat()
                     files.append(StoredFile(entry.name, status.st_size, status.st_mtime_ns // 1_000_000))
-        except FileNotFoundError:
-            pass
         return files
 
     def write(self, name: str, parts: Iterable[bytes], *, may_exist: bool = False) -> int:
@@ -155,7 +150,9 @@ class LocalStorage(Storage):
                 os.fsync(file.fileno())
             os.replace(aside, self._directory / name)
         except BaseException:
-            _remove(aside)
+            # The first error says more; `clean` deletes the file later.
+            with suppress(OSError):
+                aside.unlink(missing_ok=True)
             raise
         _fsync_directory(self._directory)
         return size
@@ -194,10 +191,8 @@ class LocalStorage(Storage):
 
     def destroy(self) -> None:
         self._made = False
-        try:
+        with suppress(FileNotFoundError):
             shutil.rmtree(self._directory)
-        except FileNotFoundError:
-            pass
 
 
 class ArrowStorage(Storage):
@@ -241,10 +236,8 @@ class ArrowStorage(Storage):
                 self._file_system.move(written, path)
         except BaseException:
             # pyarrow has no way to abandon an upload: closing it makes a short file, which must not stay.
-            try:
+            with suppress(OSError):
                 self._file_system.delete_file(written)
-            except OSError:
-                pass
             raise
         return size
 
@@ -262,10 +255,8 @@ class ArrowStorage(Storage):
             return bytes(file.read(size))
 
     def delete(self, name: str) -> None:
-        try:
+        with suppress(FileNotFoundError):
             self._file_system.delete_file(f"{self._folder}/{name}")
-        except FileNotFoundError:
-            pass
 
     def destroy(self) -> None:
         self._made = False
@@ -274,10 +265,8 @@ class ArrowStorage(Storage):
             for file in self.files():
                 self.delete(file.name)
             return
-        try:
+        with suppress(FileNotFoundError):
             self._file_system.delete_dir(self._folder)
-        except FileNotFoundError:
-            pass
 
     def _exists(self, path: str) -> bool:
         from pyarrow import fs
@@ -304,13 +293,6 @@ def _fsync_directory(directory: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _remove(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError:
-        pass  # the first error says more; `clean` deletes the file later
 
 
 def _advice(error: OSError) -> str:

@@ -13,13 +13,13 @@ from penstock.errors import LogError
 from penstock.log import Commit, Lease, Log, TaskCommitter, TopicInfo
 from penstock.record import OutputBatch, RecordBatch, TopicPartition
 
-from .memory_partition import MemoryPartition, record_size
+from .memory_partition import MemoryPartition
 from .messages import (
     check_partition,
+    check_sizes,
     fenced,
     lease_lost,
     no_key,
-    too_large,
     unknown_topic,
     unknown_topics_as_production_errors,
 )
@@ -182,9 +182,7 @@ class MemoryLog(Log):
 
     def _split(self, batch: OutputBatch) -> tuple[_Topic, list[Share]]:
         topic = self._topic(batch.topic)
-        largest = max(map(record_size, batch.keys, batch.values), default=0)
-        if largest > topic.settings.max_message_bytes:
-            raise too_large(batch.topic, largest, topic.settings.max_message_bytes)
+        check_sizes(batch, topic.settings.max_message_bytes)
         if topic.settings.compact and None in batch.keys:
             raise no_key(batch.topic)
         return topic, topic.partitioner.split(batch, lambda: sum(each.end for each in topic.partitions))

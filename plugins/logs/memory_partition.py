@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.record import Headers, RecordBatch, TopicPartition
 
-from .messages import out_of_range
+from .messages import out_of_range, record_size
 from .partitioner import Share
 from .topics import TopicSettings
 
@@ -126,8 +126,3 @@ class MemoryPartition:
             self.offsets, self.keys, self.values, self.timestamps, self.appended, self.headers,
         ]  # fmt: skip
         return [column for column in columns if column]
-
-
-def record_size(key: bytes | None, value: bytes | None) -> int:
-    """Return how many bytes a record's key and value have."""
-    return (len(key) if key is not None else 0) + (len(value) if value is not None else 0)

@@ -1,4 +1,4 @@
-"""Errors that the logs share, so that each log words them the same."""
+"""Errors and checks that the logs share, so that each log words them the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.errors import (
     RecordRefusedError,
     UnknownTopicError,
 )
-from penstock.record import TopicPartition
+from penstock.record import OutputBatch, TopicPartition
 from penstock.support.names import did_you_mean
 
 
@@ -32,14 +32,21 @@ def check_partition(name: str, partition: int, partitions: int) -> None:
         raise LogError(f"topic {name!r} has no partition {partition}: it has {partitions} (0 to {partitions - 1})")
 
 
-def too_large(name: str, size: int, limit: int) -> RecordRefusedError:
-    """Return the error for a record above the topic's limit."""
-    return RecordRefusedError(
-        f"topic {name!r}: a record of {size} bytes is larger than the topic's 'max.message.bytes' ({limit}): "
-        "make records smaller or raise that setting",
-        name,
-        above=limit,
-    )
+def check_sizes(batch: OutputBatch, limit: int) -> None:
+    """Raise RecordRefusedError for a record above the topic's limit, naming the largest one."""
+    largest = max(map(record_size, batch.keys, batch.values), default=0)
+    if largest > limit:
+        raise RecordRefusedError(
+            f"topic {batch.topic!r}: a record of {largest} bytes is larger than the topic's 'max.message.bytes' "
+            f"({limit}): make records smaller or raise that setting",
+            batch.topic,
+            above=limit,
+        )
+
+
+def record_size(key: bytes | None, value: bytes | None) -> int:
+    """Return how many bytes a record's key and value have."""
+    return (len(key) if key is not None else 0) + (len(value) if value is not None else 0)
 
 
 def no_such_partition(name: str, partition: int, partitions: int) -> ProductionError:

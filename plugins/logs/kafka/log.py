@@ -14,8 +14,8 @@ from penstock.errors import ConfigError, LogError
 from penstock.log import Lease, Log, TaskCommitter, TopicInfo
 from penstock.record import OutputBatch, RecordBatch, TopicPartition
 
+from ..messages import check_sizes
 from ..messages import out_of_range as out_of_range_error
-from ..messages import too_large
 from .clients import Clients
 from .committers import AtLeastOnce, ExactlyOnce, KafkaCommitter
 from .failures import is_retriable, is_unknown_topic
@@ -247,12 +247,8 @@ class KafkaLog(Log):
             if most is not None and self._clients.limit_batches(most):
                 self._outbox.close()
         most = self._measured[topic]
-        if most is None:
-            return
-        for key, value in zip(batch.keys, batch.values, strict=True):
-            size = len(key or b"") + len(value or b"")
-            if size > most:
-                raise too_large(topic, size, most)
+        if most is not None:
+            check_sizes(batch, most)
 
     def _end(self, partition: TopicPartition) -> int:
         return self._topics.end_offsets([partition], stable=True)[partition]

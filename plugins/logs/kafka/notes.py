@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -63,14 +63,12 @@ class Notes:
 
     def put(self, application_id: str, key: str, value: bytes) -> None:
         """Keep a note; durable when this returns."""
-        self._append(application_id, _NOTES, key, value)
+        self._send(application_id, _NOTES, {key.encode(): value})
 
     def delete(self, application_id: str) -> None:
         """Delete an application's notes; its lease stays."""
         keys = {key for batch in self._read(application_id, _NOTES) for key in batch.keys}
-        if keys:
-            topic, count = application_id + NOTES_SUFFIX, len(keys)
-            self._send(OutputBatch(topic, list(keys), [None] * count, [0] * count, None, [[_NOTES]] * count))
+        self._send(application_id, _NOTES, dict.fromkeys(keys))
 
     # ------------------------------------------------------------------ the lease
 
@@ -90,14 +88,11 @@ class Notes:
     def claim(self, application_id: str, token: str, owner: str, ttl_ms: int) -> None:
         """Append a claim."""
         text = json.dumps({"owner": owner, "ttl_ms": ttl_ms})
-        self._append(application_id, _LEASE, token, text.encode())
+        self._send(application_id, _LEASE, {token.encode(): text.encode()})
 
     def withdraw(self, application_id: str, tokens: Sequence[str]) -> None:
         """Release the lease, if one of the tokens holds it, and let compaction delete their claims."""
-        topic, count = application_id + NOTES_SUFFIX, len(tokens)
-        if tokens:
-            keys: list[bytes | None] = [token.encode() for token in tokens]
-            self._send(OutputBatch(topic, keys, [None] * count, [0] * count, None, [[_LEASE]] * count))
+        self._send(application_id, _LEASE, {token.encode(): None for token in tokens})
 
     def holder(self, application_id: str) -> _Holder | None:
         """Return the holder of the lease, by the broker's times. A claim counts if no other one was valid then."""
@@ -129,13 +124,16 @@ class Notes:
 
     # ------------------------------------------------------------------ inside
 
-    def _append(self, application_id: str, partition: int, key: str, value: bytes) -> None:
-        self._send(OutputBatch(application_id + NOTES_SUFFIX, [key.encode()], [value], [0], None, [[partition]]))
-
-    def _send(self, batch: OutputBatch) -> None:
-        if not self._is_there(batch.topic):
-            self._create(batch.topic)
-        self._outbox.deliver(batch)
+    def _send(self, application_id: str, partition: int, records: Mapping[bytes | None, bytes | None]) -> None:
+        """Append a record for each key; compaction deletes keys without a value."""
+        topic, count = application_id + NOTES_SUFFIX, len(records)
+        if not records:
+            return
+        if not self._is_there(topic):
+            self._create(topic)
+        self._outbox.deliver(
+            OutputBatch(topic, list(records), list(records.values()), [0] * count, None, [[partition]] * count)
+        )
 
     def _is_there(self, topic: str) -> bool:
         return topic in self._topics.counts() or topic in self._topics.counts(fresh=True)

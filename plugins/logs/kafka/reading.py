@@ -82,16 +82,13 @@ class PartitionReader:
                         KafkaError(KafkaError._TIMED_OUT, f"no records of {partition} from offset {at}")
                     )
                 continue
-            batch = columns(partition, messages)
-            if batch.offsets[-1] >= end:
-                cut = bisect_left(batch.offsets, end)
-                self._kept = messages[cut:]
-                at = end
-                if not cut:
+            at = _offset(messages[-1]) + 1
+            if at > end:
+                cut, at = bisect_left(messages, end, key=_offset), end
+                messages, self._kept = messages[:cut], messages[cut:]
+                if not messages:
                     break
-                batch = _cut(batch, cut)
-            else:
-                at = batch.next_offset
+            batch = columns(partition, messages)
             batches.append(batch)
             taken += size_of(batch)
         if batches:
@@ -165,7 +162,7 @@ def introduce(consumer: Consumer, topics: Iterable[str]) -> None:
 
 def columns(partition: TopicPartition, messages: Sequence[Message]) -> RecordBatch:
     """Return messages of one partition by column."""
-    first, last = cast(int, messages[0].offset()), cast(int, messages[-1].offset())
+    first, last = _offset(messages[0]), _offset(messages[-1])
     is_dense = last - first + 1 == len(messages)
     offsets: Any = range(first, last + 1) if is_dense else list(map(Message.offset, messages))
     headers: list[Any] | None = None
@@ -183,17 +180,8 @@ def columns(partition: TopicPartition, messages: Sequence[Message]) -> RecordBat
     )
 
 
-def _cut(batch: RecordBatch, count: int) -> RecordBatch:
-    return RecordBatch(
-        batch.topic,
-        batch.partition,
-        batch.offsets[:count],
-        batch.keys[:count],
-        batch.values[:count],
-        batch.timestamps[:count],
-        None if batch.headers is None else batch.headers[:count],
-        batch.next_offset,
-    )
+def _offset(message: Message) -> int:
+    return cast(int, message.offset())
 
 
 def size_of(batch: RecordBatch) -> int:

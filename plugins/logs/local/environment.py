@@ -79,7 +79,7 @@ class Environment:
         self._options = options
         self._users = 0
         self._open_lock = threading.Lock()
-        self._active: set[Transaction] = set()
+        self._active: set[Any] = set()
         self._databases: dict[str, Any] = {}
         self._lmdb: Any = None
         self._inherited: Any = None
@@ -97,14 +97,8 @@ class Environment:
     @contextmanager
     def read(self) -> Iterator[Transaction]:
         """Open a read transaction; it sees the last commit before it began, and never waits."""
-        with self._errors("read"):
-            transaction = self._begin(write=False)
-            self._active.add(transaction)
-            try:
-                yield transaction
-            finally:
-                self._active.discard(transaction)
-                transaction.abort()
+        with self._errors("read"), self._transaction(write=False) as transaction:
+            yield transaction
 
     @contextmanager
     def write(self, what: str) -> Iterator[Transaction]:
@@ -115,18 +109,8 @@ class Environment:
         """
         with self._errors(what):
             self._environment()
-            with self._writing():
-                transaction = self._begin(write=True)
-                self._active.add(transaction)
-                try:
-                    yield transaction
-                except BaseException:
-                    transaction.abort()
-                    raise
-                else:
-                    transaction.commit()
-                finally:
-                    self._active.discard(transaction)
+            with self._writing(), self._transaction(write=True) as transaction:
+                yield transaction
 
     @contextmanager
     def alone_in_maintenance(self) -> Iterator[bool]:
@@ -259,18 +243,12 @@ class Environment:
 
     def _open_databases(self, environment: Any) -> dict[str, Any]:
         # In a write transaction even when they exist: py-lmdb forgets handles that were opened in a read transaction.
-        with self._writing():
-            transaction = environment.begin(write=True)
-            try:
-                found: dict[str, Any] = {name: environment.open_db(name.encode(), transaction) for name in DATABASES}
-                form = transaction.get(b"format", db=found["system"])
-                if form is None:
-                    form = _FORMAT
-                    transaction.put(b"format", form, db=found["system"])
-            except BaseException:
-                transaction.abort()
-                raise
-            transaction.commit()
+        with self._writing(), environment.begin(write=True) as transaction:
+            found: dict[str, Any] = {name: environment.open_db(name.encode(), transaction) for name in DATABASES}
+            form = transaction.get(b"format", db=found["system"])
+            if form is None:
+                form = _FORMAT
+                transaction.put(b"format", form, db=found["system"])
         if form != _FORMAT:
             raise LogError(
                 f"local log {self.directory}: its format is {form!r}, and this version of penstock reads {_FORMAT!r}: "
@@ -278,10 +256,18 @@ class Environment:
             )
         return found
 
-    def _begin(self, *, write: bool) -> Transaction:
-        return Transaction(self._raw_transaction(write), self._databases)
+    @contextmanager
+    def _transaction(self, *, write: bool) -> Iterator[Transaction]:
+        """Open LMDB's transaction, which commits at the end of the block, and aborts if that raises."""
+        raw = self._begin(write)
+        self._active.add(raw)
+        try:
+            with raw:
+                yield Transaction(raw, self._databases)
+        finally:
+            self._active.discard(raw)
 
-    def _raw_transaction(self, write: bool) -> Any:
+    def _begin(self, write: bool) -> Any:
         environment = self._environment()
         try:
             return environment.begin(write=write, buffers=True)

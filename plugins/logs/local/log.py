@@ -93,8 +93,7 @@ class LocalLog(Log):
         return found
 
     def _extents(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Extent]:
-        storage = self._storage
-        with storage.read() as (transaction, topics):
+        with self._storage.read() as (transaction, topics):
             return {each: transaction.extent(topics.of(each).id, each.partition) for each in partitions}
 
     # -- records
@@ -149,26 +148,22 @@ class LocalLog(Log):
         return LocalCommitter(self._storage, application_id, task_id, partitions)
 
     def delete_commits(self, application_id: str) -> None:
-        storage = self._storage
-        with storage.write(f"delete the commits of {application_id!r}") as (transaction, _):
+        with self._storage.write(f"delete the commits of {application_id!r}") as (transaction, _):
             transaction.delete_application(named_key(application_id))
 
     def set_positions(self, application_id: str, positions: Mapping[TopicPartition, int]) -> None:
         """Forget every commit of an application and let it begin at `positions`: one LMDB transaction."""
-        storage = self._storage
-        with storage.write(f"set the positions of {application_id!r}") as (transaction, topics):
+        with self._storage.write(f"set the positions of {application_id!r}") as (transaction, topics):
             transaction.delete_application(named_key(application_id))
             put_positions(transaction, topics, application_id, positions)
 
     def get_meta(self, application_id: str, key: str) -> bytes | None:
-        storage = self._storage
-        with storage.read() as (transaction, _):
+        with self._storage.read() as (transaction, _):
             row = transaction.get("meta", named_key(application_id, key.encode()))
             return None if row is None else bytes(row)
 
     def put_meta(self, application_id: str, key: str, value: bytes) -> None:
-        storage = self._storage
-        with storage.write(f"keep {key!r} of {application_id!r}") as (transaction, _):
+        with self._storage.write(f"keep {key!r} of {application_id!r}") as (transaction, _):
             transaction.put("meta", named_key(application_id, key.encode()), value)
 
     def lease(self, application_id: str, owner: str, ttl_ms: int) -> Lease:

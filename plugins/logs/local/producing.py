@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock.record import OutputBatch
 
-from ..messages import no_key, too_large
+from ..messages import check_sizes, no_key
 from .catalogue import Topic, Topics
 from .layout import PackedBatch, pack_share
 from .storage import Storage
@@ -61,12 +61,5 @@ def _pack(storage: Storage, topic: Topic, batch: OutputBatch, appended_ms: int) 
         packed[share.partition] = batches
         # A record above the limit can only be in a batch above it.
         if any(len(each.data) > topic.settings.max_message_bytes for each in batches):
-            _check_sizes(topic, batch)
+            check_sizes(batch, topic.settings.max_message_bytes)
     return packed
-
-
-def _check_sizes(topic: Topic, batch: OutputBatch) -> None:
-    limit = topic.settings.max_message_bytes
-    largest = max(len(key or b"") + len(value or b"") for key, value in zip(batch.keys, batch.values, strict=True))
-    if largest > limit:
-        raise too_large(topic.info.name, largest, limit)

@@ -14,7 +14,7 @@ class Transaction:
     def __init__(self, transaction: Any, databases: Mapping[str, Any]) -> None:
         self._transaction = transaction
         self._databases = databases
-        self.abort, self.commit, self.id = transaction.abort, transaction.commit, transaction.id
+        self.id = transaction.id
 
     def get(self, database: str, key: bytes) -> Any:
         """Return the value of a key; None if there is none."""
