@@ -7,13 +7,13 @@ import time
 
 from penstock import Application, Topology
 from penstock.plugins.runtime.process_resources import tune_garbage_collector
-from penstock.plugins.testing.stores import task_with_memory_stores
 from penstock.program.nodes import TaskId
 from penstock.record import RecordBatch, TopicPartition
 
 from .data import spread_times, zipf_keys
 from .programs import WINDOW_MS, count_topology, windowed_count_topology
 from .result import Result
+from .task_stores import task_with_memory_stores
 
 RECORDS = 2_000_000
 KEYS = 100_000

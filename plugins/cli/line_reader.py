@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.clock import SystemClock
 from penstock.errors import ConfigError, PenstockError, SerdeError
 from penstock.record import Headers, OutputBatch
 
 from .text import TextSerde, headers_from_json, shorten
+
+
+class _Row(NamedTuple):
+    """A record to write."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: Headers
+    partition: int | None
 
 
 class LineReader:
@@ -44,7 +54,7 @@ class LineReader:
     def read(self, piece: bytes) -> tuple[OutputBatch, PenstockError | None]:
         """Return the records of whole lines, up to the first line that is not valid, and its error."""
         now = SystemClock().now_ms() if self._timestamp is None else self._timestamp
-        batch = OutputBatch(self._topic, [], [], [], [], [])
+        rows: list[_Row] = []
         read = self._read_json if self._json else self._read_line
         error = None
         lines = piece.replace(b"\r\n", b"\n").split(b"\n")
@@ -53,17 +63,20 @@ class LineReader:
         for line in lines:
             self._line += 1
             try:
-                read(line, now, batch)
+                rows += read(line, now)
             except (PenstockError, ValueError) as problem:
                 error = SerdeError(f"line {self._line}: {problem}")
                 break
-        if not any(batch.headers or ()):
-            batch.headers = None
-        if batch.partitions is not None and all(each is None for each in batch.partitions):
-            batch.partitions = None
+        batch = OutputBatch(
+            self._topic, [row.key for row in rows], [row.value for row in rows], [row.timestamp for row in rows]
+        )
+        if any(row.headers for row in rows):
+            batch.headers = [row.headers for row in rows]
+        if any(row.partition is not None for row in rows):
+            batch.partitions = [None if row.partition is None else (row.partition,) for row in rows]
         return batch, error
 
-    def _read_line(self, line: bytes, now: int, batch: OutputBatch) -> None:
+    def _read_line(self, line: bytes, now: int) -> list[_Row]:
         key: bytes | None = None
         value: bytes | None = line
         if self._separator is not None:
@@ -73,11 +86,12 @@ class LineReader:
             key = None if key_text == self._null else self._keys.from_line(key_text)
             value = value_text
         value = None if value == self._null else self._values.from_line(value or b"")
-        self._add(batch, key, value, now, self._headers, self._partition)
+        return [_Row(key, value, now, self._headers, self._partition)]
 
-    def _read_json(self, line: bytes, now: int, batch: OutputBatch) -> None:
+    def _read_json(self, line: bytes, now: int) -> list[_Row]:
+        """Return the record of a line, none of an empty line."""
         if not line.strip():
-            return
+            return []
         record = json.loads(line)
         if not isinstance(record, dict) or "value" not in record:
             raise ValueError(f'expected a JSON object with "value", found {shorten(line)}')
@@ -94,38 +108,21 @@ class LineReader:
         if not isinstance(timestamp, int) or isinstance(timestamp, bool):
             raise ValueError(f'"timestamp": expected ms since the epoch, found {timestamp!r}')
         headers = headers_from_json(record["headers"]) if record.get("headers") is not None else self._headers
-        partition = (
-            self._checked_partition(record["partition"]) if record.get("partition") is not None else self._partition
-        )
-        self._add(
-            batch,
-            None if key is None else self._keys.from_json(key),
-            None if value is None else self._values.from_json(value),
-            timestamp,
-            headers,
-            partition,
-        )
+        partition = self._checked_partition(record.get("partition"))
+        return [
+            _Row(
+                None if key is None else self._keys.from_json(key),
+                None if value is None else self._values.from_json(value),
+                timestamp,
+                headers,
+                self._partition if partition is None else partition,
+            )
+        ]
 
     def _checked_partition(self, partition: Any) -> int | None:
         if partition is None or (isinstance(partition, int) and 0 <= partition < self._partitions):
             return partition
         raise ConfigError(f"partition {partition!r}: topic {self._topic!r} has {self._partitions}, numbered from 0")
-
-    def _add(
-        self,
-        batch: OutputBatch,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp: int,
-        headers: Headers,
-        partition: int | None,
-    ) -> None:
-        batch.keys.append(key)
-        batch.values.append(value)
-        batch.timestamps.append(timestamp)
-        assert batch.headers is not None and batch.partitions is not None
-        batch.headers.append(headers)
-        batch.partitions.append(None if partition is None else (partition,))
 
 
 def parse_timestamp(text: str) -> int:

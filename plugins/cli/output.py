@@ -69,10 +69,8 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, num
         with reader_may_leave():
             Console(highlight=False).print(table)
         return
-    widths = [
-        max(len(column), *(len(row[i]) for row in cells)) if cells else len(column) for i, column in enumerate(columns)
-    ]
     lines = [[column.upper() for column in columns], *cells]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     aligned = [
         "  ".join(
             cell.rjust(width) if column in numbers else cell.ljust(width)

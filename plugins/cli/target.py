@@ -27,12 +27,10 @@ if TYPE_CHECKING:
 EXPECTED = "an Application, a Topology, a StreamsBuilder, or a function without arguments that returns one"
 
 
-def load_application(
-    target: str, application_id: str | None = None, settings: Mapping[str, Any] | Layer | None = None
-) -> Application:
+def load_application(target: str, settings: Mapping[str, Any] | Layer | None = None) -> Application:
     """Return the application that `target` ("MODULE:ATTR" or "FILE.py:ATTR") names, with `settings` over its own.
 
-    `application_id` names a Topology, which has no id of its own, or renames an Application; a layer may do so, too.
+    Their `application_id` names a Topology, which has no id of its own, or renames an Application.
     Raises ApplicationError, and what the program itself raises on purpose (TopologyError, ConfigError).
     """
     from penstock.settings.application import Application
@@ -41,8 +39,6 @@ def load_application(
     found = load(target)
     if not isinstance(settings, Layer):
         settings = Layer.read(((name, value, CODE) for name, value in (settings or {}).items()), Settings.names())
-    if application_id is not None:
-        settings = Layer({"application_id": application_id}, {"application_id": CODE}).over(settings)
     if isinstance(found, Application):
         return found.under(settings)
     if "application_id" not in settings.values:

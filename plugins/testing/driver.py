@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from penstock.clock import Duration, ManualClock, duration_ms
@@ -109,22 +109,31 @@ class TopologyTestDriver:
         return self._counts if isinstance(self._counts, int) else self._counts.get(topic, 1)
 
     def _start(self) -> None:
-        program = self.application.program
-        for topic in program.topics():
+        for topic in self.application.program.topics():
             self.log.ensure(topic)
-        assignment = program.resolve(
-            {name: info.partitions for name, info in self.log.topics().items()}, self.application.id
-        )
-        for topic, count in assignment.missing.items():
-            self.log.create_topic(topic, count, internal=True)
-        for task_id, inputs in sorted(assignment.tasks.items()):
-            self._workers[task_id] = self._make_worker(task_id, inputs, len(assignment.tasks))
-        for worker in self._workers.values():
-            self._run(worker, {})
+        self._assign()
         self._drain()
 
-    def _make_worker(self, task_id: TaskId, inputs: Sequence[TopicPartition], task_count: int) -> TaskWorker:
-        return TaskWorker(self.application, task_id, inputs, self.log, resources=self._resources, task_count=task_count)
+    def _assign(self) -> None:
+        """Make internal topics that are missing, and tasks for partitions that have none; run the new tasks."""
+        partitions = {name: info.partitions for name, info in self.log.topics().items()}
+        assignment = self.application.program.resolve(partitions, self.application.id)
+        for topic, count in assignment.missing.items():
+            self.log.create_topic(topic, count, internal=True)
+        task_count = len(assignment.tasks)
+        made = []
+        for task_id, inputs in sorted(assignment.tasks.items()):
+            worker = self._workers.get(task_id)
+            if worker is not None:
+                if worker.partitions == tuple(inputs):
+                    continue
+                worker.close()
+            worker = self._workers[task_id] = TaskWorker(
+                self.application, task_id, inputs, self.log, resources=self._resources, task_count=task_count
+            )
+            made.append(worker)
+        for worker in made:
+            self._run(worker, {})
 
     # ------------------------------------------------------------------ time and records in
 
@@ -204,21 +213,21 @@ class TopologyTestDriver:
     def output_topic(self, topic: str, *, key_serde: SerdeLike = None, value_serde: SerdeLike = None) -> OutputTopic:
         """Return a handle that reads one topic with the given serdes (None: those of the sink that writes it)."""
         self._outputs.check(topic)
-        return OutputTopic(topic, lambda: self._unread(topic, key_serde, value_serde))
+        return OutputTopic(topic, lambda: self._outputs.unread(topic, key_serde, value_serde))
 
     def read(self, topic: str) -> Record | None:
         """Return the next record of an output topic that was not read yet, or None.
 
         Raises UnknownTopicError for a topic that the program neither writes nor reads.
         """
-        return next(self._unread(topic, None, None), None)
+        return next(self._outputs.unread(topic, None, None), None)
 
     def read_all(self, topic: str) -> list[Record]:
         """Return every record of an output topic that was not read yet: by partition, as they were produced.
 
         Raises UnknownTopicError as `read` does.
         """
-        return list(self._unread(topic, None, None))
+        return list(self._outputs.unread(topic, None, None))
 
     def sent(self, topic: str) -> list[list[Record]]:
         """Return every record of a source topic, by partition, as its source reads them."""
@@ -230,9 +239,6 @@ class TopologyTestDriver:
         """Return the names of topics outside that have been written to, sorted."""
         sources = set(self.application.program.topics())
         return sorted(name for name, info in self.log.topics().items() if not info.internal and name not in sources)
-
-    def _unread(self, topic: str, key_serde: SerdeLike, value_serde: SerdeLike) -> Iterator[Record]:
-        return self._outputs.unread(topic, key_serde, value_serde)
 
     # ------------------------------------------------------------------ looking in
 
@@ -329,26 +335,12 @@ class TopologyTestDriver:
         for node in nodes:
             if node.pattern is not None and node.pattern.fullmatch(topic):
                 if topic not in self.log.topics():
-                    self._add_matched(topic)
+                    self.log.ensure(topic)
+                    self._assign()
                 return node
         raise UnknownTopicError(
             f"no source reads topic {topic!r}; the sources read: {', '.join(program.topics()) or 'patterns only'}"
         )
-
-    def _add_matched(self, topic: str) -> None:
-        """Make a topic that a pattern matches, and tasks for its partitions."""
-        self.log.ensure(topic)
-        program = self.application.program
-        assignment = program.resolve(
-            {name: info.partitions for name, info in self.log.topics().items()}, self.application.id
-        )
-        for task_id, inputs in sorted(assignment.tasks.items()):
-            worker = self._workers.get(task_id)
-            if worker is None or worker.partitions != tuple(inputs):
-                if worker is not None:
-                    worker.close()
-                self._workers[task_id] = self._make_worker(task_id, inputs, len(assignment.tasks))
-                self._run(self._workers[task_id], {})
 
     def close(self) -> None:
         """Close every task and forget everything; idempotent."""

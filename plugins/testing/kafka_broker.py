@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 from penstock.errors import RuntimeUnavailableError
 
@@ -41,17 +42,17 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.port is not None and arguments.brokers != 1:
         parser.error("--port is for a single broker")
-    options = dict(arguments.option)
-    jvm_options = () if arguments.for_load else STARTS_FAST
+    given: dict[str, Any] = {
+        "directory": arguments.directory,
+        "heap": arguments.heap,
+        "jvm_options": () if arguments.for_load else STARTS_FAST,
+        "options": dict(arguments.option),
+    }
     kafka: KafkaBroker | KafkaCluster
     if arguments.brokers == 1:
-        kafka = KafkaBroker(
-            arguments.directory, heap=arguments.heap, jvm_options=jvm_options, options=options, port=arguments.port
-        )
+        kafka = KafkaBroker(port=arguments.port, **given)
     else:
-        kafka = KafkaCluster(
-            arguments.brokers, arguments.directory, heap=arguments.heap, jvm_options=jvm_options, options=options
-        )
+        kafka = KafkaCluster(arguments.brokers, **given)
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     signal.signal(signal.SIGINT, lambda *_: ended.set())

@@ -76,8 +76,8 @@ def test_a_file_of_a_package_is_imported_as_part_of_it(pipe: Console) -> None:
 
 
 def test_a_topology_gets_its_id_from_the_command_line(pipe: Console) -> None:
-    assert load_application("pipe:bare", "other").id == "other"
-    assert load_application("pipe:topology", "other").id == "other"
+    assert load_application("pipe:bare", {"application_id": "other"}).id == "other"
+    assert load_application("pipe:topology", {"application_id": "other"}).id == "other"
     with pytest.raises(ApplicationError, match="--application-id"):
         load_application("pipe:bare")
 
@@ -87,12 +87,12 @@ def test_a_topology_needs_no_id_to_be_described(pipe: Console) -> None:
 
 
 def test_another_id_keeps_the_settings(pipe: Console) -> None:
-    renamed = load_application("pipe:application", "second")
+    renamed = load_application("pipe:application", {"application_id": "second"})
     assert (renamed.id, renamed.settings.value_serde) == ("second", "json")
 
 
 def test_settings_replace_those_of_the_application_and_user_settings_add_to_them(pipe: Console) -> None:
-    found = load_application("pipe:application", None, {"log": "local:there", "user": {"b": 3}})
+    found = load_application("pipe:application", {"log": "local:there", "user": {"b": 3}})
     assert isinstance(found, Application)
     assert found.settings.log == "local:there"
     assert found.settings.value_serde == "json"

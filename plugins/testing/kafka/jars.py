@@ -7,9 +7,10 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from penstock.errors import RuntimeUnavailableError
 from penstock.plugins.runtime.locations import user_cache
@@ -73,6 +74,12 @@ def lock_beside(directory: Path) -> Iterator[None]:
         yield
 
 
+def run_program(command: Sequence[str], **options: Any) -> tuple[int, str]:
+    """Run a program to its end without input, with options of `subprocess.run`; return its exit code and its output."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, **options)
+    return done.returncode, done.stdout + done.stderr
+
+
 def _fetch(pom: Path, directory: Path, proof: str) -> None:
     if directory.exists() and any(directory.iterdir()):
         raise RuntimeUnavailableError(
@@ -84,22 +91,14 @@ def _fetch(pom: Path, directory: Path, proof: str) -> None:
     for name, command in commands:
         with tempfile.TemporaryDirectory(dir=directory.parent, prefix=directory.name + ".") as work:
             filled = [each.replace("{work}", work) for each in command]
-            done = subprocess.run(
-                filled,
-                cwd=work,
-                capture_output=True,
-                text=True,
-                check=False,
-                stdin=subprocess.DEVNULL,
-                timeout=_FETCH_SECONDS,
-            )
+            code, said = run_program(filled, cwd=work, timeout=_FETCH_SECONDS)
             jars = Path(work) / "jars"
-            if done.returncode == 0 and (jars / proof).exists():
+            if code == 0 and (jars / proof).exists():
                 if directory.exists():
                     directory.rmdir()
                 jars.rename(directory)
                 return
-            failures.append(f"{name}:\n{_end_of(done.stdout + done.stderr)}")
+            failures.append(f"{name}:\n{_end_of(said)}")
     raise RuntimeUnavailableError(
         f"the jars of {proof} could not be fetched. A network is needed once (behind a mirror: install Maven, and "
         f"name the mirror in its settings.xml); or copy another machine's {directory}, and set {JARS_VARIABLE} to the "

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from penstock.errors import RuntimeUnavailableError
 from penstock.plugins.runtime.class_archive import archive_options, digest, fitting_name
 from penstock.plugins.runtime.locations import user_cache
 
-from .jars import java, lock_beside
+from .jars import java, lock_beside, run_program
 from .process import BrokerProcess, failed, free_ports
 from .properties import broker_properties, random_cluster_id, write_cluster_id, write_properties
 
@@ -87,17 +86,9 @@ class PreparedStart:
             ports = {"PLAINTEXT": port, "CONTROLLER": controller}
             write_properties(properties, broker_properties(1, ports, None, data))
             tool = ["kafka.tools.StorageTool", "format", "-t", random_cluster_id(), "-c", str(properties)]
-            done = subprocess.run(
-                self._command(STARTS_FAST, *tool),
-                capture_output=True,
-                text=True,
-                check=False,
-                stdin=subprocess.DEVNULL,
-            )
-            if done.returncode != 0:
-                raise failed(
-                    "the first start of a Kafka broker could not format a directory", done.stdout + done.stderr
-                )
+            code, said = run_program(self._command(STARTS_FAST, *tool))
+            if code != 0:
+                raise failed("the first start of a Kafka broker could not format a directory", said)
             shutil.copytree(data / _METADATA, made / _METADATA)
             options = [*STARTS_FAST, f"-XX:ArchiveClassesAtExit={made / _ARCHIVE}"]
             process = BrokerProcess(
