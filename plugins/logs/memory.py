@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import Any
 from uuid import uuid4
 
 from penstock.clock import Clock, SystemClock
@@ -129,12 +130,10 @@ class MemoryLog(Log):
 
     def delete_commits(self, application_id: str) -> None:
         with self._lock:
-            for each in [key for key in self._positions if key[0] == application_id]:
-                del self._positions[each]
-            for task in [key for key in self._commits if key[0] == application_id]:
-                del self._commits[task]
-            for name in [key for key in self._meta if key[0] == application_id]:
-                del self._meta[name]
+            everything: tuple[dict[Any, Any], ...] = self._positions, self._commits, self._meta
+            for rows in everything:
+                for key in [key for key in rows if key[0] == application_id]:
+                    del rows[key]
 
     def set_positions(self, application_id: str, positions: Mapping[TopicPartition, int]) -> None:
         with self._lock:

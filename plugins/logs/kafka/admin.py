@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from .failures import Patience, error_of, is_retriable
+from .failures import Patience, error_of, is_retriable, is_unknown_topic
 
 T = TypeVar("T")
 _CONNECT_SECONDS = 1.0
@@ -135,3 +135,21 @@ class Admin:
         with self._lock:
             if self._client is client:
                 self._client = None
+
+
+def ids_in(futures: Mapping[str, Future[Any]]) -> dict[str, str]:
+    """Return the ids of those described topics that exist. Raises KafkaException when the request failed."""
+    found = {}
+    for name, future in futures.items():
+        try:
+            found[name] = id_of(future.result())
+        except KafkaException as exception:
+            if not is_unknown_topic(exception):
+                raise
+    return found
+
+
+def id_of(found: Any) -> str:
+    """Return the id in a topic's description; "" where the broker has none, before 2.8."""
+    topic_id = found.topic_id
+    return str(topic_id) if topic_id.get_most_significant_bits() or topic_id.get_least_significant_bits() else ""

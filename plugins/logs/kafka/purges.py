@@ -15,8 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from penstock.record import TopicPartition
 
-from .admin import Admin
-from .topic_ids import ids_in
+from .admin import Admin, ids_in
 
 _log = logging.getLogger("penstock.kafka")
 

@@ -26,10 +26,10 @@ from penstock.record import TopicPartition
 
 from ..messages import check_partition, unknown_topic
 from ..topics import CONFIG_DEFAULTS, CONFIG_IGNORED, check_name
+from .admin import id_of, ids_in
 from .clients import Clients
 from .failures import describe, error_of, is_unknown_topic
 from .purges import Purges
-from .topic_ids import id_of, ids_in
 
 _EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]

@@ -7,7 +7,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,23 +94,17 @@ class Environment:
 
     # -- transactions
 
-    @contextmanager
-    def read(self) -> Iterator[Transaction]:
+    def read(self) -> AbstractContextManager[Transaction]:
         """Open a read transaction; it sees the last commit before it began, and never waits."""
-        with self._errors("read"), self._transaction(write=False) as transaction:
-            yield transaction
+        return self._transaction("read", write=False)
 
-    @contextmanager
-    def write(self, what: str) -> Iterator[Transaction]:
+    def write(self, what: str) -> AbstractContextManager[Transaction]:
         """Open the one write transaction of this directory and commit it durably at the end of the block.
 
         Raises LogError when another process holds the write lock for too long. If the block raises, nothing was
         changed.
         """
-        with self._errors(what):
-            self._environment()
-            with self._writing(), self._transaction(write=True) as transaction:
-                yield transaction
+        return self._transaction(what, write=True)
 
     @contextmanager
     def alone_in_maintenance(self) -> Iterator[bool]:
@@ -257,15 +251,19 @@ class Environment:
         return found
 
     @contextmanager
-    def _transaction(self, *, write: bool) -> Iterator[Transaction]:
-        """Open LMDB's transaction, which commits at the end of the block, and aborts if that raises."""
-        raw = self._begin(write)
-        self._active.add(raw)
-        try:
-            with raw:
-                yield Transaction(raw, self._databases)
-        finally:
-            self._active.discard(raw)
+    def _transaction(self, what: str, *, write: bool) -> Iterator[Transaction]:
+        with self._errors(what):
+            # Opening takes the write lock itself.
+            self._environment()
+            with self._writing() if write else nullcontext():
+                raw = self._begin(write)
+                self._active.add(raw)
+                try:
+                    # LMDB's transaction commits at the end of its block, and aborts if that raises.
+                    with raw:
+                        yield Transaction(raw, self._databases)
+                finally:
+                    self._active.discard(raw)
 
     def _begin(self, write: bool) -> Any:
         environment = self._environment()

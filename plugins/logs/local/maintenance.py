@@ -89,19 +89,15 @@ class _Group:
     replaced: list[int] = field(default_factory=list)
     span: int = 0
     appended_ms: int = 0
-    offsets: list[int] = field(default_factory=list)
-    keys: list[bytes | None] = field(default_factory=list)
-    values: list[bytes | None] = field(default_factory=list)
-    timestamps: list[int] = field(default_factory=list)
-    headers: list[Headers] = field(default_factory=list)
+    rows: list[tuple[int, bytes | None, bytes | None, int, Headers]] = field(default_factory=list)
+    """Offset, key, value, timestamp and headers of each record."""
     size: int = 0
     dropped: int = 0
 
     def pack(self) -> PackedBatch:
-        deltas = [offset - self.base for offset in self.offsets]
-        headers = self.headers if any(self.headers) else None
-        dense = len(deltas) == self.span
-        columns = Columns(self.keys, self.values, self.timestamps, headers, None if dense else deltas)
+        offsets, keys, values, timestamps, headers = zip(*self.rows, strict=True) if self.rows else ((),) * 5
+        deltas = None if len(offsets) == self.span else [offset - self.base for offset in offsets]
+        columns = Columns(keys, values, timestamps, headers if any(headers) else None, deltas)
         return pack(columns, self.span, self.appended_ms)
 
 
@@ -176,7 +172,7 @@ class _Compaction:
         newest = self._newest
         headers = columns.headers if columns.headers is not None else [()] * len(columns.keys)
         offsets = range(base, base + header.span) if columns.deltas is None else [base + d for d in columns.deltas]
-        before = len(group.offsets)
+        before = len(group.rows)
         for offset, key, value, timestamp, these in zip(
             offsets, columns.keys, columns.values, columns.timestamps, headers, strict=True
         ):
@@ -186,13 +182,9 @@ class _Compaction:
                 if tombstone_due_ms <= self._now_ms:
                     continue
                 self._due_ms = min(self._due_ms, tombstone_due_ms)
-            group.offsets.append(offset)
-            group.keys.append(key)
-            group.values.append(value)
-            group.timestamps.append(timestamp)
-            group.headers.append(these)
+            group.rows.append((offset, key, value, timestamp, these))
             group.size += len(key or b"") + len(value or b"") + 16
-        group.dropped += header.records - (len(group.offsets) - before)
+        group.dropped += header.records - (len(group.rows) - before)
         group.replaced.append(base)
         group.span = base + header.span - group.base
         group.appended_ms = max(group.appended_ms, header.appended_ms)
@@ -201,8 +193,7 @@ class _Compaction:
         packed = [(group, group.pack()) for group in groups if group.dropped or len(group.replaced) > 1]
         if not packed:
             return
-        storage = self._storage
-        with storage.write(f"compact {self._topic.info.name!r}") as (transaction, topics):
+        with self._storage.write(f"compact {self._topic.info.name!r}") as (transaction, topics):
             if not self._still_there(topics.get(self._topic.info.name)):
                 return
             for group, batch in packed:
@@ -224,11 +215,10 @@ class _Compaction:
 
     def _read(self, offset: int, end: int) -> Iterator[tuple[int, BatchHeader, Columns]]:
         """Yield (base offset, header, records) from the batch that covers `offset` on, in bounded read transactions."""
-        storage = self._storage
         while offset < end:
             found: list[tuple[int, BatchHeader, Columns]] = []
             size = 0
-            with storage.read() as (transaction, _):
+            with self._storage.read() as (transaction, _):
                 for base, data in transaction.batches_from(self._topic.id, self._partition, offset):
                     if base >= end or size >= _READ_AT_ONCE_BYTES:
                         break
