@@ -87,6 +87,23 @@ def test_keys_of_windows_and_sessions_go_in_and_come_out(console: Console) -> No
 
 
 @pytest.mark.parametrize(
+    ("serde", "value"),
+    [
+        ("int16", "-5"),
+        ("int32", "5"),
+        ("float32", "0.5"),
+        ("uuid", '"123e4567-e89b-12d3-a456-426614174000"'),
+        ("list:int32", "[5,null]"),
+        ("list:list:uuid", '[["123e4567-e89b-12d3-a456-426614174000"],[],null]'),
+    ],
+)
+def test_values_of_kafkas_serdes_go_in_and_come_out(console: Console, serde: str, value: str) -> None:
+    console("topics", "create", "values", "--partitions", "1")
+    console("produce", "values", "--value-serde", serde, stdin=value + "\n")
+    assert console("consume", "values", "--value-serde", serde).stdout == value + "\n"
+
+
+@pytest.mark.parametrize(
     ("serde", "message"),
     [
         ("str:5", "serde 'str:5': 'str' takes no argument after a colon"),

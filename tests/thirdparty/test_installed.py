@@ -84,7 +84,7 @@ def test_its_parts_are_listed_with_their_package(acme: Installation, tmp_path: P
     assert found == [
         ("processor", "acme.count"), ("processor", "acme.dedupe"),
         ("store backend", "acme.sqlite"), ("store kind", "acme.set"),
-        ("serde", "acme.upper"),
+        ("serde", "acme.framed"), ("serde", "acme.upper"),
         ("changelog", "acme.history"), ("changelog", "acme.topics"),
         ("renderer", "acme.names"), ("setting", "acme.ignore_case"), ("command", "acme"),
     ]  # fmt: skip
@@ -117,6 +117,40 @@ with TopologyTestDriver(application, reopen_tasks=True) as driver:
     changes, last = map(json.loads, acme.python("-c", program, cwd=project).splitlines())
     assert changes == [["a", "ONE"], ["b", "ONE"], ["a", "TWO"], ["a", "ONE"]]
     assert last == {"a": "one", "b": "one"}
+
+
+FRAMED = """
+from penstock import Topology
+from penstock.plugins.testing import TopologyTestDriver
+
+
+def topology(serde):
+    return Topology().add_source("in", "in", value_serde="json").add_sink("out", "out", "in", value_serde=serde)
+
+
+for serde, value in {
+    "acme.framed:acme.upper": "one", "acme.framed:acme.framed:str": "one", "list:acme.framed:str": ["one"]
+}.items():
+    reads_back = topology(serde).add_source("back", "out", value_serde="bytes")
+    reads_back.add_sink("raw", "raw", "back", value_serde="bytes")
+    with TopologyTestDriver(reads_back) as driver:
+        driver.pipe("in", "a", value)
+        print(driver.read("raw").value)
+for wrong in ("acme.framed:", "acme.framed:uper", "acme.upper:str"):
+    try:
+        topology(wrong)
+    except Exception as error:
+        print(error)
+"""
+
+
+def test_a_serde_takes_what_is_after_a_colon(acme: Installation, tmp_path: Path) -> None:
+    *written, none, unknown, without = acme.python("-c", FRAMED, cwd=tmp_path).splitlines()
+    assert written == [str(b"[ONE]"), str(b"[[one]]"), str(b"\1\0\0\0\1\0\0\0\5[one]")]
+    assert none == "sink 'out', value_serde: serde 'acme.framed:': expected a serde after the colon"
+    assert unknown.startswith("sink 'out', value_serde: serde 'acme.framed:uper': no serde named 'uper' is installed")
+    assert "Did you mean 'acme.upper'?" in unknown
+    assert "serde 'acme.upper:str': 'acme.upper' takes no argument after a colon" in without
 
 
 RESTORE = """

@@ -23,8 +23,8 @@ def penstock_store_kinds() -> Components:
 
 @hookimpl
 def penstock_serdes() -> Components:
-    """Name the serde."""
-    return {"acme.upper": "penstock_acme.upper:UpperSerde"}
+    """Name the serdes; one takes an argument."""
+    return {"acme.framed": "penstock_acme.framed:framed", "acme.upper": "penstock_acme.upper:UpperSerde"}
 
 
 @hookimpl
