@@ -18,6 +18,7 @@ from .command import Command, separator_option
 from .failures import ended_by_sigterm
 from .options import find_settings, log_options, open_log
 from .output import note, reader_may_leave
+from .topics import topic_info
 
 if TYPE_CHECKING:
     from penstock.log import Log
@@ -90,7 +91,6 @@ def consume(
     """
     from .printer import json_lines, text_lines, write_lines
     from .text import topic_serdes
-    from .topics import topic_info
 
     settings = find_settings(**where)
     with open_log(settings) as log, ended_by_sigterm() if follow else nullcontext():

@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.errors import ConfigError
+from penstock.settings.dead_letters import dead_letter_topics
+from penstock.settings.settings import HANDLERS
 
 from .command import Group, options
 from .options import application_options, find_application, find_settings, log_options, open_log
 from .output import count, note, print_json, print_table, print_text
+from .reset import parse_time
+from .topics import topic_info
 
 if TYPE_CHECKING:
     from penstock.plugins.applications.dead_letters import Letter, Selection
@@ -80,10 +84,8 @@ def list_letters(target: str, topics: Sequence[str], as_json: bool, **where: Any
     """Count the dead letters of the application MODULE:ATTR, by source topic and exception."""
     from penstock.plugins.applications.replay import count_letters
 
-    from .topics import topic_info
-
     application = find_application(target, **where)
-    names = topics or application_topics(application.settings)
+    names = topics or dead_letter_topics(getattr(application.settings, name) for name in HANDLERS)
     if not names:
         raise ConfigError(
             f"no handler of {application.id!r} names a dead-letter topic (DeadLetter, or Retry with one behind it): "
@@ -130,7 +132,6 @@ def show(topic: str, as_json: bool, limit: int | None, **given: Any) -> None:
     from penstock.plugins.applications.dead_letters import read_letters
 
     from .text import dump_json
-    from .topics import topic_info
 
     selection, where = _selection(given)
     shown = 0
@@ -171,8 +172,6 @@ def replay(
     """
     from penstock.plugins.applications.replay import replay as run_replay
 
-    from .topics import topic_info
-
     selection, where = _selection(given)
     with open_log(find_settings(**where)) as log:
         topic_info(log, topic)
@@ -180,20 +179,9 @@ def replay(
     _report(topic, done, dry_run=dry_run, as_json=as_json)
 
 
-def application_topics(settings: Any) -> tuple[str, ...]:
-    """Return the dead-letter topics that an application's handlers name."""
-    from penstock.settings.dead_letters import dead_letter_topics
-
-    return dead_letter_topics(
-        (settings.deserialization_handler, settings.processing_handler, settings.production_handler)
-    )
-
-
 def _selection(given: dict[str, Any]) -> tuple[Selection, dict[str, Any]]:
     """Return the selection, and the options about the log."""
     from penstock.plugins.applications.dead_letters import Selection
-
-    from .reset import parse_time
 
     first, last = _offsets(given.pop("offsets"))
     since = given.pop("since")

@@ -46,7 +46,7 @@ def lag(target: str, fail_above: int | None, quiet: bool, as_json: bool, follow:
     """
     with followed(target, follow=follow, **where) as (application, log, steps):
         for _ in steps:
-            rows = _find(application, log)
+            rows = present_lag(application, log)
             total = sum(row.lag for row in rows)
             if not quiet:
                 _show(application, rows, total, as_json=as_json, follow=follow)
@@ -55,7 +55,8 @@ def lag(target: str, fail_above: int | None, quiet: bool, as_json: bool, follow:
                 click.get_current_context().exit(FAILED)
 
 
-def _find(application: Application, log: Log) -> list[PartitionLag]:
+def present_lag(application: Application, log: Log) -> list[PartitionLag]:
+    """Return how far an application is behind now, for each partition of a task."""
     from penstock.plugins.applications.lag import find_lag
     from penstock.plugins.applications.preparation import resolve
 

@@ -10,6 +10,7 @@ from penstock.clock import SystemClock
 from penstock.errors import ConfigError, PenstockError, SerdeError
 from penstock.record import Headers, OutputBatch
 
+from .options import name_and_value
 from .text import TextSerde, headers_from_json, shorten
 
 
@@ -46,7 +47,8 @@ class LineReader:
         self._separator = None if key_separator is None else key_separator.encode()
         self._json = json_lines
         self._timestamp = None if timestamp is None else parse_timestamp(timestamp)
-        self._headers = tuple(_header(each) for each in headers)
+        pairs = [name_and_value("--header", each) for each in headers]
+        self._headers = tuple((name, value.encode()) for name, value in pairs)
         self._partition = self._checked_partition(partition)
         self._null = None if null_marker is None else null_marker.encode()
         self._line = 0
@@ -139,10 +141,3 @@ def parse_timestamp(text: str) -> int:
         raise ConfigError(
             f"timestamp {text!r}: expected ms since the epoch or a time like 2024-05-01T12:00:00Z"
         ) from None
-
-
-def _header(text: str) -> tuple[str, bytes]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise ConfigError(f"--header {text!r}: expected NAME=VALUE")
-    return name, value.encode()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.clock import duration_ms
+from penstock.errors import ConfigError
 from penstock.settings.layers import Layer
 from penstock.settings.settings import Settings
 from penstock.settings.sources import layers
@@ -159,6 +160,14 @@ def followed(
 
     with open_log(application.settings) as log, ended_by_sigterm() if follow else nullcontext():
         yield application, log, steps()
+
+
+def name_and_value(option: str, text: str, example: str = "") -> tuple[str, str]:
+    """Return the parts of NAME=VALUE. Raises ConfigError."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ConfigError(f"{option} {text!r}: expected NAME=VALUE{example}")
+    return name, value
 
 
 def confirm(question: str, yes: bool) -> None:

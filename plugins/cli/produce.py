@@ -15,6 +15,7 @@ from penstock.errors import SerdeError
 from .command import Command, separator_option
 from .options import find_settings, log_options, open_log
 from .output import Meter, count, note, print_json
+from .topics import topic_info
 
 if TYPE_CHECKING:
     from penstock.log import Log
@@ -96,7 +97,6 @@ def produce(
     """
     from .line_reader import LineReader
     from .text import topic_serdes
-    from .topics import topic_info
 
     where = {name: options.pop(name) for name in ("log", "data_dir", "app")}
     settings = find_settings(**where)

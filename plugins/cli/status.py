@@ -11,6 +11,7 @@ from penstock.clock import SystemClock
 from penstock.errors import PenstockError
 
 from .command import Command
+from .lag import present_lag
 from .options import application_options, follow_options, followed, timeout_option
 from .output import count, print_json, print_table, print_text
 
@@ -54,8 +55,6 @@ def status(target: str, as_json: bool, follow: bool, **where: Any) -> None:
 
 
 def _find(application: Application, log: Log) -> tuple[RunStatus, list[PartitionLag]]:
-    from penstock.plugins.applications.lag import find_lag
-    from penstock.plugins.applications.preparation import resolve
     from penstock.plugins.applications.status_topic import StatusTopic
 
     run = StatusTopic(log, application.id).read()
@@ -64,7 +63,7 @@ def _find(application: Application, log: Log) -> tuple[RunStatus, list[Partition
             f"application {application.id!r} has no status in the log {application.settings.log}: it has not run there "
             "since its last reset; check --log and --data-dir, or start it with `penstock run`"
         )
-    return run, find_lag(application, resolve(application, log), log, SystemClock().now_ms())
+    return run, present_lag(application, log)
 
 
 def _data(run: RunStatus, lag: list[PartitionLag], now_ms: int) -> dict[str, Any]:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.errors import ConfigError
+from penstock.errors import UnknownTopicError
+from penstock.record import TopicPartition
 from penstock.support.names import did_you_mean
 
 from .command import Group
-from .options import find_settings, log_options, open_log
+from .options import find_settings, log_options, name_and_value, open_log
 from .output import count, note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
@@ -56,7 +57,9 @@ def topics() -> None:
 @log_options
 def create(names: Sequence[str], partitions: int, config: Sequence[str], if_not_exists: bool, **where: Any) -> None:
     """Create topics."""
-    settings = _pairs(config)
+    example = ", for instance --config cleanup.policy=compact"
+    pairs = [name_and_value("--config", each, example) for each in config]
+    settings = {name.strip(): value.strip() for name, value in pairs}
     with open_log(find_settings(**where)) as log:
         existing = log.topics() if if_not_exists else {}
         for name in names:
@@ -150,8 +153,6 @@ def delete(names: Sequence[str], yes: bool, **where: Any) -> None:
 
 def topic_info(log: Log, name: str) -> TopicInfo:
     """Return a topic. Raises UnknownTopicError with the nearest names."""
-    from penstock.errors import UnknownTopicError
-
     found = log.topics()
     if name in found:
         return found[name]
@@ -162,8 +163,6 @@ def topic_info(log: Log, name: str) -> TopicInfo:
 
 
 def _as_json(info: TopicInfo, log: Log) -> dict[str, Any]:
-    from penstock.record import TopicPartition
-
     partitions = [TopicPartition(info.name, number) for number in range(info.partitions)]
     starts, ends = log.start_offsets(partitions), log.end_offsets(partitions)
     return {
@@ -179,13 +178,3 @@ def _as_json(info: TopicInfo, log: Log) -> dict[str, Any]:
 def _words(row: Mapping[str, Any]) -> str:
     words = [f"{name}={value}" for name, value in sorted(row["config"].items())]
     return " ".join((["internal"] if row["internal"] else []) + words)
-
-
-def _pairs(texts: Sequence[str]) -> Mapping[str, str]:
-    pairs = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise ConfigError(f"--config {text!r}: expected NAME=VALUE, for instance --config cleanup.policy=compact")
-        pairs[name.strip()] = value.strip()
-    return pairs
