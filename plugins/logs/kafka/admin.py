@@ -150,6 +150,6 @@ def ids_in(futures: Mapping[str, Future[Any]]) -> dict[str, str]:
 
 
 def id_of(found: Any) -> str:
-    """Return the id in a topic's description; "" where the broker has none, before 2.8."""
+    """Return the id in a topic's description (KIP-516); "" where the broker has none, before 2.8."""
     topic_id = found.topic_id
     return str(topic_id) if topic_id.get_most_significant_bits() or topic_id.get_least_significant_bits() else ""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
@@ -18,6 +18,7 @@ from .client_names import JAVA_ONLY, RENAMED, advice
 from .failures import Patience, as_config_error, is_out_of_files
 
 _log = logging.getLogger("penstock.kafka")
+T = TypeVar("T")
 
 _OWN = ("processing.guarantee", "task.timeout.ms", "replication.factor", "sends.at.once")
 _MANAGED = {
@@ -109,8 +110,7 @@ class Clients:
 
     def consumer(self, group: str, properties: Mapping[str, Any] | None = None) -> Consumer:
         """Return a consumer that belongs to `group` and subscribes to nothing."""
-        made: Consumer = self._make(Consumer, "consumer", {**_CONSUMER, "group.id": group, **(properties or {})})
-        return made
+        return self._make(Consumer, "consumer", {**_CONSUMER, "group.id": group, **(properties or {})})
 
     def producer(self, properties: Mapping[str, Any] | None = None) -> Producer:
         """Return an idempotent producer, or a transactional one when `transactional.id` is given."""
@@ -120,8 +120,7 @@ class Clients:
             chosen["linger.ms"] = _TRANSACTION_LINGER_MS if "transactional.id" in chosen else 0
         if "transactional.id" not in chosen:
             chosen["message.timeout.ms"] = max(1000, int(self.patience.timeout_s * 1000))
-        made: Producer = self._make(Producer, "producer", chosen)
-        return made
+        return self._make(Producer, "producer", chosen)
 
     @property
     def transaction_seconds(self) -> float:
@@ -135,7 +134,7 @@ class Clients:
         self._most_batch_bytes = min(self._most_batch_bytes, most_bytes)
         return is_lower
 
-    def _make(self, kind: Any, name: str, properties: dict[str, Any]) -> Any:
+    def _make(self, kind: Callable[..., T], name: str, properties: dict[str, Any]) -> T:
         chosen = {
             **_COMMON,
             **properties,

@@ -8,6 +8,7 @@ is still there. So a daemon thread keeps a producer that is not idle until it is
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from threading import Thread
 
 from confluent_kafka import KafkaException, Producer
@@ -59,8 +60,7 @@ def _is_empty(producer: Producer, seconds: float) -> bool:
     while len(producer):
         if time.monotonic() > deadline:
             return False
-        try:
+        # After a fatal error, requests in flight are answered all the same.
+        with suppress(KafkaException, SystemError):
             producer.poll(0.02)
-        except (KafkaException, SystemError):
-            pass  # a fatal error; requests in flight are answered all the same
     return True

@@ -142,12 +142,10 @@ def is_out_of_files(text: str) -> bool:
 
 
 def as_config_error(error: BaseException, where: str) -> ConfigError | None:
-    """Return the error for a client property that librdkafka refuses; None for any other exception."""
+    """Return the error for a client property that librdkafka refuses; None for a KafkaError of another kind."""
     found = error_of(error)
     text = found.str() if found is not None else str(error)
     if found is not None and found.code() not in (KafkaError._INVALID_ARG, KafkaError._CONFLICT):
-        return None
-    if found is None and not isinstance(error, (TypeError, ValueError)):
         return None
     # librdkafka quotes the value it refuses, and that may be a secret.
     text = re.sub(r'(Invalid value) ".*?"( for)', r"\1\2", text)

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from difflib import get_close_matches
 from functools import cache, partial
 from typing import Any
 
@@ -23,6 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from penstock.errors import LogError, UnknownTopicError
 from penstock.log import TopicInfo
 from penstock.record import TopicPartition
+from penstock.support.names import did_you_mean
 
 from ..messages import check_partition, unknown_topic
 from ..topics import CONFIG_DEFAULTS, CONFIG_IGNORED, check_name
@@ -185,12 +185,8 @@ class Topics:
         if error.code() == KafkaError.INVALID_CONFIG:
             known = [*CONFIG_DEFAULTS, *CONFIG_IGNORED]
             for key in config:
-                close = get_close_matches(key, known, 3)
-                if key not in known and close:
-                    return LogError(
-                        f"topic {name!r}: unknown setting {key!r}; did you mean {' or '.join(map(repr, close))}? "
-                        f"({describe(error)})"
-                    )
+                if key not in known and (question := did_you_mean(key, known)):
+                    return LogError(f"topic {name!r}: unknown setting {key!r}; {question} ({describe(error)})")
         if error.code() == KafkaError.INVALID_REPLICATION_FACTOR:
             return LogError(
                 f"topic {name!r}: {describe(error)}: set `replication_factor` to at most the number of brokers"

@@ -56,8 +56,7 @@ class LocalCommitter(TaskCommitter):
         if self._row is None and not self._is_writing:
             return False
         with self._storage.environment.read() as transaction:
-            found = transaction.get("commits", self._key)
-            return found is not None and bytes(found[: len(self._epoch)]) == self._epoch
+            return bytes(transaction.get("commits", self._key) or b"").startswith(self._epoch)
 
     def commit(self, commit: Commit, outputs: Sequence[OutputBatch]) -> None:
         """Make outputs, positions and version visible in one LMDB transaction, fsynced."""
@@ -82,7 +81,7 @@ class LocalCommitter(TaskCommitter):
         self._is_writing, self._row = True, None
         try:
             with storage.write(f"commit task {self._task_id} of {self._application_id!r}") as (transaction, topics):
-                if not self._is_at(before, transaction):
+                if bytes(transaction.get("commits", self._key) or b"") != before:
                     raise fenced(self._application_id, self._task_id)
                 with unknown_topics_as_production_errors():
                     stale = is_stale(packed, topics)
@@ -99,10 +98,6 @@ class LocalCommitter(TaskCommitter):
         finally:
             self._is_writing = False
         return not stale
-
-    def _is_at(self, row: bytes, transaction: Transaction) -> bool:
-        found = transaction.get("commits", self._key)
-        return found is not None and bytes(found) == row
 
 
 def read_positions(

@@ -80,7 +80,9 @@ class LocalLease(Lease):
 
     def renew(self) -> None:
         with self._storage.write(f"renew the lease of {self._application_id!r}") as (transaction, _):
-            self._check_mine(transaction)
+            holder = self._holder(transaction)
+            if holder is None or holder.token != self._token:
+                raise lease_lost(self._application_id, self._owner)
             self._put(transaction, self._storage.clock.now_ms())
 
     def release(self) -> None:
@@ -102,11 +104,6 @@ class LocalLease(Lease):
             f"{holder.host}); its lease in the local log {self._storage.directory} ends in "
             f"{(holder.expires_ms - now_ms) / 1000:.1f} s unless renewed: stop that one first, or wait if it is gone"
         )
-
-    def _check_mine(self, transaction: Transaction) -> None:
-        holder = self._holder(transaction)
-        if holder is None or holder.token != self._token:
-            raise lease_lost(self._application_id, self._owner)
 
     def _remove_unused(self, transaction: Transaction) -> None:
         """Remove the lock files of processes that have ended, except those that a row names."""
