@@ -126,8 +126,7 @@ class KafkaLog(Log):
             if out_of_range(exception):
                 raise self._out_of_range(partition, offset) from exception
             if is_unknown_topic(exception):
-                self._topics.counts(fresh=True)
-                self._topics.check([partition])
+                self._topics.check([partition], fresh=True)
             raise self._patience.failed(doing, exception) from exception
 
     def follow(self) -> KafkaFollower:

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # t
 from penstock.errors import LogError, ProductionError, RecordRefusedError, UnknownTopicError
 from penstock.record import OutputBatch
 
-from ..messages import no_such_partition, unknown_topics_as_production_errors
+from ..messages import about_bytes, no_such_partition, unknown_topics_as_production_errors
 from .clients import Clients
 from .ending import end
 from .failures import describe, error_of, fatal_errors_as_kafka_exceptions, is_fenced, is_unknown_topic
@@ -293,6 +293,4 @@ def _check_partitions(batch: OutputBatch, count: int) -> None:
 
 
 def _record_size(batch: OutputBatch) -> int:
-    step = max(1, len(batch.keys) // _SAMPLED)
-    sample = [*batch.keys[::step], *batch.values[::step]]
-    return sum(len(each) for each in sample if each is not None) // max(1, len(sample) // 2) + 64
+    return (about_bytes(batch.keys, _SAMPLED) + about_bytes(batch.values, _SAMPLED)) // len(batch.keys) + 64

@@ -14,6 +14,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from penstock.record import RecordBatch, TopicPartition
 
+from ..messages import about_bytes
 from .clients import Clients
 from .failures import error_of, is_retriable
 
@@ -186,10 +187,7 @@ def _offset(message: Message) -> int:
 
 def size_of(batch: RecordBatch) -> int:
     """Return about how many bytes a batch has, estimated from a sample."""
-    step = max(1, len(batch.keys) // _SAMPLED)
-    columns: list[Any] = [*batch.keys[::step], *batch.values[::step]]
-    sampled = len(batch.keys[::step])
-    return sum(len(each) for each in columns if each is not None) * len(batch.keys) // sampled + 8 * len(batch.keys)
+    return about_bytes(batch.keys, _SAMPLED) + about_bytes(batch.values, _SAMPLED) + 8 * len(batch.keys)
 
 
 def out_of_range(error: KafkaError | BaseException) -> bool:

@@ -103,9 +103,9 @@ class Topics:
         """Return the number of partitions of a topic. Raises UnknownTopicError."""
         return self._count(topic, self.counts())
 
-    def check(self, partitions: Sequence[TopicPartition]) -> None:
-        """Raise UnknownTopicError or LogError unless all partitions are there."""
-        counts = self.counts()
+    def check(self, partitions: Sequence[TopicPartition], *, fresh: bool = False) -> None:
+        """Raise UnknownTopicError or LogError unless all partitions are there; see `counts` for `fresh`."""
+        counts = self.counts(fresh=fresh)
         for topic, partition in partitions:
             check_partition(topic, partition, self._count(topic, counts))
 
@@ -230,16 +230,14 @@ class Topics:
                 if error is None or error.code() not in (KafkaError._NOENT, KafkaError.FENCED_LEADER_EPOCH):
                     raise
                 # No leader, or another one: the topic was deleted, or the client needs new metadata, as after a freeze.
-                self._counted_at = -_CACHE_SECONDS
-                self.check(partitions)
+                self.check(partitions, fresh=True)
                 raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, error.str())) from exception
 
         try:
             found = self._admin.call("asking for offsets", AdminClient.list_offsets, asked, read, **options)
         except KafkaException as exception:
             if is_unknown_topic(exception):
-                self._counted_at = -_CACHE_SECONDS
-                self.check(partitions)
+                self.check(partitions, fresh=True)
             raise self._patience.failed("asking for offsets", exception) from exception
         # In the order of the request.
         return {each: found[each] for each in partitions}

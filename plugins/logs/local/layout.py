@@ -13,6 +13,7 @@ import msgpack
 from penstock.errors import LogError
 from penstock.record import Headers
 
+from ..messages import about_bytes
 from ..partitioner import Share
 
 TARGET_BATCH_BYTES = 512 * 1024
@@ -123,7 +124,7 @@ def pack_share(share: Share, appended_ms: int, *, use_append_time: bool) -> Iter
     if headers is not None and not any(headers):
         headers = None
     total = len(keys)
-    size = _about_bytes(keys) + _about_bytes(values)
+    size = about_bytes(keys, _SAMPLED_RECORDS) + about_bytes(values, _SAMPLED_RECORDS)
     pieces = min(total, max(-(-size // TARGET_BATCH_BYTES), -(-total // _TARGET_BATCH_RECORDS)))
     step = -(-total // pieces)
     for at in range(0, total, step):
@@ -169,9 +170,3 @@ def of_older_version(directory: str, what: str) -> LogError:
         f"local log {directory}: {what} in it was saved by an older version of penstock, which this version does not "
         "read: start with an empty directory (setting 'log')"
     )
-
-
-def _about_bytes(column: Sequence[bytes | None]) -> int:
-    # A sample: adding up every length would take as long as packing the keys.
-    step = 1 + len(column) // _SAMPLED_RECORDS
-    return sum(map(len, filter(None, column[::step]))) * step
