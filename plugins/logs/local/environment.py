@@ -38,22 +38,20 @@ class Options:
     lock_timeout_ms: int
 
     @classmethod
-    def parse(cls, settings: Mapping[str, str]) -> Options:
-        """Return options from a log's settings. Raises LogError for an unknown or a bad one."""
-        for name in settings:
+    def parse(cls, of_location: Mapping[str, str], settings: Mapping[str, str]) -> Options:
+        """Return options from a location's settings, over which those among the application's have precedence.
+
+        Raises LogError for a bad one, and for an unknown one in the location.
+        """
+        for name in of_location:
             if name not in _SETTINGS:
                 raise LogError(f"local log: unknown setting {name!r}; known: {', '.join(_SETTINGS)}")
-        given = {**_SETTINGS, **settings}
+        given = {name: settings.get(name, of_location.get(name, default)) for name, default in _SETTINGS.items()}
         if not given["map_size"].isdigit() or int(given["map_size"]) < 1 << 16:
             raise LogError(
                 f"local log: setting 'map_size' is {given['map_size']!r}, expected a number of bytes, 65536 or more"
             )
         return cls(int(given["map_size"]), duration_ms(given["lock_timeout"], "local log: setting 'lock_timeout'"))
-
-    @staticmethod
-    def among(settings: Mapping[str, str]) -> dict[str, str]:
-        """Return those of `settings` that concern this log."""
-        return {name: value for name, value in settings.items() if name in _SETTINGS}
 
 
 def split_location(location: str) -> tuple[str, dict[str, str]]:

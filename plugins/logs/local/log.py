@@ -41,9 +41,7 @@ class LocalLog(Log):
         directory, given = split_location(location)
         if not directory:
             raise LogError("local log: no directory given; write `local:DIRECTORY`")
-        self._storage = Storage(
-            directory, Options.parse({**given, **Options.among(settings or {})}), clock or SystemClock()
-        )
+        self._storage = Storage(directory, Options.parse(given, settings or {}), clock or SystemClock())
 
     # -- topics
 
