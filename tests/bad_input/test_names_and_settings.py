@@ -39,14 +39,14 @@ PLUGINS: list[tuple[str, Any, list[str]]] = [
         lambda: Topology().add_store(key_value_store("totals", value_serde="msgpak")),
         ["store 'totals', value_serde: no serde named 'msgpak' is installed; installed: ", "Did you mean 'msgpack'?", INSTALL],
     ),
-    ("serde of a source", lambda: totals(key_serde="strr"), ["source 'orders', key_serde: no serde named 'strr' is " "installed; ", "Did you mean 'str'?"]),
+    ("serde of a source", lambda: totals(key_serde="strr"), ["source 'orders', key_serde: no serde named 'strr' is " "installed; ", "Did you mean 'str'"]),
     (
         "serde of a sink",
         lambda: totals().add_sink("more", "more", "total", value_serde="jsn"),
         ["sink 'more', value_serde: no serde named 'jsn' is installed", "Did you mean 'json'?"],
     ),
     *(
-        (f"setting {name}", lambda name=name, value=value: Application("shop", totals(), **{name: value}), [f"setting '{name}': no {kind} named '{wrong}' is installed", f"Did you mean '{near}'?", INSTALL])
+        (f"setting {name}", lambda name=name, value=value: Application("shop", totals(), **{name: value}), [f"setting '{name}': no {kind} named '{wrong}' is installed", f"Did you mean '{near}'", INSTALL])
         for name, value, kind, wrong, near in [
             ("log", "locl:log", "log", "locl", "local"),
             ("changelog", "directry:changelog", "changelog", "directry", "directory"),

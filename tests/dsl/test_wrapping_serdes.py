@@ -12,6 +12,7 @@ from penstock.plugins.dsl.operators.aggregate.change_serde import ChangeSerde
 from penstock.plugins.dsl.operators.foreign_key.messages import ResponseSerde, SubscriptionSerde
 from penstock.plugins.dsl.operators.suppress import BufferedSerde
 from penstock.plugins.dsl.operators.waiting import SideSerde, TimedKeySerde, ValueAndHeadersSerde, WaitingKeySerde
+from penstock.plugins.serdes.list import ListSerde
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.program.serdes import resolve_serde
 from penstock.serde import WrappingSerde
@@ -54,6 +55,7 @@ WRAPPING: list[Serde[Any]] = [
     SideSerde(bound(OfTopic()), bound(OfTopic())),
     TimedKeySerde(bound(OfTopic())),
     ValueAndHeadersSerde(bound(OfTopic())),
+    ListSerde(OfTopic()),
 ]
 
 

@@ -171,7 +171,7 @@ def test_slots_stay_at_their_executors_and_move_when_one_is_lost_added_or_decomm
         cluster.add_workers(HOSTS[0])
         feed_until(lambda: is_even(3, without="0"), "one more executor brings more slots, and has them")
 
-        last = max(cluster.executors(), key=int)
+        lost, last = moves()["executor lost"], max(cluster.executors(), key=int)
         os.kill(cluster.executors()[last], signal.SIGPWR)
         feed_until(lambda: last not in slots_by_executor(), "slots of a decommissioned executor move")
         before = len(news())
@@ -181,7 +181,9 @@ def test_slots_stay_at_their_executors_and_move_when_one_is_lost_added_or_decomm
     assert process.returncode == 0, err
     assert err.count("node 'count': here") == partitions
     summary = json.loads(printed.splitlines()[-1])
-    assert set(summary["moves"]) >= {"executor lost", "rebalanced", "executor decommissioned"}
+    assert "rebalanced" in summary["moves"]
+    # One on which nothing runs ends as soon as it is decommissioned, maybe before the driver looks at the executors.
+    assert summary["moves"].get("executor decommissioned", 0) + summary["moves"]["executor lost"] > lost
     surroundings.log.lease("app", "a successor", 1_000).release()
     # What was put last may not have been processed before the end.
     done = surroundings.log.committed("app", surroundings.partitions("in")).values()
