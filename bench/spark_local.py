@@ -9,9 +9,9 @@ from typing import Any
 
 from penstock import Application, OutputBatch, Topology
 from penstock.log import Log
+from penstock.plugins.runs.progress import RunProgress
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.spark.runner import run
-from penstock.plugins.spark.watching.progress import RunProgress
 
 from .data import spread_times, zipf_keys
 from .programs import (

@@ -14,8 +14,8 @@ from collections import Counter
 from typing import Any
 
 from penstock import Application, ProcessorContext, Topology, key_value_store
+from penstock.plugins.runs.progress import RunProgress
 from penstock.plugins.spark.runner import run
-from penstock.plugins.spark.watching.progress import RunProgress
 
 from .programs import EchoingCount
 

@@ -8,14 +8,14 @@ from penstock.hooks import Components, hookimpl
 @hookimpl
 def penstock_settings() -> Components:
     """Return the settings that one of our plugins alone reads; each is declared in that plugin."""
-    spark, metrics = "penstock.plugins.spark.settings", "penstock.plugins.metrics.settings"
+    planning, metrics = "penstock.plugins.runs.planning.settings", "penstock.plugins.metrics.settings"
     return {
         "checkpoint_dir": "penstock.plugins.applications.checkpoint_files:CHECKPOINT_DIR",
-        "max_records_per_batch": f"{spark}:MAX_RECORDS_PER_BATCH",
+        "max_records_per_batch": f"{planning}:MAX_RECORDS_PER_BATCH",
         "metrics_host": f"{metrics}:METRICS_HOST",
         "metrics_port": f"{metrics}:METRICS_PORT",
-        "parallelism": f"{spark}:PARALLELISM",
-        "punctuation_interval": f"{spark}:PUNCTUATION_INTERVAL",
+        "parallelism": "penstock.plugins.spark.settings:PARALLELISM",
+        "punctuation_interval": f"{planning}:PUNCTUATION_INTERVAL",
     }
 
 

@@ -6,16 +6,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.plugins.runs.progress import RunProgress, RunSummary
+
     from .dataframe import Records, transform
     from .runner import run
-    from .watching.progress import RunProgress, RunSummary
 
 __all__ = ["Records", "RunProgress", "RunSummary", "run", "transform"]
 
 _FROM = {
     "Records": ".dataframe",
-    "RunProgress": ".watching.progress",
-    "RunSummary": ".watching.progress",
+    "RunProgress": "penstock.plugins.runs.progress",
+    "RunSummary": "penstock.plugins.runs.progress",
     "run": ".runner",
     "transform": ".dataframe",
 }

@@ -24,28 +24,32 @@ from penstock.plugins.hosts.life import LEASE_SECONDS
 from penstock.plugins.hosts.log_lines import HostLogReader, forward
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
 from penstock.plugins.hosts.slot_engine import SlotCargo
+from penstock.plugins.runs.planning import renewals
+from penstock.plugins.runs.planning.control import (
+    Control,
+    ControlFile,
+    LogFile,
+)
+from penstock.plugins.runs.planning.planner import Plan
+from penstock.plugins.runs.planning.spreading import slots
+from penstock.plugins.runs.progress import EndedBatch
+from penstock.plugins.runs.slots import Slots
 from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.retries import is_taken_over
 from penstock.plugins.runtime.shipping import pack
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.support.repeats import Repeats
 
-from .batches import renewals
 from .batches.checkpoint import Checkpoint, delete_with_spark
-from .batches.control import Control, ControlFile, LogFile
 from .batches.executor import OUTPUT_SCHEMA, STATE_SCHEMA, BatchFunction
 from .batches.host_caller import HostCaller, digest_of, host_key
-from .batches.planner import Plan
 from .batches.planner_watch import PlannerWatch
 from .placement.executors import LateExecutors
-from .placement.group_keys import slots
 from .placement.slot_placement import SlotPlacement
 from .session.sessions import is_cluster, tune
 from .session.spark_failure import SparkFailure, cause_in, explain
 from .settings import PARALLELISM
 from .watching.beats import Beats
-from .watching.progress import EndedBatch
-from .watching.slots import Slots
 from .watching.stops import Stops
 
 if TYPE_CHECKING:

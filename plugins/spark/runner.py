@@ -17,22 +17,22 @@ from penstock.plugins.applications.preparation import resolve
 from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.metrics.endpoint import metrics_endpoint
 from penstock.plugins.metrics.settings import METRICS_PORT
+from penstock.plugins.runs.planning.rests import rest_seconds
+from penstock.plugins.runs.progress import RunProgress, RunSummary
+from penstock.plugins.runs.rates import BatchRates, RecentRates
+from penstock.plugins.runs.statistics import RunStatistics
+from penstock.plugins.runs.status_writer import StatusWriter
+from penstock.plugins.runs.stop_request import StopRequest
 from penstock.plugins.runtime.report import TaskReport
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
 
-from .batches.rests import rest_seconds
 from .query import ApplicationQuery
 from .running import RunningApplication
 from .session.jvm import ending_before_the_jvm, how_the_jvm_ended, says_that_the_jvm_is_gone
 from .session.sessions import check_java, check_session
 from .session.spark_conf import check_conf
 from .session.spark_failure import SparkFailure
-from .stop_request import StopRequest
-from .watching.progress import RunProgress, RunSummary
-from .watching.rates import BatchRates, RecentRates
-from .watching.statistics import RunStatistics
-from .watching.status_writer import StatusWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

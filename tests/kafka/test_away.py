@@ -21,8 +21,8 @@ from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.logs.kafka import failures, transactions
 from penstock.plugins.logs.kafka.clients import Clients
 from penstock.plugins.logs.kafka.log import KafkaLog
-from penstock.plugins.spark.batches.control import Control, ControlFile
-from penstock.plugins.spark.batches.planner import BatchPlanner, Plan
+from penstock.plugins.runs.planning.control import Control, ControlFile
+from penstock.plugins.runs.planning.planner import BatchPlanner, Plan
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 
 from ..bad_input.world import says

@@ -11,13 +11,17 @@ import pytest
 from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.hosts.log_lines import HostLogReader
+from penstock.plugins.runs.planning.control import (
+    Control,
+    ControlFile,
+    LogFile,
+)
+from penstock.plugins.runs.planning.planner import Plan
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.plugins.spark.batches.checkpoint import Checkpoint
-from penstock.plugins.spark.batches.control import Control, ControlFile, LogFile
-from penstock.plugins.spark.batches.planner import Plan
 from penstock.record import OutputBatch
 
 

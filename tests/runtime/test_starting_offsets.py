@@ -16,10 +16,10 @@ from penstock.log import Log
 from penstock.plugins.applications.lag import find_lag, offset_resets
 from penstock.plugins.applications.preparation import resolve
 from penstock.plugins.logs.memory import MemoryLog
+from penstock.plugins.runs.planning.lags import Lags
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker
-from penstock.plugins.spark.batches.lags import Lags
 from penstock.record import TopicPartition
 
 IN = TopicPartition("in", 0)

@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from penstock import TaskId
-from penstock.plugins.spark.placement.group_keys import group_key, slot, slot_key, slots, spark_hash
+from penstock.plugins.runs.planning.spreading import slot, slots
+from penstock.plugins.spark.placement.group_keys import (
+    group_key,
+    slot_key,
+    spark_hash,
+)
 
 TASKS = [TaskId(subtopology, partition) for subtopology in range(4) for partition in range(40)]
 

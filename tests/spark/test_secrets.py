@@ -23,11 +23,11 @@ from penstock import (
     Topology,
 )
 from penstock.plugins.logs.memory import MemoryLog
+from penstock.plugins.runs.planning.control import LogFile
+from penstock.plugins.runs.planning.planner import Plan
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.spark import run
 from penstock.plugins.spark.batches import source
-from penstock.plugins.spark.batches.control import LogFile
-from penstock.plugins.spark.batches.planner import Plan
 from penstock.plugins.spark.batches.source import PenstockStreamReader
 from penstock.plugins.spark.query import ApplicationQuery
 from penstock.plugins.testing.kafka_broker import KafkaBroker

@@ -12,9 +12,9 @@ import pytest
 
 from penstock import ProcessingError, TopicPartition
 from penstock.plugins.applications.status_topic import StatusTopic, status_topic
+from penstock.plugins.runs.statistics import RunStatistics
+from penstock.plugins.runs.status_writer import StatusWriter
 from penstock.plugins.spark import run
-from penstock.plugins.spark.watching.statistics import RunStatistics
-from penstock.plugins.spark.watching.status_writer import StatusWriter
 
 from ..waiting import wait_until
 from . import apps

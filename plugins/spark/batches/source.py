@@ -12,15 +12,23 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from penstock.plugins.hosts.log_lines import log_to_driver
+from penstock.plugins.runs.planning.control import ControlFile, LogFile
+from penstock.plugins.runs.planning.planner import (
+    BatchPlanner,
+    Offset,
+    Plan,
+)
+from penstock.plugins.runs.planning.renewals import RenewalPlanner
 from penstock.plugins.runtime.locations import open_log
 
-from .control import ControlFile, LogFile
-from .planner import BatchPlanner, Offset, Plan, Row
+from ..placement.group_keys import slot_key
 from .planner_watch import PlannerPulse
-from .renewals import RenewalPlanner
 
 NAME = "penstock"
 SCHEMA = "group bigint, plan string"
+
+Row = tuple[int, str]
+"""(group, plan): the group key of a slot, and its `SlotPlan` as JSON."""
 
 
 class PenstockDataSource(DataSource):
@@ -98,7 +106,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the batch's rows as one partition."""
-        return [RowsPartition(self._planner.rows(end))]
+        plans = self._planner.plans(end)
+        return [RowsPartition([(slot_key(each.slot, len(plans)), each.to_json()) for each in plans])]
 
     def read(self, partition: InputPartition) -> Iterator[Row]:
         """Yield the rows; Spark calls this in a worker."""

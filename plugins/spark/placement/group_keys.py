@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from functools import cache
 from itertools import count
 
+from penstock.plugins.runs.planning.spreading import slot
 from penstock.program.nodes import TaskId
 
 _MASK = 0xFFFFFFFF
@@ -22,22 +23,10 @@ def group_key(task_id: TaskId, partitions: int) -> int:
     return next(key for key in range(first, first + _KEYS_PER_TASK) if spark_hash(key) % partitions == wanted)
 
 
+@cache
 def slot_key(slot_number: int, partitions: int) -> int:
     """Return the 64-bit key of a slot's row, which Spark's shuffle sends to the shuffle partition of that number."""
     return next(key for key in count() if spark_hash(key) % partitions == slot_number)
-
-
-def slot(task_id: TaskId, partitions: int) -> int:
-    """Return which of Spark's shuffle partitions runs a task; tasks with neighbouring numbers are spread."""
-    return (task_id.subtopology + task_id.partition) % partitions
-
-
-def slots(tasks: Iterable[str], partitions: int) -> dict[int, list[str]]:
-    """Return the ids of the tasks of each slot."""
-    found: dict[int, list[str]] = {number: [] for number in range(partitions)}
-    for task in tasks:
-        found[slot(TaskId.parse(task), partitions)].append(task)
-    return found
 
 
 def spark_hash(value: int) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure, TaskResult
 from penstock.plugins.hosts.status import HostStatus, Loss
+from penstock.plugins.runs.slots import Slots
 from penstock.plugins.runtime.report import DetailedCounts, TaskReport
-from penstock.plugins.spark.watching.slots import Slots
 
 
 def message(host: str, opened: str = "first", executor: str = "one", losses: str = "") -> SlotMessage:

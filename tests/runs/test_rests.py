@@ -12,9 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.plugins.spark.batches.control import Control, ControlFile
-from penstock.plugins.spark.batches.rests import LONGEST_REST, SHORTEST_REST, Rests, rest_seconds
-from penstock.plugins.spark.stop_request import StopRequest
+from penstock.plugins.runs.planning.control import Control, ControlFile
+from penstock.plugins.runs.planning.rests import (
+    LONGEST_REST,
+    SHORTEST_REST,
+    Rests,
+    rest_seconds,
+)
+from penstock.plugins.runs.stop_request import StopRequest
 
 TIMES = st.floats(0, 10**6)
 

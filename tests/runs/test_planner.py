@@ -14,9 +14,14 @@ from hypothesis import strategies as st
 from penstock import Commit, ManualClock, OutputBatch, TopicPartition
 from penstock.plugins.hosts.plan import SlotPlan
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.spark.batches.control import Control, ControlFile
-from penstock.plugins.spark.batches.planner import RENEWAL_SECONDS, BatchPlanner, Offset, Plan, _limit
-from penstock.plugins.spark.placement.group_keys import slot_key
+from penstock.plugins.runs.planning.control import Control, ControlFile
+from penstock.plugins.runs.planning.planner import (
+    RENEWAL_SECONDS,
+    BatchPlanner,
+    Offset,
+    Plan,
+    _limit,
+)
 
 IN = TopicPartition("in", 0)
 INTERNAL = TopicPartition("app-r", 0)
@@ -66,7 +71,7 @@ class Stage:
 
 
 def plans(planner: BatchPlanner, end: Offset) -> list[SlotPlan]:
-    return [SlotPlan.from_json(text) for _, text in planner.rows(end)]
+    return planner.plans(end)
 
 
 @pytest.fixture
@@ -232,14 +237,12 @@ def test_only_tasks_with_work_are_planned_with_all_their_partitions(stage: Stage
     assert [dict(each.ends) for each in slots] == [{"0_0": {IN: 5, TopicPartition("other", 0): 0}}, {}]
 
 
-def test_every_slot_gets_a_row_even_without_work(stage: Stage) -> None:
+def test_every_slot_gets_a_plan_even_without_work(stage: Stage) -> None:
     planner = stage.new_planner(parallelism=5, globals=["table"])
     end: Offset = {
         "seq": 3, "clock_ms": 5, "step": -1, "ends": {"in": {"0": 9}, "gone": {"0": 1}},
         "globals": {"table": {"0": 2, "1": 4}}, "topics": {"table": "id"}, "owners": {"3": "host-1"},
     }  # fmt: skip
-    rows = planner.rows(end)
-    assert [key for key, _ in rows] == [slot_key(number, 5) for number in range(5)]
     table = {TopicPartition("table", 0): 2, TopicPartition("table", 1): 4}
     assert plans(planner, end) == [
         SlotPlan(
@@ -255,16 +258,16 @@ def test_every_slot_gets_a_row_even_without_work(stage: Stage) -> None:
     ]
 
 
-def test_rows_are_a_function_of_the_offset_alone(stage: Stage) -> None:
+def test_plans_are_a_function_of_the_offset_alone(stage: Stage) -> None:
     """Spark repeats a batch whose end it has logged, in another process."""
     stage.put("in", 5)
     stage.order(owners={"0": "host-1"}, unopened=["1_0"])
     end = json.loads(json.dumps(stage.planner.next(stage.planner.first(), 3)))
-    rows = stage.planner.rows(end)
+    before = stage.planner.plans(end)
     stage.put("in", 7)
     stage.order(owners={"0": "host-2"}, unopened=None)
     stage.planner.next(end, None)
-    assert stage.planner.rows(end) == rows == stage.new_planner().rows(end)
+    assert stage.planner.plans(end) == before == stage.new_planner().plans(end)
     assert [each.owner for each in plans(stage.planner, end)] == ["host-1", ""]
     assert [dict(each.ends) for each in plans(stage.planner, end)] == [{"0_0": {IN: 3}}, {"1_0": {INTERNAL: 0}}]
 

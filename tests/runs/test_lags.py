@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from penstock import Commit, OutputBatch, TopicPartition
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.spark.batches import lags
-from penstock.plugins.spark.batches.lags import Lags
+from penstock.plugins.runs.planning import lags
+from penstock.plugins.runs.planning.lags import Lags
 
 PARTITIONS = [TopicPartition("in", number) for number in range(4)]
 

@@ -15,9 +15,9 @@ from penstock.plugins.hosts.plan import SILENT, STUCK, STUCK_SECONDS, SlotPlan
 from penstock.plugins.hosts.reports import SlotMessage
 from penstock.plugins.hosts.status import HostStatus
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.plugins.spark.batches.control import Control, ControlFile
-from penstock.plugins.spark.batches.planner import Offset, Plan
-from penstock.plugins.spark.batches.renewals import RENEWAL_SECONDS, RenewalPlanner
+from penstock.plugins.runs.planning.control import Control, ControlFile
+from penstock.plugins.runs.planning.planner import Offset, Plan
+from penstock.plugins.runs.planning.renewals import RENEWAL_SECONDS, RenewalPlanner
 from penstock.plugins.spark.watching.beats import MISSING_SECONDS, Beats
 from penstock.plugins.spark.watching.stops import Stops
 from penstock.record import TopicPartition
@@ -45,7 +45,7 @@ class Stage:
         return None if self.at == before else self.at
 
     def plans(self, offset: Offset) -> list[SlotPlan]:
-        return [SlotPlan.from_json(text) for _, text in self.planner.rows(offset)]
+        return self.planner.plans(offset)
 
 
 @pytest.fixture

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.plugins.runs.rates import (
+    BatchRates,
+    Rate,
+    RecentRates,
+)
 from penstock.plugins.runtime.report import TaskReport
-from penstock.plugins.spark.watching.rates import BatchRates, Rate, RecentRates
 
 
 def report(records_in: int, records_out: int) -> TaskReport:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from penstock import ManualClock
 from penstock.plugins.hosts.reports import SlotMessage, TaskResult
 from penstock.plugins.hosts.status import HostStatus
+from penstock.plugins.runs.progress import EndedBatch
+from penstock.plugins.runs.slots import Slots
+from penstock.plugins.runs.statistics import RunStatistics
 from penstock.plugins.runtime.report import TaskReport
-from penstock.plugins.spark.watching.progress import EndedBatch
-from penstock.plugins.spark.watching.slots import Slots
-from penstock.plugins.spark.watching.statistics import RunStatistics
 
 TASKS = {0: ["0_0"], 1: ["0_1", "0_2"]}
 

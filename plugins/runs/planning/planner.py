@@ -21,21 +21,18 @@ from penstock.program.nodes import TaskId
 from penstock.record import TopicPartition
 from penstock.support.private_files import write_private_text
 
-from ..placement.group_keys import slot, slot_key
-from ..settings import MAX_RECORDS_PER_BATCH, PUNCTUATION_INTERVAL
 from .control import Control, ControlFile
 from .lags import Lags
 from .openings import Openings
 from .rests import Rests
+from .settings import MAX_RECORDS_PER_BATCH, PUNCTUATION_INTERVAL
+from .spreading import slot
 
 Offset = dict[str, Any]
 """Spark's note of a batch: `seq` counts batches, `clock_ms` is their wall clock, `step` the test's step, and `ends`
 has for each topic and partition that the batch reads the offset up to which it may. `globals` has the same for topics
 of global stores, and `topics` their ids. `owners`: see Control. `settled_in`: the directory of the run in which every
 task was open."""
-
-Row = tuple[int, str]
-"""(group, plan): the group key of a slot, and its `SlotPlan` as JSON."""
 
 _FILE = "plan"
 _FIRST_WAIT, _LONGEST_WAIT = 0.02, 0.5
@@ -141,7 +138,6 @@ class BatchPlanner:
         self._inputs = {task: [TopicPartition(*each) for each in partitions] for task, partitions in plan.tasks.items()}
         self._readers = {each: task for task, partitions in self._inputs.items() for each in partitions}
         self._slots = {task: slot(TaskId.parse(task), plan.parallelism) for task in plan.tasks}
-        self._keys = [slot_key(number, plan.parallelism) for number in range(plan.parallelism)]
         self._lags = Lags(
             log,
             plan.application_id,
@@ -205,9 +201,11 @@ class BatchPlanner:
         ends = self._lags.ends
         return {**self.first(), "ends": _nested({each: ends[each] for each in self._planned if each in ends})}
 
-    def rows(self, end: Offset) -> list[Row]:
-        """Return the rows of the batch that ends at `end`: one for every slot."""
-        tasks: dict[int, dict[str, dict[TopicPartition, int]]] = {number: {} for number in range(len(self._keys))}
+    def plans(self, end: Offset) -> list[SlotPlan]:
+        """Return the plans of the batch that ends at `end`: one for every slot."""
+        tasks: dict[int, dict[str, dict[TopicPartition, int]]] = {
+            number: {} for number in range(self._plan.parallelism)
+        }
         for partition, up_to in _flat(end.get("ends", {})).items():
             task = self._readers.get(partition)
             if task is not None:
@@ -215,21 +213,18 @@ class BatchPlanner:
         owners, ids, global_ends = end.get("owners", {}), end.get("topics", {}), _flat(end.get("globals", {}))
         step = _step(end)
         return [
-            (
-                key,
-                SlotPlan(
-                    number,
-                    owners.get(str(number), ""),
-                    end["clock_ms"],
-                    tasks[number],
-                    global_ends,
-                    ids,
-                    step,
-                    seconds=self._batch_seconds if step < 0 else None,
-                    is_settled=end.get("settled_in") == self._plan.control,
-                ).to_json(),
+            SlotPlan(
+                number,
+                owners.get(str(number), ""),
+                end["clock_ms"],
+                tasks[number],
+                global_ends,
+                ids,
+                step,
+                seconds=self._batch_seconds if step < 0 else None,
+                is_settled=end.get("settled_in") == self._plan.control,
             )
-            for number, key in enumerate(self._keys)
+            for number in range(self._plan.parallelism)
         ]
 
     # ------------------------------------------------------------------ whether a batch runs

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from penstock.clock import Clock, SystemClock
 from penstock.plugins.hosts.plan import SlotPlan
 
-from ..placement.group_keys import slot_key, slots
 from .control import Control, ControlFile
-from .planner import Offset, Plan, Row
+from .planner import Offset, Plan
 from .rests import Rests
+from .spreading import slots
 
 RENEWAL_SECONDS = 20.0
 """Seconds between two batches. Each costs the tail of the latency a little."""
@@ -43,7 +43,6 @@ class RenewalPlanner:
         self._control = ControlFile(plan.control)
         self._rests = Rests(self._control, wait, seconds)
         self._slots = slots(plan.tasks, plan.parallelism)
-        self._keys = [slot_key(number, plan.parallelism) for number in range(plan.parallelism)]
         self._planned: Control | None = None
         self._renew_at = 0.0
 
@@ -83,21 +82,18 @@ class RenewalPlanner:
         """Return an offset without positions: these are in the hosts' heartbeats."""
         return self.first()
 
-    def rows(self, end: Offset) -> list[Row]:
-        """Return the rows of the batch that ends at `end`: one for every slot."""
+    def plans(self, end: Offset) -> list[SlotPlan]:
+        """Return the plans of the batch that ends at `end`: one for every slot."""
         owners, suspects = end.get("owners", {}), end.get("suspects", {})
         return [
-            (
-                key,
-                SlotPlan(
-                    number,
-                    owners.get(str(number), ""),
-                    end["clock_ms"],
-                    {task: {} for task in self._slots[number]},
-                    stopping=end.get("stopping", False),
-                    suspect=suspects.get(str(number), ""),
-                    is_settled=end.get("settled_in") == self._directory,
-                ).to_json(),
+            SlotPlan(
+                number,
+                owners.get(str(number), ""),
+                end["clock_ms"],
+                {task: {} for task in tasks},
+                stopping=end.get("stopping", False),
+                suspect=suspects.get(str(number), ""),
+                is_settled=end.get("settled_in") == self._directory,
             )
-            for number, key in enumerate(self._keys)
+            for number, tasks in self._slots.items()
         ]
