@@ -39,6 +39,7 @@ BENCHMARKS = {
     "idle": "bench.long_runs:idle",
     "trickle": "bench.long_runs:trickle",
     "quiet": "bench.quiet:quiet",
+    "values": "bench.values:values",
 }
 OPTIONS = (
     "tasks",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
 import struct
 from abc import ABC, abstractmethod
@@ -96,6 +97,18 @@ class Serde(ABC, Generic[T]):
         name = vars(kind).get("saved_name", f"{kind.__module__}.{kind.__qualname__}")
         return f"{name}({sha256(_plain_text(plain).encode()).hexdigest()[:8]})" if plain else name
 
+    def unreadable(self, form: str) -> str:
+        """Return why this serde cannot read what a serde of the written form `form` wrote; "" if it can.
+
+        A start of a changed program asks this for each store. Override it in a serde that reads older forms of its
+        own. The words follow "the store was written with value_serde", and name what was written, and what to change.
+
+        >>> IntSerde().unreadable(IntSerde().written_form()), IntSerde().unreadable("acme.Serde")
+        ('', 'acme.Serde and now has penstock.serde.IntSerde')
+        """
+        now = self.written_form()
+        return "" if form == now else f"{form} and now has {now}"
+
 
 class WrappingSerde(Serde[T]):
     """A serde that is made of others, its attributes: what it is told, they are told as well.
@@ -125,8 +138,42 @@ class WrappingSerde(Serde[T]):
         name = vars(type(self)).get("saved_name", type(self).__name__)
         return f"{name}({', '.join(inner.written_form() for _, inner in self._inner())})"
 
+    def unreadable(self, form: str) -> str:
+        """Return why one of the serdes inside cannot read its part; see `Serde.unreadable`."""
+        now = self.written_form()
+        if form == now:
+            return ""
+        name, parts = _parts_of_form(form)
+        inner = [each for _, each in self._inner()]
+        if name != _parts_of_form(now)[0] or len(parts) != len(inner) or len(_parts_of_form(now)[1]) != len(inner):
+            return super().unreadable(form)
+        return "; ".join(filter(None, map(lambda each, part: each.unreadable(part), inner, parts)))
+
     def _inner(self) -> Iterator[tuple[str, Serde[Any]]]:
         return ((name, each) for name, each in vars(self).items() if isinstance(each, Serde))
+
+
+def _parts_of_form(form: str) -> tuple[str, list[str]]:
+    """Return the name and the parts of "Name(part, part)"; parts may have brackets, and text in quotes, as JSON has.
+
+    >>> _parts_of_form('Pair(of({"a":[1, 2]}), Listed(x, y))')
+    ('Pair', ['of({"a":[1, 2]})', 'Listed(x, y)'])
+    """
+    name, _, rest = form.partition("(")
+    parts, depth, quoted, start = [], 0, False, 0
+    for match in re.finditer(r'\\.|["()\[\]{}]|, ', rest):
+        token = match.group()
+        if token == '"':
+            quoted = not quoted
+        elif quoted or token.startswith("\\"):
+            continue
+        elif token == ", ":
+            if depth == 0:
+                parts.append(rest[start : match.start()])
+                start = match.end()
+        else:
+            depth += 1 if token in "([{" else -1
+    return name, [*parts, rest[start:-1]] if rest else []
 
 
 class BytesSerde(Serde[bytes]):

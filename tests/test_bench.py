@@ -24,6 +24,7 @@ from bench import (
     quiet,
     spark_local,
     stores,
+    values,
 )
 from bench.latency_chart import chart
 from bench.latency_client import PARTITIONS, Load
@@ -50,6 +51,14 @@ def test_core_count_writes_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert result["name"] == "core-count"
     assert result["records_per_s"] > 0
     assert {"cpu_s_per_million", "peak_mb", "phases"} <= result.keys()
+
+
+def test_values_are_written_and_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values, "VALUES", 10)
+    monkeypatch.setattr(values, "REPEATS", 1)
+    rows = values.values().rows
+    assert [row["serde"] for row in rows] == ["of(dataclass)", "of(pydantic dataclass)", "json", "msgpack"]
+    assert len({row["bytes"] for row in rows[:3]}) == 1  # the same JSON
 
 
 def test_windowed_counts_say_what_they_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,9 @@ class _CheckedSerde(Serde[T]):
     def written_form(self) -> str:
         return self._serde.written_form()
 
+    def unreadable(self, form: str) -> str:
+        return self._serde.unreadable(form)
+
     def _bytes_of(self, write: Callable[[T], bytes]) -> Callable[[T], bytes]:
         name = f"{type(self._serde).__module__}.{type(self._serde).__qualname__}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from ..serde import Serde
 from ..store import StoreBuilder
 from ..store.kept_store import KEY_VALUE
 from ..store.kinds.key_value import KeyValueStoreSpec
@@ -12,6 +13,9 @@ from ..store.specs import StoreSpec, declared_serdes
 from .assignment import Assignment
 from .nodes import Graph, Node, ProcessorNode, Subtopology
 from .serdes import NodeDefaults, SerdeLike, resolve_serde
+
+SavedSerdes = Mapping[tuple[str, str], Serde[Any]]
+"""The serde for (store or internal topic, "key_serde" or "value_serde")."""
 
 FORMAT = 3
 """The format of a program with a processor that saves under another name than its own."""
@@ -94,12 +98,32 @@ def _form(given: SerdeLike, default: SerdeLike, what: str) -> str:
     return resolve_serde(given, default, what).written_form()
 
 
-def check_compatible(old: Mapping[str, Any], new: Mapping[str, Any], drained: Collection[str] = ()) -> list[str]:
+def saved_serdes(program: Graph, settings: NodeDefaults) -> SavedSerdes:
+    """Return the serdes of the stores and internal topics of `program` that are in force under `settings`."""
+    made = {
+        (store.name, field): resolve_serde(given, settings.state_serde, f"store {store.name!r}")
+        for each in program.subtopologies
+        for store in each.stores
+        for field, given in declared_serdes(store).items()
+    }
+    for each in program.subtopologies:
+        for source in each.sources:
+            for topic in program.internal_topics.keys() & source.topics:
+                what = f"source {source.name!r}"
+                made[topic, "key_serde"] = resolve_serde(source.key_serde, settings.key_serde, what)
+                made[topic, "value_serde"] = resolve_serde(source.value_serde, settings.value_serde, what)
+    return made
+
+
+def check_compatible(
+    old: Mapping[str, Any], new: Mapping[str, Any], drained: Collection[str] = (), serdes: SavedSerdes | None = None
+) -> list[str]:
     """Return in words why positions and state saved under `old` do not fit `new`; an empty list if they fit.
 
     Both are fingerprints. `drained` are internal topics in which no record waits. Positions and state are kept by task,
     so the meaning of a task id must stay: a sub-topology keeps its number, its stores and, if it has any, its number of
-    tasks.
+    tasks. `serdes` (those of `saved_serdes`) say whether they read what an earlier form of theirs wrote; without them
+    the names must be equal.
 
     What fits: new sub-topologies behind the old ones, new stores (they start empty), topics that come or go within a
     sub-topology, more partitions where there is no store, other processors and edges. A store may have another backend,
@@ -111,10 +135,10 @@ def check_compatible(old: Mapping[str, Any], new: Mapping[str, Any], drained: Co
         *_moved(old, new, "store", "stores"),
         *_moved(old, new, "topic", "topics"),
         *_moved(old, new, "pattern", "patterns"),
-        *_changed_stores(old, new),
+        *_changed_stores(old, new, serdes or {}),
         *_replaced(old, new),
         *_repartitioned(old, new),
-        *_waiting(old, new, drained),
+        *_waiting(old, new, drained, serdes or {}),
         *_refilled(old, new),
     ]
 
@@ -142,7 +166,7 @@ def _moved(old: Mapping[str, Any], new: Mapping[str, Any], what: str, field: str
                 )
 
 
-def _changed_stores(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[str]:
+def _changed_stores(old: Mapping[str, Any], new: Mapping[str, Any], serdes: SavedSerdes) -> Iterable[str]:
     now = {name: store for each in new["subtopologies"].values() for name, store in each["stores"].items()}
     for number, each in old["subtopologies"].items():
         for name, store in each["stores"].items():
@@ -174,11 +198,15 @@ def _changed_stores(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[
             for field in ("kind", "key_serde", "value_serde"):
                 before, after = store[field], now[name][field]
                 # A serde that a kind of store does not have is None.
-                if None not in (before, after) and before != after:
-                    yield (
-                        f"store {name!r} was written with {field} {before} and now has {after}: its content cannot be "
-                        "read"
-                    )
+                if None not in (before, after) and (why := _unreadable(before, after, serdes.get((name, field)))):
+                    yield f"store {name!r} was written with {field} {why}: its content cannot be read"
+
+
+def _unreadable(before: str, after: str, serde: Serde[Any] | None) -> str:
+    """Return why what was written in the form `before` cannot be read; "" if it can. A kind of a store is no serde."""
+    if before == after:
+        return ""
+    return f"{before} and now has {after}" if serde is None else serde.unreadable(before)
 
 
 def _replaced(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[str]:
@@ -215,7 +243,9 @@ def _repartitioned(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[s
             )
 
 
-def _waiting(old: Mapping[str, Any], new: Mapping[str, Any], drained: Collection[str]) -> Iterable[str]:
+def _waiting(
+    old: Mapping[str, Any], new: Mapping[str, Any], drained: Collection[str], serdes: SavedSerdes
+) -> Iterable[str]:
     read = new["internal_serdes"]
     for topic in old["internal_topics"]:
         if topic in drained:
@@ -227,9 +257,9 @@ def _waiting(old: Mapping[str, Any], new: Mapping[str, Any], drained: Collection
             )
         for field, before in old["internal_serdes"].get(topic, {}).items():
             after = read.get(topic, {}).get(field)
-            if before != after and after is not None:
+            if after is not None and (why := _unreadable(before, after, serdes.get((topic, field)))):
                 yield (
-                    f"internal topic {topic!r} was written for {field} {before} and its source now has {after}: "
+                    f"internal topic {topic!r} was written for {field} {why}: "
                     "records that wait in it cannot be read. Let the program that ran last process them first"
                 )
 

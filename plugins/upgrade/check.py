@@ -11,7 +11,7 @@ from typing import Any
 from penstock.errors import IncompatibleStateError
 from penstock.log import Log
 from penstock.program.assignment import Assignment
-from penstock.program.compatibility import check_compatible
+from penstock.program.compatibility import check_compatible, saved_serdes
 from penstock.program.layouts import Layouts, layout_from_data, layout_to_data
 from penstock.record import TopicPartition
 from penstock.settings.application import Application
@@ -52,7 +52,12 @@ def check_saved(application: Application, assignment: Assignment, before: Note, 
             each["stores"].pop(name, None)
             each["parked"] = [*each.get("parked", ()), name]
         drained = _drained(application.id, before["fingerprint"]["internal_topics"], log)
-        reasons += check_compatible({**before["fingerprint"], "subtopologies": old}, now, drained)
+        reasons += check_compatible(
+            {**before["fingerprint"], "subtopologies": old},
+            now,
+            drained,
+            saved_serdes(application.program, application.settings),
+        )
         left = {each["subtopology"] for each in parked.values()}
         note["parked"] = parked
         note["gone"] = {

@@ -13,7 +13,9 @@ import pytest
 
 from penstock import Application, ConfigError, Topology
 from penstock.plugins.runtime.shipping import pack
+from penstock.plugins.serdes.of import of
 
+from ..serdes import typed_values
 from ..spark import apps
 
 
@@ -52,3 +54,24 @@ def test_applications_can_be_packed_by_several_threads_at_once() -> None:
     finally:
         sys.setswitchinterval(interval)
     assert len(packed) == 40
+
+
+def test_types_of_values_arrive_with_their_fields_where_their_module_is_not(tmp_path: Path) -> None:
+    """Their annotations are text that names what the module imports; a Struct's fields do not travel."""
+    for name, serde in (("order", of(typed_values.Order)), ("visit", of(typed_values.Visit))):
+        (tmp_path / name).write_bytes(pack(serde))
+    (tmp_path / "struct").write_bytes(pack(of(typed_values.Payment)))
+    program = (
+        "import pickle, pathlib\n"
+        "order, visit = (pickle.loads(pathlib.Path(each).read_bytes()) for each in ('order', 'visit'))\n"
+        'print(visit.deserialize(b\'{"who": {"name": "anna"}, "at": 1}\').who.name)\n'
+        'print(order.deserialize(b\'{"id": "00000000-0000-0000-0000-000000000001", "day": "2024-02-29", \'\n'
+        '    b\'"lines": [{"sku": "tea", "price": "1.50"}]}\').lines)\n'
+        "try:\n    pickle.loads(pathlib.Path('struct').read_bytes())\n"
+        "except Exception as error:\n    print(type(error).__name__, error)\n"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert answer.stdout.splitlines()[:2] == ["anna", "[Line(sku='tea', price=Decimal('1.50'), count=1)]"], (
+        answer.stderr
+    )
+    assert "ConfigError serde 'of(Payment)': the class Payment was sent" in answer.stdout

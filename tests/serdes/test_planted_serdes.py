@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -65,6 +66,9 @@ class Caching(Right):
         if data not in self.known:
             self.known[data] = super().deserialize(data)
         return self.known[data]
+
+
+_numbers = itertools.count()
 
 
 def column(function: Callable[[Serde[Any], Any], Any]) -> type[Right]:
@@ -137,6 +141,14 @@ PLANTED: dict[str, tuple[type[Serde[Any]], str]] = {
     "immutable: a dict": (type("Bug", (Right,), {"immutable_types": frozenset({dict})}), "can be changed"),
     "checked: a list": (type("Bug", (Right,), {"checked_types": frozenset({list})}), "can be changed"),
     "immutable: refused": (type("Bug", (Right,), {"immutable_types": frozenset({int})}), "expected a list"),
+    "form: another one each time": (
+        type("Bug", (Right,), {"written_form": lambda s: f"Bug {next(_numbers)}"}),
+        "written_form is",
+    ),
+    "form: not its own": (
+        type("Bug", (Right,), {"unreadable": lambda s, form: f"{form} and now has another"}),
+        "unreadable refuses",
+    ),
     "bind: another serde": (
         type("Bug", (Right,), {"bind": lambda s, topic, *, is_key: PLANTED["tuple for a list"][0]()}),
         ".",

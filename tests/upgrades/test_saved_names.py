@@ -35,6 +35,9 @@ from penstock.plugins.serdes.json import JsonSerde
 from penstock.plugins.serdes.list import ListSerde
 from penstock.plugins.serdes.msgpack import MsgpackSerde
 from penstock.plugins.serdes.pickle import PickleSerde
+from penstock.plugins.serdes.typed.base import TypedSerde
+from penstock.plugins.serdes.typed.models import ModelSerde
+from penstock.plugins.serdes.typed.standard import StandardSerde
 from penstock.plugins.serdes.uuid import UuidSerde
 from penstock.plugins.serdes.void import VoidSerde
 from penstock.record import Record, RecordMetadata, TopicPartition
@@ -66,6 +69,8 @@ SERDES: dict[str, Serde[Any]] = {
     "penstock.plugins.serdes.pickle.PickleSerde": PickleSerde(),
     "penstock.plugins.serdes.uuid.UuidSerde": UuidSerde(),
     "penstock.plugins.serdes.void.VoidSerde": VoidSerde(),
+    'of({"type":"integer"})': StandardSerde(int, refuses_extra=False),
+    'of({"type":"number"})': ModelSerde(float, refuses_extra=False),
     "ListSerde(penstock.serde.StrSerde)": ListSerde(STR),
     "TimeWindowedSerde(penstock.serde.StrSerde)": TimeWindowedSerde(STR, 5),
     "SessionWindowedSerde(penstock.serde.StrSerde)": SessionWindowedSerde(STR),
@@ -121,7 +126,7 @@ def test_every_serde_is_listed() -> None:
         if re.search(r"^class .*Serde\b.*\(", source.read_text(), re.MULTILINE):
             import_module(name)
     ours = {each for each in subclasses(Serde) if each.__module__.startswith("penstock.")}
-    bases = {each for each in ours if each.__name__.startswith("_")} | {WrappingSerde}
+    bases = {each for each in ours if each.__name__.startswith("_")} | {TypedSerde, WrappingSerde}
     assert ours - bases == set(map(type, SERDES.values()))
 
 

@@ -17,7 +17,7 @@ from penstock.plugins.runtime.locations import open_deltas
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.report import Phases
 from penstock.plugins.runtime.task_runner import TaskRunner
-from penstock.program.compatibility import check_compatible
+from penstock.program.compatibility import check_compatible, saved_serdes
 from penstock.program.layouts import Layouts, layout_of_fingerprint
 from penstock.program.nodes import SourceNode, TaskId
 from penstock.record import OutputBatch, TopicPartition
@@ -197,7 +197,11 @@ class StreamTask(TaskRunner):
         self._make_task(self._inputs, clock_ms, takes_whole_batches=True)
 
     def _check_compatible(self, before: Mapping[str, Any]) -> None:
-        reasons = [*check_compatible(before, self._fingerprint), *self._changes_of_history(before)]
+        serdes = saved_serdes(self._application.program, self._application.settings)
+        reasons = [
+            *check_compatible(before, self._fingerprint, serdes=serdes),
+            *self._changes_of_history(before),
+        ]
         if reasons:
             raise IncompatibleStateError(
                 f"application {self._application.id!r}, task {self.id}: it does not fit what Spark's checkpoint has of "

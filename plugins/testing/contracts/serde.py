@@ -226,6 +226,14 @@ class SerdeContract:
             bound = self.made().bind("orders", is_key=is_key)
             assert self.same(bound.deserialize(bound.serialize(value)), value)
 
+    def test_its_written_form_lasts(self) -> None:
+        """It is saved with the state: always the same, and the serde reads what was written under it."""
+        form = self.made().written_form()
+        for make in (self.made, lambda: pickle.loads(pickle.dumps(self.made()))):
+            other = make()
+            assert other.written_form() == form, f"written_form is {other.written_form()!r} and was {form!r}"
+            assert other.unreadable(form) == "", f"unreadable refuses the serde's own form: {other.unreadable(form)}"
+
     def _of_type(self, kind: type, declared: str) -> st.SearchStrategy[Any]:
         assert kind.__hash__ is not None, (
             f"{declared} has {kind.__name__}, whose values can be changed: stores keep them as objects"

@@ -1,0 +1,56 @@
+"""`of`: the serde of a program's own type."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeVar, overload
+
+from penstock.errors import ConfigError
+from penstock.serde import Serde
+
+from .typed.shipped import classes_inside, is_model, pin_annotations
+
+T = TypeVar("T")
+
+
+@overload
+def of(kind: type[T], *, extra: Literal["ignore", "refuse"] = "ignore") -> Serde[T]: ...
+@overload
+def of(kind: Any, *, extra: Literal["ignore", "refuse"] = "ignore") -> Serde[Any]: ...
+def of(kind: Any, *, extra: Literal["ignore", "refuse"] = "ignore") -> Serde[Any]:
+    """Return the serde of a type: its values are JSON that other languages read.
+
+    `kind` is a dataclass, a NamedTuple, a TypedDict, an enum, a msgspec.Struct, a pydantic model, or a list, dict or
+    union of such. Their fields may have all of these types, and numbers, text, bytes, dates, Decimal and UUID.
+    `extra`: whether fields in the JSON that the type does not have are ignored, or refused.
+
+    Raises ConfigError for a type that cannot be written as JSON.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass
+    ... class Order:
+    ...     user: str
+    ...     amount: int = 1
+    >>> of(Order).serialize(Order("alice", 3))
+    b'{"user":"alice","amount":3}'
+    >>> of(Order).deserialize(b'{"user": "bob"}')
+    Order(user='bob', amount=1)
+    """
+    if extra not in ("ignore", "refuse"):
+        raise ConfigError(f"of: extra: expected 'ignore' or 'refuse', found {extra!r}")
+    if isinstance(kind, str):
+        raise ConfigError(f"of: expected a type, found the text {kind!r}: pass the class itself")
+    try:
+        classes = classes_inside(kind)
+        pin_annotations(classes)
+    except NameError as error:
+        raise ConfigError(
+            f"of: the annotations of {kind!r} cannot be read: {error}; declare the class, and import what its fields "
+            "name, at the top of the module"
+        ) from error
+    if any(map(is_model, classes)):
+        from .typed.models import ModelSerde
+
+        return ModelSerde(kind, refuses_extra=extra == "refuse")
+    from .typed.standard import StandardSerde
+
+    return StandardSerde(kind, refuses_extra=extra == "refuse")

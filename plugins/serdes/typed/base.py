@@ -1,0 +1,115 @@
+"""TypedSerde: values of one type as JSON, whichever library converts them."""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from abc import abstractmethod
+from typing import Any, Generic, TypeVar, is_typeddict
+
+from penstock.errors import ConfigError, SerdeError
+from penstock.serde import Serde
+
+from .json_schemas import Schema, changes, essence
+from .shipped import classes_inside, restore_fields
+
+T = TypeVar("T")
+_FORM = "of"
+
+
+class TypedSerde(Serde[T], Generic[T]):
+    """Values of the type `kind` as JSON. What it writes, it has read: a wrong field is refused where it is written."""
+
+    def __init__(self, kind: Any, *, refuses_extra: bool) -> None:
+        self.kind = kind
+        self.refuses_extra = refuses_extra
+        self.name = f"of({kind_name(kind)})"
+        # The class of a NamedTuple, an Enum or a model is exact; a subclass would come back as its base.
+        self._exact = kind if _is_class(kind) and not is_typeddict(kind) else None
+        self._form = f"{_FORM}({_compact(essence(self._schema()))})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _sent, (type(self), self.kind, self.refuses_extra, self._form)
+
+    def serialize(self, value: T) -> bytes:
+        """Return `value` as JSON. Raises SerdeError for another type, and with the path of a wrong field."""
+        if self._exact is not None and type(value) is not self._exact:
+            raise SerdeError(
+                f"serde {self.name!r}: expected {kind_name(self.kind)}, found {kind_name(type(value))} "
+                f"{reprlib.repr(value)}; return that type, or name a serde that fits"
+            )
+        try:
+            data = self._write(value)
+            self._read(data)
+        except Exception as error:
+            raise SerdeError(
+                f"serde {self.name!r}: cannot write {reprlib.repr(value)}: {self._said(error)}; set its fields to what "
+                f"{kind_name(self.kind)} declares"
+            ) from error
+        return data
+
+    def deserialize(self, data: bytes) -> T:
+        """Return the value. Raises SerdeError with the path of a missing, unknown or wrong field."""
+        try:
+            return self._read(data)
+        except Exception as error:
+            shown = data if len(data) <= 200 else data[:200] + b"..."
+            raise SerdeError(
+                f"serde {self.name!r}: {self._said(error)}; found {shown!r}: give a field that may be absent a default "
+                "(and one that may be null `| None`), or name the serde it was written with"
+            ) from error
+
+    def written_form(self) -> str:
+        """Return the JSON schema of the type: names of classes and the values of defaults are not part of it."""
+        return self._form
+
+    def unreadable(self, form: str) -> str:
+        """Return which fields have changed in a way that the rows of `form` do not follow; "" if all can be read."""
+        if form == self._form:
+            return ""
+        if not form.startswith(f"{_FORM}({{"):
+            return super().unreadable(form)
+        found = changes(json.loads(form[len(_FORM) + 1 : -1]), essence(self._schema()))
+        return f"{self.name} as it was before, and {'; '.join(found)}" if found else ""
+
+    @abstractmethod
+    def _write(self, value: T) -> bytes:
+        """Return the JSON of `value`. Raises any exception."""
+
+    @abstractmethod
+    def _read(self, data: bytes) -> T:
+        """Return the value of the JSON text. Raises any exception."""
+
+    @abstractmethod
+    def _said(self, error: Exception) -> str:
+        """Return the message of an error of `_write` or `_read`, with the path of the field first."""
+
+    @abstractmethod
+    def _schema(self) -> Schema:
+        """Return the JSON schema of what is written."""
+
+
+def kind_name(kind: Any) -> str:
+    """Return the name of a type as a program writes it: Order, list[Order]."""
+    return kind.__qualname__.rpartition("<locals>.")[2] if _is_class(kind) else str(kind)
+
+
+def _is_class(kind: Any) -> bool:
+    return isinstance(kind, type) and not hasattr(kind, "__args__")  # list[int] is a type, too
+
+
+def _compact(schema: Schema) -> str:
+    return json.dumps(schema, separators=(",", ":"), sort_keys=True)
+
+
+def _sent(made_by: type[TypedSerde[Any]], kind: Any, refuses_extra: bool, form: str) -> TypedSerde[Any]:
+    """Make a serde again in another process. Raises ConfigError if its class arrived there without its fields."""
+    restore_fields(classes_inside(kind))
+    made = made_by(kind, refuses_extra=refuses_extra)
+    if made.written_form() != form:
+        raise ConfigError(
+            f"serde {made.name!r}: the class {kind_name(kind)} was sent to this process without its fields, as a class "
+            "of a script is sent: a msgspec.Struct cannot be sent so. Make it a dataclass, or put it into a package "
+            "that is installed on every host"
+        )
+    return made

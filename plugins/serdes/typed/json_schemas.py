@@ -1,0 +1,186 @@
+"""JSON schemas of types: their essence, and what has changed so that rows of the old one are not read by the new."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Schema = Mapping[str, Any]
+
+_LOWER = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
+_UPPER = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
+_SAME = ("format", "contentEncoding", "uniqueItems", "multipleOf")
+_ONE_OF = ("anyOf", "oneOf")
+_PARTS = ("items", "additionalProperties", "propertyNames")
+_KEPT = frozenset({"type", "enum", "const", "required", "$ref", *_LOWER, *_UPPER, *_SAME})
+
+
+def essence(schema: Schema) -> dict[str, Any]:
+    """Return the keywords of a schema that say which values fit: no titles, descriptions or defaults."""
+    made: dict[str, Any] = {name: each for name, each in schema.items() if name in _KEPT}
+    for name in ("properties", "$defs"):
+        if name in schema:
+            made[name] = {each: essence(inner) for each, inner in schema[name].items()}
+    for name in (*_ONE_OF, "prefixItems"):
+        if name in schema:
+            made[name] = [essence(inner) for inner in schema[name]]
+    for name in _PARTS:
+        if name in schema:
+            made[name] = essence(schema[name]) if isinstance(schema[name], Mapping) else schema[name]
+    for name in ("required", "enum"):
+        if name in made:
+            made[name] = sorted(made[name], key=repr)
+    return made
+
+
+def changes(before: Schema, now: Schema) -> list[str]:
+    """Return in words why values that fit the essence `before` may not fit `now`, or would lose a field.
+
+    Optional fields may be new, types may be wider: an integer becomes a number, a value may be null, an enum gets
+    members. A field with a default may be absent in rows that are older than the field, so its default must stay.
+
+    >>> old = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    >>> changes(old, {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]})
+    ["field 'a' was integer and is string"]
+    >>> changes(old, {"type": "object", "properties": {"a": {"type": "number"}, "b": {}}, "required": ["a"]})
+    []
+    """
+    return list(dict.fromkeys(_Comparison(before, now).of("", before, now)))
+
+
+class _Comparison:
+    """The comparison of two schemas with the definitions that their references name."""
+
+    def __init__(self, before: Schema, now: Schema) -> None:
+        self._before = before.get("$defs", {})
+        self._now = now.get("$defs", {})
+        self._inside: set[tuple[str, str]] = set()
+
+    def of(self, path: str, before: Schema, now: Schema) -> list[str]:
+        """Return each change at `path` and below."""
+        pair: tuple[str, str] = before.get("$ref", ""), now.get("$ref", "")
+        if not all(pair):
+            return list(self._of_alternatives(path, _resolved(before, self._before), _resolved(now, self._now)))
+        if pair in self._inside:  # a type that contains itself
+            return []
+        self._inside.add(pair)
+        found = list(self._of_alternatives(path, _resolved(before, self._before), _resolved(now, self._now)))
+        self._inside.discard(pair)
+        return found
+
+    def _of_alternatives(self, path: str, before: Schema, now: Schema) -> Iterator[str]:
+        were, are = _alternatives(before), _alternatives(now)
+        if len(were) == len(are) == 1:
+            yield from self._of_one(path, before, now)
+            return
+        for each in were:
+            if any(not self.of(path, each, other) for other in are):
+                continue
+            alike = [other for other in are if self._kind(each, self._before) == self._kind(other, self._now)]
+            if len(alike) == 1:
+                yield from self._of_one(path, _resolved(each, self._before), _resolved(alike[0], self._now))
+            else:
+                yield f"{_field(path)} was {_shown(before, self._before)} and is {_shown(now, self._now)}"
+
+    @staticmethod
+    def _kind(schema: Schema, definitions: Schema) -> Any:
+        return _resolved(schema, definitions).get("type")
+
+    def _of_one(self, path: str, before: Schema, now: Schema) -> Iterator[str]:
+        members, allowed = _members(before), _members(now)
+        if allowed is not None and members is not None:
+            if gone := [each for each in members if each not in allowed]:
+                yield f"{_field(path)} can no longer be {', '.join(map(repr, gone))}"
+            return
+        kind, becomes = before.get("type"), now.get("type")
+        if members is not None:
+            kind = "string" if all(isinstance(each, str) for each in members) else kind
+        same = all(before.get(name) == now[name] for name in _SAME if name in now)
+        if allowed is not None or not same or not (becomes in (None, kind) or (kind, becomes) == ("integer", "number")):
+            yield f"{_field(path)} was {_shown(before, self._before)} and is {_shown(now, self._now)}"
+            return
+        for names, is_tighter in ((_LOWER, float.__gt__), (_UPPER, float.__lt__)):
+            for name in names:
+                if name in now and (name not in before or is_tighter(float(now[name]), float(before[name]))):
+                    yield f"{_field(path)} has {name} {now[name]} and had {before.get(name, 'none')}"
+        if becomes == "object":
+            yield from self._of_object(path, before, now)
+        elif becomes == "array":
+            yield from self._of_array(path, before, now)
+
+    def _of_object(self, path: str, before: Schema, now: Schema) -> Iterator[str]:
+        had, has = before.get("properties"), now.get("properties")
+        if has is None:
+            values = _part(now, "additionalProperties")
+            for each in (had or {"": _part(before, "additionalProperties")}).values():
+                yield from self.of(f"{path}[...]", each, values)
+            yield from self.of(f"{path} (keys)", _part(before, "propertyNames"), _part(now, "propertyNames"))
+            return
+        if had is None:
+            yield f"{_field(path)} was a dict and has fields"
+            return
+        for name, each in had.items():
+            if name in has:
+                yield from self.of(_below(path, name), each, has[name])
+            else:
+                yield f"{_field(_below(path, name))} is gone: keep it, with a default if nothing sets it any more"
+        for name in now.get("required", ()):
+            if name not in had:
+                yield f"{_field(_below(path, name))} is new and has no default: give it one"
+            elif name not in before.get("required", ()):
+                yield f"{_field(_below(path, name))} had a default, which older rows may need: give it one"
+
+    def _of_array(self, path: str, before: Schema, now: Schema) -> Iterator[str]:
+        had, has = before.get("prefixItems"), now.get("prefixItems")
+        if (had is None) != (has is None):
+            yield f"{_field(path)} was {_shown(before, self._before)} and is {_shown(now, self._now)}"
+            return
+        if had is None or has is None:
+            yield from self.of(f"{path}[]", _part(before, "items"), _part(now, "items"))
+            return
+        for index, (each, other) in enumerate(zip(had, has, strict=False)):
+            yield from self.of(f"{path}[{index}]", each, other)
+
+
+def _resolved(schema: Schema, definitions: Schema) -> Schema:
+    while "$ref" in schema:
+        schema = definitions[schema["$ref"].rpartition("/")[2]]
+    return schema
+
+
+def _alternatives(schema: Schema) -> list[Schema]:
+    for name in _ONE_OF:
+        if name in schema:
+            return list(schema[name])
+    return [schema]
+
+
+def _members(schema: Schema) -> list[Any] | None:
+    found: list[Any] | None = [schema["const"]] if "const" in schema else schema.get("enum")
+    return found
+
+
+def _part(schema: Schema, name: str) -> Schema:
+    found = schema.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _field(path: str) -> str:
+    return f"field {path!r}" if path else "the value"
+
+
+def _shown(schema: Schema, definitions: Schema) -> str:
+    """Return a schema in a word or a few, for a message."""
+    schema = _resolved(schema, definitions)
+    alternatives = _alternatives(schema)
+    if len(alternatives) > 1:
+        return " or ".join(_shown(each, definitions) for each in alternatives)
+    members = _members(schema)
+    if members is not None:
+        return "one of " + ", ".join(map(repr, members))
+    shown = schema.get("format") or schema.get("type", "any")
+    return "a set" if schema.get("uniqueItems") else "null" if shown == "null" else str(shown)

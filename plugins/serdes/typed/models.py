@@ -1,0 +1,48 @@
+"""ModelSerde: pydantic models, and types that contain them, as pydantic writes them."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
+
+from penstock.errors import ConfigError
+
+from .base import TypedSerde, kind_name
+from .json_schemas import Schema
+
+T = TypeVar("T")
+
+
+class ModelSerde(TypedSerde[T]):
+    """Values of a type that pydantic validates, by the names (aliases) and the rules of its models."""
+
+    def __init__(self, kind: Any, *, refuses_extra: bool) -> None:
+        try:
+            self._adapter: TypeAdapter[T] = TypeAdapter(kind)
+            super().__init__(kind, refuses_extra=refuses_extra)
+        except (PydanticUserError, NameError, TypeError) as error:
+            raise ConfigError(f"of({kind_name(kind)}): pydantic cannot convert it: {error}") from error
+
+    def _write(self, value: T) -> bytes:
+        return self._adapter.dump_json(value, by_alias=True, warnings="error")
+
+    def _read(self, data: bytes) -> T:
+        if self.refuses_extra:
+            return self._adapter.validate_json(data, extra="forbid")
+        return self._adapter.validate_json(data)
+
+    def _said(self, error: Exception) -> str:
+        if not isinstance(error, ValidationError):
+            return str(error)
+        wrong = error.errors(include_url=False)[:3]
+        return "; ".join(f"{_path(each['loc'])}{each['msg']}, found {each['input']!r}" for each in wrong)
+
+    def _schema(self) -> Schema:
+        return self._adapter.json_schema(by_alias=True)
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """Return "lines[0].price: " for ("lines", 0, "price")."""
+    path = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in location)
+    return f"{path.removeprefix('.')}: " if path else ""
