@@ -28,6 +28,7 @@ $(STAMP): setup.cfg pyproject.toml
 	@echo "installing penstock and what it needs into .venv (PySpark alone is some hundred megabytes)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@rm -rf penstock.egg-info  # what is left of an installation here would hide the plugins of a later one
+	@$(MAKE) --no-print-directory view
 	@touch $@
 
 java:  ## check that Spark will find Java 17 or later
@@ -36,11 +37,16 @@ java:  ## check that Spark will find Java 17 or later
 	found=$$("$$java" -version 2>&1 | awk -F'"' '/version/ { print int($$2); exit }'); \
 	test "$${found:-0}" -ge 17 || { echo "Spark needs Java 17 or later; $$java is $$("$$java" -version 2>&1 | head -n 1): install a newer one or set JAVA_HOME to it" >&2; exit 1; }
 
+# Type checkers do not follow the import hook of an editable installation: in .venv they find the links as stubs, by
+# which nothing is imported.
 view:  ## the tree as `pip install` lays it out, as links, for tools that read and do not import
 	@mkdir -p build/view/penstock
 	@find build/view/penstock -xtype l -delete
-	@for each in core/*.py $(patsubst %/,%,$(dir $(wildcard core/*/__init__.py))) core/py.typed plugins stores contrib; do \
+	@for each in core/*.py $(patsubst %/,%,$(dir $(wildcard core/*/__init__.py doors/*/__init__.py))) core/py.typed plugins stores contrib; do \
 		link=build/view/penstock/$${each##*/}; test -e $$link || ln -s "$(CURDIR)/$$each" $$link; done
+	@for site in .venv/lib/python3*/site-packages; do test ! -d "$$site" || { \
+		rm -rf "$$site/penstock-stubs" && cp -RP build/view/penstock "$$site/penstock-stubs" && \
+		mv "$$site/penstock-stubs/__init__.py" "$$site/penstock-stubs/__init__.pyi"; }; done
 
 lint: $(STAMP) view  ## ruff, and the table of layers by import-linter
 	$(BIN)/ruff check .

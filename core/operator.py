@@ -43,7 +43,7 @@ class Operator(Processor):
     ...         return run
     >>> topology = Topology().add_source("in", "visits").add_processor("count", Count, "in", store="counts")
     >>> _ = topology.add_sink("out", "counts", "count", value_serde="int")
-    >>> from penstock.plugins.testing import TopologyTestDriver
+    >>> from penstock.testing import TopologyTestDriver
     >>> with TopologyTestDriver(topology) as driver:
     ...     for page in ("/", "/a"):
     ...         driver.pipe("visits", "anna", page)

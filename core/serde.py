@@ -45,7 +45,7 @@ class Serde(ABC, Generic[T]):
     >>> Celsius().deserialize(Celsius().serialize(21.5))
     21.5
 
-    `penstock.plugins.testing.contracts.serde` holds the tests that any serde must pass.
+    `penstock.testing.contracts` holds the tests that any serde must pass.
     """
 
     immutable_types: frozenset[type] = frozenset()

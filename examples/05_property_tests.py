@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import Application, Processor, ProcessorContext, Record, Topology, key_value_store
-from penstock.plugins.testing import TopologyTestDriver
+from penstock.testing import TopologyTestDriver
 
 Summary = list[float]
 """Count, lowest and highest value."""

@@ -62,7 +62,7 @@ def pipeline(session: SparkSession, directory: Path) -> DataFrame:
     """Return the stream of alerts. Spark reads before the topology, and selects columns after it."""
     from pyspark.sql.functions import col, from_json, struct, to_json
 
-    from penstock.plugins.spark import Records, transform
+    from penstock.spark import Records, transform
 
     logins = session.readStream.schema("user string, ok boolean, at timestamp, line long").json(
         str(directory / "logins")
@@ -99,7 +99,7 @@ def write_logins(directory: Path, name: str, logins: str, minute: int) -> None:
 
 def main(place: str) -> None:
     """Process the logins in a directory."""
-    from penstock.plugins.spark.session import make_session
+    from penstock.spark import make_session
 
     directory = Path(place)
     if not (directory / "logins").exists():

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock import Application
-from penstock.plugins.dsl import StreamsBuilder
+from penstock.dsl import StreamsBuilder
 
 CENTS_A_POINT = 100
 

@@ -22,9 +22,9 @@ from penstock.errors import LogError, PenstockError
 from penstock.log import Log
 from penstock.plugins.cli.target import load_application
 from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.spark import RunProgress, run
-from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.serde import IntSerde
+from penstock.spark import RunProgress, run
+from penstock.testing.kafka_broker import KafkaBroker
 
 WORD_COUNT = Path(__file__).with_name("02_word_count.py")
 PARTITIONS = 2

@@ -27,8 +27,8 @@ import pytest
 from click.testing import CliRunner
 
 import penstock
+import penstock.dsl
 import penstock.errors
-import penstock.plugins.dsl
 from penstock.hooks import KINDS, Hooks
 from penstock.plugins.cli.group import penstock as program
 from penstock.settings.settings import Settings
@@ -217,12 +217,12 @@ def test_every_setting_is_documented_with_its_default() -> None:
 
 
 def test_every_public_name_is_in_the_reference() -> None:
-    core, _, dsl = (DOCS / "api.md").read_text().partition(".. currentmodule:: penstock.plugins.dsl\n")
+    core, _, dsl = (DOCS / "api.md").read_text().partition(".. currentmodule:: penstock.dsl\n")
     listed = re.compile(r"^\.\. auto(?:class|data|function):: (\w+)$", re.MULTILINE)
     classes = {name: each for name, each in vars(penstock.errors).items() if inspect.isclass(each)}
     errors = {name for name, each in classes.items() if each.__module__ == "penstock.errors"}  # by automodule
     assert set(listed.findall(core)) == set(penstock.__all__ + penstock.for_plugins.__all__) - errors
-    assert set(listed.findall(dsl)) == set(penstock.plugins.dsl.__all__)
+    assert set(listed.findall(dsl)) == set(penstock.dsl.__all__)
 
 
 def commands(group: click.Group, path: str) -> list[tuple[str, click.Command]]:

@@ -8,10 +8,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.metadata import distribution
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from mypy.build import default_data_dir
+from mypy.modulefinder import FindModuleCache, compute_search_paths
+from mypy.options import Options
 
 ROOT = Path(__file__).parent.parent
 CFG = configparser.ConfigParser()
@@ -111,7 +116,8 @@ def test_every_source_is_in_a_package() -> None:
 
 
 def test_core_hides_no_folder() -> None:
-    assert not {path.stem for path in (ROOT / "core").iterdir()} & (set(FOLDERS.values()) - {"core"})
+    subpackages = {name.removeprefix("penstock.") for name in FOLDERS if name != "penstock"}
+    assert not {path.stem for path in (ROOT / "core").iterdir()} & subpackages
 
 
 def test_installed_entry_points_are_current() -> None:
@@ -121,6 +127,30 @@ def test_installed_entry_points_are_current() -> None:
     assert installed == pairs("options.entry_points", "penstock"), (
         "setup.cfg changed since the install: run `make venv`"
     )
+
+
+DOORS = [name for name, folder in FOLDERS.items() if folder.startswith("doors/")]
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_door_gives_the_names_of_its_plugin_and_the_same_objects(door: str) -> None:
+    assert find_spec(door), f"setup.cfg has {door}, and the installation does not: run `make venv`"
+    ours, behind = import_module(door), import_module(door.replace("penstock.", "penstock.plugins."))
+    assert set(behind.__all__) <= set(ours.__all__)
+    assert all(getattr(ours, name) is getattr(behind, name) for name in behind.__all__)
+
+
+def test_importing_penstock_imports_no_plugin() -> None:
+    loaded_by("import sys, penstock; assert not [each for each in sys.modules if each.startswith('penstock.plugins')]")
+
+
+def test_type_checkers_find_the_editable_installation() -> None:
+    """They follow no import hook, so `make view` links the tree as stubs, by which nothing is imported."""
+    options = Options()
+    options.python_executable = sys.executable
+    finder = FindModuleCache(compute_search_paths([], options, default_data_dir()), None, options)
+    missing = [name for name in ("penstock", *DOORS) if not isinstance(finder.find_module(name), str)]
+    assert not missing, f"mypy does not find {missing}: run `make view`"
 
 
 def test_no_plugin_of_ours_is_broken() -> None:

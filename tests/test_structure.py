@@ -24,8 +24,7 @@ FOLDERS = {
 
 def module_name(source: Path) -> str:
     """Return the import name of a file."""
-    folder = ROOT / source.relative_to(ROOT).parts[0]
-    package = next(name for name, each in FOLDERS.items() if each == folder)
+    package, folder = next(each for each in FOLDERS.items() if source.is_relative_to(each[1]))
     parts = source.relative_to(folder).with_suffix("").parts
     return ".".join([package, *(part for part in parts if part != "__init__")])
 

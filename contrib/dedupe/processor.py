@@ -18,7 +18,7 @@ class Dedupe(Processor):
     `metrics.user["duplicates"]`.
 
     >>> from penstock import Topology
-    >>> from penstock.plugins.testing import TopologyTestDriver
+    >>> from penstock.testing import TopologyTestDriver
     >>> topology = Topology().add_source("in", "orders").add_processor("once", "contrib.dedupe", "in", window="1h")
     >>> with TopologyTestDriver(topology.add_sink("out", "unique", "once")) as driver:
     ...     for minute in (0, 10, 90):

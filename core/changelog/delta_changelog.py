@@ -16,7 +16,7 @@ class DeltaChangelog(TaskChangelog):
 
     A delta is written before the commit that names its version. Every delta names the version that it follows, and the
     first one (usually without changes) follows None. `restore` starts at `have` wherever the deltas lead from there to
-    the target, also if there is a snapshot in between. `penstock.plugins.testing.contracts.changelog` has the tests
+    the target, also if there is a snapshot in between. `penstock.testing.contracts` has the tests
     that any implementation must pass.
 
     One thread calls all methods. After opening, a second one may call `wants_snapshot`, `snapshot` and `clean`, with a

@@ -19,7 +19,7 @@ class LogChangelog(TaskChangelog):
     It has one topic for each logged store. The application creates these topics, with a partition for each task, and
     deletes them at a reset. The partition of a task is the number after the "_" in its id. A task is opened behind its
     fence: nobody else produces to its partitions, so all that can be read there belongs to a commit. Nothing is deleted
-    or compacted but by the log. `penstock.plugins.testing.contracts.log_changelog` has the tests that any
+    or compacted but by the log. `penstock.testing.contracts` has the tests that any
     implementation must pass.
 
     One thread calls all methods. A plugin names the class itself, which has `topic_of` and `topic_config` before any

@@ -20,7 +20,7 @@ class StoreBackend(ABC):
     in. Other processes on the host may have the same directory open and read. A store's name is 1 to 249 letters,
     digits, '.', '_' or '-', and not '.' or '..'. Names that differ in case only are different stores, and no such name
     is reserved. Keys are any bytes up to at least 10 kB; values are any bytes; both may be empty. Keys are ordered as
-    bytes are in Python. `penstock.plugins.testing.contracts` holds the tests that any implementation must pass.
+    bytes are in Python. `penstock.testing.contracts` holds the tests that any implementation must pass.
     """
 
     @abstractmethod

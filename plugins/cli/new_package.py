@@ -130,10 +130,10 @@ from hypothesis import strategies as st
 
 from penstock import Application, Record, Topology
 from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.spark import run
-from penstock.plugins.testing.contracts.processor import ProcessorContract
-from penstock.plugins.testing.strategies import streams
 from penstock.record import OutputBatch, TopicPartition
+from penstock.spark import run
+from penstock.testing.contracts import ProcessorContract
+from penstock.testing.strategies import streams
 
 
 def counting() -> Topology:
@@ -289,8 +289,7 @@ _BACKEND_TEST = '''\
 from __future__ import annotations
 
 from $MODULE.backend import Backend
-from penstock.plugins.testing.contracts.store_backend import StoreBackendContract
-from penstock.plugins.testing.contracts.store_kinds import StoreKindsContract
+from penstock.testing.contracts import StoreBackendContract, StoreKindsContract
 
 
 class TestBackend(StoreBackendContract):

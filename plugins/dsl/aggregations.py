@@ -48,8 +48,8 @@ class Aggregations(Verbs, Generic[R]):
         (its name, or a function of the value); without one, of the value itself. A field that is None is left out.
         The store has the aggregates in the serde of the state (msgpack).
 
-        >>> from penstock.plugins.dsl import StreamsBuilder, max_of, sum_of
-        >>> from penstock.plugins.testing import TopologyTestDriver
+        >>> from penstock.dsl import StreamsBuilder, max_of, sum_of
+        >>> from penstock.testing import TopologyTestDriver
         >>> builder = StreamsBuilder()
         >>> sales = builder.stream("sales", value_serde="json").group_by_key()
         >>> sums = sales.agg("sums", total=sum_of("price"), largest=max_of("price"))

@@ -148,8 +148,8 @@ class KGroupedStream(Aggregations[K], Generic[K, V]):
         serdes of this stream; if that of the values is not known, because a verb made them, TopologyError says where to
         name it.
 
-        >>> from penstock.plugins.dsl import StreamsBuilder, tumbling
-        >>> from penstock.plugins.testing import TopologyTestDriver
+        >>> from penstock.dsl import StreamsBuilder, tumbling
+        >>> from penstock.testing import TopologyTestDriver
         >>> builder = StreamsBuilder()
         >>> clicks = builder.stream("clicks", key_serde="str").group_by_key()
         >>> counts = clicks.windowed_by(tumbling("10s", grace="0s"), emit="on_close").count("counts")

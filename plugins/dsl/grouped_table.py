@@ -136,8 +136,8 @@ class KGroupedTable(Verbs, Generic[K, V]):
         taken back when a row changes or leaves its group. A group that has lost all its rows has those of nothing: a
         sum and a count of 0, a mean of None. The store has the aggregates in the serde of the state (msgpack).
 
-        >>> from penstock.plugins.dsl import StreamsBuilder, count_of, mean_of
-        >>> from penstock.plugins.testing import TopologyTestDriver
+        >>> from penstock.dsl import StreamsBuilder, count_of, mean_of
+        >>> from penstock.testing import TopologyTestDriver
         >>> builder = StreamsBuilder()
         >>> people = builder.table("people", value_serde="json")
         >>> by_city = people.group_by(lambda row: row["city"], name="by-city")

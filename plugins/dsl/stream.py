@@ -76,10 +76,10 @@ class KStream(Stateless[K, V], Joining[K, V]):
 
         A deletion has "-" in place of its value. On Spark, rows go to the logs of its workers.
 
-        >>> from penstock.plugins.dsl import StreamsBuilder
+        >>> from penstock.dsl import StreamsBuilder
         >>> builder = StreamsBuilder()
         >>> builder.stream("clicks", value_serde="json").print_table()
-        >>> from penstock.plugins.testing import TopologyTestDriver
+        >>> from penstock.testing import TopologyTestDriver
         >>> with TopologyTestDriver(builder) as driver:
         ...     driver.pipe("clicks", "anna", {"page": "/home", "ms": 5}, 0)
         ...     driver.pipe("clicks", "ben", {"page": "/", "ms": 125}, 1_500)
@@ -98,7 +98,7 @@ class KStream(Stateless[K, V], Joining[K, V]):
         application's. A value that is a dict becomes columns, and so does the window of a windowed key. The program
         itself stays as it is.
 
-        >>> from penstock.plugins.dsl import StreamsBuilder
+        >>> from penstock.dsl import StreamsBuilder
         >>> words = StreamsBuilder().stream("words").map_values(str.upper)
         >>> words.to_pandas({"words": [("a", "one", 0), ("b", "two", 1_000)]})
           key value                 timestamp

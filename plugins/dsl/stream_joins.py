@@ -106,8 +106,8 @@ class Joining(Output[K, V]):
         The result's timestamp is the later one of the two records, its headers are the later arrival's.
         Records without a key or a value are dropped, and those that are later than the window and its grace.
 
-        >>> from penstock.plugins.dsl import StreamsBuilder, within
-        >>> from penstock.plugins.testing import TopologyTestDriver
+        >>> from penstock.dsl import StreamsBuilder, within
+        >>> from penstock.testing import TopologyTestDriver
         >>> builder = StreamsBuilder()
         >>> clicks, views = builder.stream("clicks"), builder.stream("views")
         >>> both = clicks.join(views, lambda click, view: f"{view}, {click}", within("10s", grace="0s"), name="both")

@@ -2,7 +2,7 @@
 
 `with KafkaBroker() as broker: ...` has an application on it with the setting `log=f"kafka:{broker.bootstrap}"`.
 
-`python -m penstock.plugins.testing.kafka_broker --directory D` runs one until Ctrl-C.
+`python -m penstock.testing.kafka_broker --directory D` runs one until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["STARTS_FAST", "KafkaBroker", "KafkaCluster"]
 def main() -> int:
     """Run a broker, or several, until Ctrl-C or SIGTERM."""
     parser = argparse.ArgumentParser(
-        prog="python -m penstock.plugins.testing.kafka_broker",
+        prog="python -m penstock.testing.kafka_broker",
         description="Runs a Kafka broker on 127.0.0.1 until Ctrl-C, and says at which port: 'ready: 127.0.0.1:PORT'.",
     )
     parser.add_argument("--directory", type=Path, help="where the data is kept (default: a temporary directory)")

@@ -106,7 +106,7 @@ def test_its_parts_pass_the_published_contracts(acme: Installation, tmp_path: Pa
 def test_a_pipeline_of_names_runs_in_the_driver(acme: Installation, project: Path) -> None:
     program = f"""
 import json
-from penstock.plugins.testing import TopologyTestDriver
+from penstock.testing import TopologyTestDriver
 from pipeline import application
 with TopologyTestDriver(application, reopen_tasks=True) as driver:
     for key, value in {READINGS!r}:
@@ -121,7 +121,7 @@ with TopologyTestDriver(application, reopen_tasks=True) as driver:
 
 FRAMED = """
 from penstock import Topology
-from penstock.plugins.testing import TopologyTestDriver
+from penstock.testing import TopologyTestDriver
 
 
 def topology(serde):
@@ -198,8 +198,8 @@ def test_its_changelogs_restore_the_state_on_another_host(acme: Installation, pr
 COUNT = """
 import json
 from penstock import Topology
-from penstock.plugins.dsl import StreamsBuilder
-from penstock.plugins.testing import TopologyTestDriver
+from penstock.dsl import StreamsBuilder
+from penstock.testing import TopologyTestDriver
 
 def plain():
     topology = Topology().add_source("visits", "visits")
@@ -277,7 +277,7 @@ def test_its_kind_of_store_is_kept_and_restored_like_ours(acme: Installation, pr
     (project / "pipeline.py").write_text(SETS)
     program = """
 import json
-from penstock.plugins.testing import TopologyTestDriver
+from penstock.testing import TopologyTestDriver
 from pipeline import application, topology
 with TopologyTestDriver(application, reopen_tasks=True) as driver:
     for value in ("b", "a", "b", "c", "a"):
@@ -309,7 +309,7 @@ def test_its_setting_is_one_of_penstocks(acme: Installation, project: Path) -> N
     program = """
 import json
 from penstock.config_sources import layers
-from penstock.plugins.testing import TopologyTestDriver
+from penstock.testing import TopologyTestDriver
 from pipeline import application
 with TopologyTestDriver(application.under(layers())) as driver:
     for value in ("one", "ONE", "two"):

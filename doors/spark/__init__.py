@@ -1,0 +1,20 @@
+"""What programs import that run on Spark, or in a Spark pipeline. The names are those of `penstock.plugins.spark`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.plugins import spark
+from penstock.plugins.spark.session import make_session
+
+if TYPE_CHECKING:
+    from penstock.plugins.spark import Records, RunProgress, RunSummary, run, transform
+
+__all__ = ["Records", "RunProgress", "RunSummary", "make_session", "run", "transform"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: with `from penstock.spark import run` come Spark and pandas."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(spark, name)
