@@ -14,7 +14,7 @@ from penstock.log import Lease, Log
 _TTL_SECONDS = 15.0
 _SPARE_SECONDS = 2.0
 
-_log = logging.getLogger("penstock.spark")
+_log = logging.getLogger("penstock.applications")
 
 
 class LeaseKeeper:

@@ -18,7 +18,7 @@ from .statistics import RunStatistics
 INTERVAL_SECONDS = 5.0
 _LAST_SECONDS = 10.0
 
-_log = logging.getLogger("penstock.spark")
+_log = logging.getLogger("penstock.runs")
 
 
 class StatusWriter:

@@ -6,7 +6,6 @@ import json
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,9 +20,10 @@ from penstock.plugins.hosts.client import end_hosts
 from penstock.plugins.hosts.continuous_engine import ContinuousEngine
 from penstock.plugins.hosts.executor_identity import find_identity, system_processes
 from penstock.plugins.hosts.life import LEASE_SECONDS
-from penstock.plugins.hosts.log_lines import HostLogReader, forward
+from penstock.plugins.hosts.log_lines import HostLogReader
 from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
 from penstock.plugins.hosts.slot_engine import SlotCargo
+from penstock.plugins.runs.host_messages import HostMessages
 from penstock.plugins.runs.planning import renewals
 from penstock.plugins.runs.planning.control import (
     Control,
@@ -33,9 +33,9 @@ from penstock.plugins.runs.planning.control import (
 from penstock.plugins.runs.planning.planner import Plan
 from penstock.plugins.runs.planning.spreading import slots
 from penstock.plugins.runs.progress import EndedBatch
+from penstock.plugins.runs.query import Query
 from penstock.plugins.runs.slots import Slots
-from penstock.plugins.runtime.report import TaskReport
-from penstock.plugins.runtime.retries import is_taken_over
+from penstock.plugins.runs.trigger import Trigger
 from penstock.plugins.runtime.shipping import pack
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.support.repeats import Repeats
@@ -57,13 +57,11 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _OBSERVED = "penstock"
-_MOST_FENCES = 3
-"""How often a task may be taken over without a report in between."""
 
 _log = logging.getLogger("penstock.spark")
 
 
-class ApplicationQuery:
+class ApplicationQuery(Query):
     """The query of a prepared application.
 
     `control` is what its source reads; `poll` returns what its workers report. With `clock_ms` and `step` the caller
@@ -108,8 +106,8 @@ class ApplicationQuery:
         self._last_batch = -1
         self._stops = Stops(prepared.application.id, self.parallelism, renewals.LEASE_SECONDS)
         self._last_progress = ""
-        self._fenced: Counter[str] = Counter()
         self.slots = Slots(slots(prepared.tasks(), self.parallelism))
+        self._messages = HostMessages(self.slots, repeats)
         self._layout = SlotLayout(secrets.token_hex(8), self.parallelism, claims.WAIT_SECONDS)
         self.placement = SlotPlacement(
             session, Claims(log, application.id, self._layout), self.parallelism, late, repeats
@@ -128,8 +126,7 @@ class ApplicationQuery:
 
     # ------------------------------------------------------------------ starting and stopping
 
-    def start(self, trigger: dict[str, Any]) -> None:
-        """Start the query. `trigger` are arguments of Spark's `DataStreamWriter.trigger`."""
+    def start(self, trigger: Trigger) -> None:
         from pyspark.sql.functions import collect_list
         from pyspark.sql.streaming.state import GroupStateTimeout
 
@@ -137,12 +134,11 @@ class ApplicationQuery:
 
         spark = tune(self._session, self.checkpoint.is_local, self.parallelism)
         spark.dataSource.register(PenstockDataSource)
-        interval_ms = int(trigger.get("processingTime", "0 milliseconds").removesuffix(" milliseconds"))
         Plan.of(
             self._prepared,
             self.parallelism,
             str(self._directory),
-            interval_ms,
+            trigger.interval_ms,
             is_continuous=self.is_continuous,
             log_level=self._log_level(),
         ).write()
@@ -168,7 +164,7 @@ class ApplicationQuery:
             .observe(_OBSERVED, collect_list("message").alias("messages"))
         )
         writer = messages.writeStream.format("noop").outputMode("append")
-        writer = writer.option("checkpointLocation", self.checkpoint.directory).trigger(**trigger)
+        writer = writer.option("checkpointLocation", self.checkpoint.directory).trigger(**spark_trigger(trigger))
         self._last_batch, self._last_progress = -1, ""
         if self._beats is not None:
             self._beats.start()
@@ -203,23 +199,20 @@ class ApplicationQuery:
 
     @property
     def is_active(self) -> bool:
-        """Whether the query still runs."""
         return self._query is not None and self._query.isActive
 
     def drain(self) -> None:
-        """Plan no more batches, or in continuous mode only those that let the hosts stop; returns at once."""
+        """Plan no more batches, or in continuous mode only those that let the hosts stop."""
         self._stops.begin()
         self.set_control(stopping=True)
 
     def set_control(self, **changes: Any) -> None:
-        """Change what the source reads."""
         changed = replace(self._control, **changes)
         if changed != self._control:
             self._control = changed
             self.control_file.write(changed)
 
     def is_at_rest(self) -> bool:
-        """Return, after `drain`, whether no batch runs or is planned any more, and no host works."""
         if self._query is None or not self._query.isActive:
             return True
         if self._beats is not None and self._last_batch >= 0:
@@ -232,7 +225,6 @@ class ApplicationQuery:
             self._query.stop()
 
     def close(self) -> None:
-        """Stop the query and remove what it left on this host; idempotent."""
         try:
             self.stop()
         except Exception as error:
@@ -241,6 +233,17 @@ class ApplicationQuery:
         end_hosts(self._host_keys(), "the query has ended")
         self._logs.close()
         self._temporary.close()
+
+    @property
+    def moves(self) -> Counter[str]:
+        return self.placement.moves
+
+    @property
+    def is_outgrown(self) -> bool:
+        return self.placement.is_outgrown
+
+    def drained_step(self) -> int:
+        return self.control_file.read_drained()
 
     def _host_keys(self) -> list[str]:
         """Return the keys of this query's hosts; of those, too, that have not answered yet on the local executor."""
@@ -305,42 +308,26 @@ class ApplicationQuery:
             self._last_batch = number
             found = [SlotMessage.from_json(message) for message in messages]
             seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
-            batches.append(self._batch(number, seconds, found, failures))
+            batches.append(self._messages.batch(number, seconds, found, failures))
             self.placement.note_batch(found)
             self._stops.note(found)
             if self._beats is not None:
                 self._beats.note_batch()
         if batches:
             self._set_slots()
-        return batches, self._judge(failures, batches)
-
-    def _batch(
-        self, number: int | None, seconds: float, messages: Sequence[SlotMessage], failures: list[TaskFailure]
-    ) -> EndedBatch:
-        """Return the work of hosts as a batch; add their failures to `failures`."""
-        reports: list[TaskReport] = []
-        for message in messages:
-            for line in message.lines:
-                forward(line)
-            slot_reports, slot_failures = self.slots.take(message, is_heartbeat=number is None)
-            reports += slot_reports
-            failures += slot_failures
-        losses = self.slots.take_losses()
-        for loss in losses:
-            self._repeats.log(_log, logging.WARNING, "host lost", "%s; another one was started", loss)
-        return EndedBatch(number, seconds, reports, tuple(self.slots.hosts.values()), losses)
+        return batches, self._messages.judge(failures, batches)
 
     def _collect_beats(self, beats: Beats) -> tuple[list[EndedBatch], PenstockError | None]:
         """Take the hosts' heartbeats; ask for a batch where one is missing, or a task was taken over."""
         messages, seconds = beats.poll(), beats.since_last
         failures: list[TaskFailure] = []
-        batches = [self._batch(None, seconds, messages, failures)] if messages else []
+        batches = [self._messages.batch(None, seconds, messages, failures)] if messages else []
         suspects = beats.suspects(range(self.parallelism))
         if suspects is not None or failures:
             # Suspicions of which the planner has not read yet stay.
             kept = self._control.suspects if suspects is None else suspects
             self.set_control(renewal=self._control.renewal + 1, suspects=kept)
-        return batches, self._judge(failures, batches)
+        return batches, self._messages.judge(failures, batches)
 
     def _set_slots(self) -> None:
         """Let the source plan for the present owners; the tasks of a slot without one are opened again."""
@@ -359,29 +346,16 @@ class ApplicationQuery:
             found.insert(0, json.loads(events[index].json()))
         return found
 
-    def _judge(self, failures: list[TaskFailure], batches: list[EndedBatch]) -> PenstockError | None:
-        """Return the error that ends the run, if there is one.
-
-        The first fences of a task are no errors: an attempt that Spark had given up was still at work. The next batch
-        starts from the log's commit.
-        """
-        for failure in failures:
-            if not is_taken_over(error := failure.error()):
-                return error
-        for report in (each for batch in batches for each in batch.reports):
-            self._fenced.pop(report.task_id, None)
-        for failure in failures:
-            self._fenced[failure.task_id] += 1
-            if self._fenced[failure.task_id] >= _MOST_FENCES:
-                return failure.error()
-        if failures:
-            text = "%s; the next batch takes it up again"
-            self._repeats.log(_log, logging.WARNING, "fenced", text, failures[0].message)
-        return None
-
 
 def parallelism(session: SparkSession, prepared: Prepared) -> int:
     """Return over how many Spark partitions the tasks are spread."""
     tasks = max(1, len(prepared.assignment.tasks))
     given = PARALLELISM.of(prepared.application.settings)
     return min(tasks, given or int(session.sparkContext.defaultParallelism))
+
+
+def spark_trigger(trigger: Trigger) -> dict[str, Any]:
+    """Return the arguments of Spark's `DataStreamWriter.trigger`."""
+    if trigger.drains:
+        return {"availableNow": True}
+    return {"processingTime": f"{trigger.interval_ms} milliseconds"}

@@ -5,21 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.clock import SystemClock
 from penstock.log import Log
 from penstock.plugins.applications.lease import LeaseKeeper
-from penstock.plugins.applications.new_topics import prepare_and_continue
 from penstock.plugins.applications.open_files import check_open_files
 from penstock.plugins.applications.preparation import Prepared
-from penstock.plugins.runtime.locations import open_log
-from penstock.plugins.runtime.report import TaskReport
+from penstock.plugins.runs.open_application import OpenApplication, prepared_application
 from penstock.settings.application import Application
 from penstock.settings.settings import Settings
-from penstock.support.repeats import Repeats
-from penstock.support.system_errors import raise_open_files_limit
 
 from .placement.executors import LateExecutors, wait_for_executors
 from .query import ApplicationQuery
@@ -33,18 +27,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger("penstock.spark")
 
 
-class RunningApplication:
+class RunningApplication(OpenApplication):
     """An application with its log, lease and session open; what `run` and the stepping driver share."""
 
     def __init__(self, prepared: Prepared, log: Log, lease: LeaseKeeper, session: SparkSession) -> None:
-        self.application = prepared.application
-        self.prepared = prepared
-        self.log = log
-        self.lease = lease
+        super().__init__(prepared, log, lease)
         self.session = session
-        self.repeats = Repeats(SystemClock().now_ms)
         self._late = LateExecutors()
-        self._internal_ids = log.topic_ids(prepared.assignment.internal)
 
     @classmethod
     @contextmanager
@@ -56,17 +45,9 @@ class RunningApplication:
         conf: Mapping[str, str] | None = None,
     ) -> Iterator[RunningApplication]:
         """Open everything, and close it at the end. Raises what `run` does."""
-        # Workers have working directories of their own.
-        directory = str(Path(application.settings.data_dir).absolute())
-        application = application.with_settings(data_dir=directory)
-        # Before Spark starts: its processes inherit the limit.
-        raise_open_files_limit()
         with ExitStack() as stack:
-            log = open_log(application.settings)
-            stack.callback(log.close)
-            lease = LeaseKeeper(log, application.id)
-            stack.callback(lease.release)
-            prepared = prepare_and_continue(application, log, lease.check)
+            prepared, log, lease = stack.enter_context(prepared_application(application))
+            application = prepared.application
             cores = local_cores(session.sparkContext.master if session is not None else master)
             given = PARALLELISM.of(application.settings)
             check_open_files(prepared, log, cores if cores is None or given is None else min(cores, given))
@@ -84,23 +65,9 @@ class RunningApplication:
             stack.callback(running.repeats.write_rest)
             yield running
 
-    def prepare_again(self) -> None:
-        """Find the tasks again, after topics have changed. Raises as `prepare`."""
-        self.prepared = prepare_and_continue(self.application, self.log, self.lease.check)
-
     def query(self, **options: Any) -> ApplicationQuery:
         """Return a new query, not started."""
         return ApplicationQuery(self.session, self.prepared, self.log, self._late, self.repeats, **options)
-
-    def take(self, reports: list[TaskReport]) -> None:
-        """Note the partitions that have a committed position now, and purge processed records of repartition topics.
-
-        A reset makes these topics again. A driver that was frozen over it must not delete what the new ones have.
-        """
-        self.prepared.committed.add(each for report in reports for each in report.positions)
-        for report in reports:
-            for partition, position in report.purgeable.items():
-                self.log.purge(partition, position, self._internal_ids.get(partition.topic, ""))
 
 
 def local_changelog(settings: Settings, master: str) -> str | None:

@@ -6,10 +6,10 @@ from typing import Any
 
 from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.cli.target import load
+from penstock.plugins.runs.open_application import OpenApplication
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker
-from penstock.plugins.spark.running import RunningApplication
 from penstock.settings.application import Application
 
 from .console import Console
@@ -58,7 +58,7 @@ def run(target: str = TARGET, *, subtopologies: int = 2, **settings: Any) -> Non
     log, resources = open_log(application.settings), ProcessResources()
     try:
         prepared = prepare(application, log)
-        running = RunningApplication(prepared, log, None, None)  # type: ignore[arg-type]
+        running = OpenApplication(prepared, log, None)  # type: ignore[arg-type]
         workers = [
             TaskWorker(prepared.application, task, partitions, log, resources=resources)
             for task, partitions in prepared.assignment.tasks.items()

@@ -9,11 +9,12 @@ from typing import Any
 
 from penstock import Application, Record
 from penstock.log import Log
+from penstock.plugins.runs.stepping import SteppingDriver
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.spark.session.sessions import make_session
-from penstock.plugins.spark.stepping import SteppingDriver
+from penstock.plugins.spark.stepping import stepping_on_spark
 from penstock.plugins.testing.kafka_broker import KafkaBroker, KafkaCluster
 from penstock.program.nodes import SinkNode, TaskId
 from penstock.program.serdes import resolve_serde
@@ -103,7 +104,7 @@ class SparkCaseDriver:
         self._starts += 1
         application = self._application.with_settings(checkpoint_dir=f"checkpoint-{self._starts}")
         return self._running.enter_context(
-            SteppingDriver.open(application, self._session, is_continuous=self._is_continuous)
+            stepping_on_spark(application, self._session, is_continuous=self._is_continuous)
         )
 
     def _step(self) -> None:

@@ -16,9 +16,9 @@ from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.applications.run_status import RunStatus
 from penstock.plugins.applications.status_topic import StatusTopic, status_topic
 from penstock.plugins.logs.kafka.log import KafkaLog
+from penstock.plugins.runs.open_application import OpenApplication
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker
-from penstock.plugins.spark.running import RunningApplication
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import OutputBatch, TopicPartition
 
@@ -129,7 +129,7 @@ def test_any_time_goes_through_and_what_is_read_is_given_up(broker: KafkaBroker,
         TaskWorker(application, task, inputs, log, resources=resources)
         for task, inputs in prepared.assignment.tasks.items()
     ]
-    running = RunningApplication(prepared, log, None, None)  # type: ignore[arg-type]
+    running = OpenApplication(prepared, log, None)  # type: ignore[arg-type]
     deadline = time.monotonic() + 30
 
     def run_until(end: int, start: int) -> None:

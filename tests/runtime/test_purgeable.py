@@ -11,9 +11,9 @@ import pytest
 from penstock import Application, Processor, Record, TopicPartition, Topology, key_value_store
 from penstock.plugins.applications.preparation import prepare
 from penstock.plugins.logs.memory import MemoryLog
+from penstock.plugins.runs.open_application import OpenApplication
 from penstock.plugins.runtime import commit as runtime
 from penstock.plugins.runtime.report import TaskReport
-from penstock.plugins.spark.running import RunningApplication
 from penstock.record import OutputBatch
 
 from ..processes import opened_workers
@@ -80,9 +80,9 @@ def test_a_task_that_never_changes_its_state_does_not_keep_everything(
 
 
 def test_a_driver_that_was_frozen_over_a_reset_purges_nothing_of_the_new_topic(log: MemoryLog, tmp_path: Path) -> None:
-    frozen = RunningApplication(prepare(shop(tmp_path), log), log, None, None)  # type: ignore[arg-type]
+    frozen = OpenApplication(prepare(shop(tmp_path), log), log, None)  # type: ignore[arg-type]
     log.delete_topic(PARTITION.topic)
-    running = RunningApplication(prepare(shop(tmp_path), log), log, None, None)  # type: ignore[arg-type]
+    running = OpenApplication(prepare(shop(tmp_path), log), log, None)  # type: ignore[arg-type]
     log.append(OutputBatch(PARTITION.topic, [b"k"] * 3, [b"v"] * 3, [1] * 3))
     report = TaskReport("1_0", "", {}, -1, purgeable={PARTITION: 2})
     frozen.take([report])

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from penstock import ConfigError, RuntimeUnavailableError, Settings
+from penstock.plugins.runs.trigger import Trigger
 from penstock.plugins.spark import run
-from penstock.plugins.spark.runner import spark_trigger
+from penstock.plugins.spark.query import spark_trigger
 from penstock.plugins.spark.running import local_changelog
 from penstock.plugins.spark.session.sessions import check_allocation, check_java, check_python_memory, is_cluster
 from penstock.plugins.spark.session.spark_failure import explain
@@ -113,10 +114,10 @@ def test_a_cluster_is_what_has_executors_beside_the_driver() -> None:
 
 
 def test_triggers() -> None:
-    assert spark_trigger("available_now") == {"availableNow": True}
-    assert spark_trigger("1m30s") == {"processingTime": "90000 milliseconds"}
+    assert spark_trigger(Trigger.of("available_now")) == {"availableNow": True}
+    assert spark_trigger(Trigger.of("1m30s")) == {"processingTime": "90000 milliseconds"}
     with pytest.raises(ConfigError, match=r'trigger \'soon\': expected "available_now", "continuous" or a time'):
-        spark_trigger("soon")
+        Trigger.of("soon")
 
 
 def test_what_spark_says_is_told_without_its_stack() -> None:

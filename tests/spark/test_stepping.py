@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.plugins.spark.stepping import SteppingDriver
+from penstock.plugins.runs.stepping import SteppingDriver
+from penstock.plugins.spark.stepping import stepping_on_spark
 
 from ..waiting import wait_until
 from . import apps
@@ -38,7 +39,7 @@ def test_a_task_keeps_stream_time_and_schedules_when_its_worker_has_ended(
             os.kill(process, signal.SIGKILL)
             wait_until(lambda process=process: gone(process), "the worker has ended", 120)  # type: ignore[misc]
 
-    with SteppingDriver.open(surroundings.application("app", apps.ticks()), spark) as driver:
+    with stepping_on_spark(surroundings.application("app", apps.ticks()), spark) as driver:
         surroundings.put("in", [("k", "v", 5_000)])
         driver.step(1_000)
         end_workers(driver)
@@ -63,7 +64,7 @@ def test_a_task_keeps_stream_time_and_schedules_when_its_worker_has_ended(
 
 def test_a_step_runs_what_it_causes_in_repartition_topics(surroundings: Surroundings, spark: Any) -> None:
     surroundings.create(**{"in": 2, "out": 1})
-    with SteppingDriver.open(surroundings.application("app", apps.count_by_value()), spark) as driver:
+    with stepping_on_spark(surroundings.application("app", apps.count_by_value()), spark) as driver:
         for number in range(1, 4):
             surroundings.put("in", [("k", "v", number)])
             reports = driver.step(number)

@@ -1,0 +1,67 @@
+"""HostMessages: what the task hosts of a query said, made into batches and errors for its run."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+
+from penstock.errors import PenstockError
+from penstock.plugins.hosts.log_lines import forward
+from penstock.plugins.hosts.reports import SlotMessage, TaskFailure
+from penstock.plugins.runtime.report import TaskReport
+from penstock.plugins.runtime.retries import is_taken_over
+from penstock.support.repeats import Repeats
+
+from .progress import EndedBatch
+from .slots import Slots
+
+_MOST_FENCES = 3
+"""How often a task may be taken over without a report in between."""
+
+_log = logging.getLogger("penstock.runs")
+
+
+class HostMessages:
+    """Takes the messages of the hosts of one query; notes in `slots` what they say."""
+
+    def __init__(self, slots: Slots, repeats: Repeats) -> None:
+        self._slots = slots
+        self._repeats = repeats
+        self._fenced: Counter[str] = Counter()
+
+    def batch(
+        self, number: int | None, seconds: float, messages: Sequence[SlotMessage], failures: list[TaskFailure]
+    ) -> EndedBatch:
+        """Return the work of hosts as a batch; add their failures to `failures`. `number`: None for heartbeats."""
+        reports: list[TaskReport] = []
+        for message in messages:
+            for line in message.lines:
+                forward(line)
+            slot_reports, slot_failures = self._slots.take(message, is_heartbeat=number is None)
+            reports += slot_reports
+            failures += slot_failures
+        losses = self._slots.take_losses()
+        for loss in losses:
+            self._repeats.log(_log, logging.WARNING, "host lost", "%s; another one was started", loss)
+        return EndedBatch(number, seconds, reports, tuple(self._slots.hosts.values()), losses)
+
+    def judge(self, failures: Sequence[TaskFailure], batches: Sequence[EndedBatch]) -> PenstockError | None:
+        """Return the error that ends the run, if there is one.
+
+        The first fences of a task are no errors: an attempt that was given up was still at work. The next batch starts
+        from the log's commit.
+        """
+        for failure in failures:
+            if not is_taken_over(error := failure.error()):
+                return error
+        for report in (each for batch in batches for each in batch.reports):
+            self._fenced.pop(report.task_id, None)
+        for failure in failures:
+            self._fenced[failure.task_id] += 1
+            if self._fenced[failure.task_id] >= _MOST_FENCES:
+                return failure.error()
+        if failures:
+            text = "%s; the next batch takes it up again"
+            self._repeats.log(_log, logging.WARNING, "fenced", text, failures[0].message)
+        return None

@@ -1,0 +1,60 @@
+"""OpenApplication: an application with its log and lease open, prepared to run; what every engine's run begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from penstock.clock import SystemClock
+from penstock.log import Log
+from penstock.plugins.applications.lease import LeaseKeeper
+from penstock.plugins.applications.new_topics import prepare_and_continue
+from penstock.plugins.applications.preparation import Prepared
+from penstock.plugins.runtime.locations import open_log
+from penstock.plugins.runtime.report import TaskReport
+from penstock.settings.application import Application
+from penstock.support.repeats import Repeats
+from penstock.support.system_errors import raise_open_files_limit
+
+
+class OpenApplication:
+    """A prepared application, its log, and its lease."""
+
+    def __init__(self, prepared: Prepared, log: Log, lease: LeaseKeeper) -> None:
+        self.application = prepared.application
+        self.prepared = prepared
+        self.log = log
+        self.lease = lease
+        self.repeats = Repeats(SystemClock().now_ms)
+        self._internal_ids = log.topic_ids(prepared.assignment.internal)
+
+    def prepare_again(self) -> None:
+        """Find the tasks again, after topics have changed. Raises as `prepare`."""
+        self.prepared = prepare_and_continue(self.application, self.log, self.lease.check)
+
+    def take(self, reports: Sequence[TaskReport]) -> None:
+        """Note the partitions that have a committed position now, and purge processed records of repartition topics.
+
+        A reset makes these topics again. A driver that was frozen over it must not delete what the new ones have.
+        """
+        self.prepared.committed.add(each for report in reports for each in report.positions)
+        for report in reports:
+            for partition, position in report.purgeable.items():
+                self.log.purge(partition, position, self._internal_ids.get(partition.topic, ""))
+
+
+@contextmanager
+def prepared_application(application: Application) -> Iterator[tuple[Prepared, Log, LeaseKeeper]]:
+    """Open the log, take the lease and prepare the application; close everything at the end. Raises as `prepare`."""
+    # Task hosts have working directories of their own.
+    directory = str(Path(application.settings.data_dir).absolute())
+    application = application.with_settings(data_dir=directory)
+    # Processes that are started from now on inherit the limit.
+    raise_open_files_limit()
+    with ExitStack() as stack:
+        log = open_log(application.settings)
+        stack.callback(log.close)
+        lease = LeaseKeeper(log, application.id)
+        stack.callback(lease.release)
+        yield prepare_and_continue(application, log, lease.check), log, lease

@@ -1,0 +1,64 @@
+"""Query: the tasks of an application as one engine runs them, from a start to a stop."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from typing import Any
+
+from .progress import EndedBatch
+from .slots import Slots
+from .trigger import Trigger
+
+
+class Query(ABC):
+    """Runs the tasks of a prepared application. All methods are called by one thread, that of the run."""
+
+    slots: Slots
+
+    @abstractmethod
+    def start(self, trigger: Trigger) -> None:
+        """Start to run the tasks; returns at once."""
+
+    @property
+    @abstractmethod
+    def is_active(self) -> bool:
+        """Whether the query still runs."""
+
+    @abstractmethod
+    def poll(self) -> list[EndedBatch]:
+        """Return the batches that ended since the last call. Raises what a task failed with."""
+
+    @abstractmethod
+    def set_control(self, **changes: Any) -> None:
+        """Change the orders to the planner, fields of `Control`."""
+
+    @abstractmethod
+    def drained_step(self) -> int:
+        """Return the last step of a test that was processed to its end; -1 before the first."""
+
+    @abstractmethod
+    def drain(self) -> None:
+        """Begin no more work, and let tasks commit what they have; returns at once."""
+
+    @abstractmethod
+    def is_at_rest(self) -> bool:
+        """Return, after `drain`, whether no task works any more."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop the query; what is not committed does not count."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop the query and remove what it left on this host; idempotent."""
+
+    @property
+    def moves(self) -> Counter[str]:
+        """How many slots have moved, by reason."""
+        return Counter()
+
+    @property
+    def is_outgrown(self) -> bool:
+        """Whether the tasks could be spread over more processes: a new start with more slots is worth its price."""
+        return False

@@ -1,0 +1,213 @@
+"""RunLoop: one run of an application: starts queries, watches them, reports progress, and ends."""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from penstock.clock import Clock, SystemClock
+from penstock.plugins.applications.lag import PartitionLag, find_lag
+from penstock.plugins.applications.preparation import resolve
+from penstock.plugins.hosts.status import HostStatus
+from penstock.plugins.metrics.settings import METRICS_PORT
+from penstock.plugins.runtime.report import TaskReport
+from penstock.record import TopicPartition
+
+from .open_application import OpenApplication
+from .planning.rests import rest_seconds
+from .progress import EndedBatch, RunProgress, RunSummary
+from .query import Query
+from .rates import BatchRates, RecentRates
+from .statistics import RunStatistics
+from .stop_request import StopRequest
+from .trigger import Trigger
+
+_POLL_SECONDS, _LONGEST_POLL_SECONDS = 0.05, 1.0
+_LAG_SECONDS, _LONGEST_LAG_SECONDS = 0.5, 5.0
+_MAINTENANCE_SECONDS = 60.0
+_REASSIGN_SECONDS = 5.0
+_COST_SHARE = 50
+"""Periodic work pauses for so many times the time that it takes, so that it costs 2 % at most."""
+
+_log = logging.getLogger("penstock.runs")
+
+
+class RunLoop(ABC):
+    """One run. An engine says how a query is made, and which of its failures a new query helps against."""
+
+    def __init__(
+        self,
+        running: OpenApplication,
+        trigger: Trigger,
+        on_progress: Callable[[RunProgress], None] | None,
+        clock: Clock | None,
+        stop: StopRequest,
+        statistics: RunStatistics,
+    ) -> None:
+        self._running = running
+        self._trigger = trigger
+        self._on_progress = on_progress
+        self._clock = clock
+        self._stop = stop
+        self._query: Query | None = None
+        self._began = time.monotonic()
+        self._statistics = statistics
+        self._rates: BatchRates | RecentRates = RecentRates(time.monotonic) if trigger.is_continuous else BatchRates()
+        self._reports: list[TaskReport] = []
+        """Reports since the last progress."""
+        self._next_lag = self._next_assignment = 0.0
+        self._worked_at = self._began
+        self._next_maintenance = self._began + _MAINTENANCE_SECONDS
+        self._is_reassigning = False
+        self._moves: Counter[str] = Counter()
+        """Slots that moved in earlier queries, by reason."""
+
+    @abstractmethod
+    def new_query(self, clock_ms: int | None) -> Query:
+        """Return a new query, not started. `clock_ms`: the time that its batches get; None for the machine's."""
+
+    def until_done(self) -> RunSummary:
+        """Run queries until one ends as it should."""
+        try:
+            while not self.try_query():
+                pass
+        finally:
+            self._close_query()
+        self._maintain()
+        return self._finish()
+
+    def try_query(self) -> bool:
+        """Start a query and watch it to its end. Return False when it must be started again."""
+        if self._query is None:
+            self._query = self.new_query(None if self._clock is None else self._clock.now_ms())
+        query = self._query
+        self._is_reassigning = False
+        # If this process was frozen while the query was made, it must not take the tasks from its successor.
+        if self._running.lease.lost is not None:
+            raise self._running.lease.lost
+        query.start(self._trigger)
+        while True:
+            ended = not query.is_active
+            self._take(query.poll())
+            if ended:
+                break
+            if self._wants_to_stop():
+                query.drain()
+                if query.is_at_rest():
+                    query.stop()
+                    continue
+            if self._running.lease.lost is not None:
+                query.stop()
+                raise self._running.lease.lost
+            self._do_periodic_work(query)
+            # Each look costs the engine some time as well: look rarely while nothing happens.
+            self._stop.wait(rest_seconds(self._quiet_seconds(), shortest=_POLL_SECONDS, longest=_LONGEST_POLL_SECONDS))
+        if self._stop.reason is not None:
+            self._statistics.stopped_by = self._stop.reason
+            return True
+        if self._is_reassigning:
+            self._close_query()
+            self._running.prepare_again()
+            return False
+        return True
+
+    def _wants_to_stop(self) -> bool:
+        return self._stop.reason is not None or self._is_reassigning
+
+    def _take(self, batches: Sequence[EndedBatch]) -> None:
+        for batch in batches:
+            is_heartbeat = batch.number is None
+            if batch.reports or not is_heartbeat:
+                self._worked_at = time.monotonic()
+            self._statistics.batches += not is_heartbeat
+            self._statistics.hosts = batch.hosts
+            self._statistics.moves = self._all_moves()
+            if self._query is not None:
+                self._statistics.take(batch, self._query.slots)
+            self._rates.add(batch.reports, batch.seconds)
+            self._running.take(batch.reports)
+            self._reports += batch.reports
+            if not is_heartbeat or time.monotonic() >= self._next_lag:
+                self._report_progress(batch.seconds, batch.hosts)
+
+    def _report_progress(self, seconds: float = 0.0, hosts: tuple[HostStatus, ...] = ()) -> None:
+        reports, self._reports = tuple(self._reports), []
+        began = time.monotonic()
+        self._next_lag = began + _LAG_SECONDS
+        if self._on_progress is None and not METRICS_PORT.of(self._running.application.settings):
+            return
+        self._statistics.lag = lag = self._lag()
+        now = time.monotonic()
+        quiet = min(_LONGEST_LAG_SECONDS, self._quiet_seconds() / 10)
+        self._next_lag = now + max(_LAG_SECONDS, quiet, _COST_SHARE * (now - began))
+        if self._on_progress is None:
+            return
+        statistics, rate = self._statistics, self._rates.now()
+        behind = sum(each.lag for each in lag)
+        so_far = statistics.summary(now - self._began, behind, sum(host.open_tasks for host in statistics.hosts))
+        self._on_progress(
+            RunProgress(
+                **{**vars(so_far), "hosts": hosts},
+                positions={TopicPartition(each.topic, each.partition): each.next_offset for each in lag},
+                ends={TopicPartition(each.topic, each.partition): each.end for each in lag},
+                records_per_second=rate.records_in,
+                records_out_per_second=rate.records_out,
+                reports=reports,
+                batch_seconds=seconds,
+            )
+        )
+
+    def _quiet_seconds(self) -> float:
+        """Return how long ago the last batch with work ended; a run that should end is not quiet."""
+        return 0.0 if self._wants_to_stop() else time.monotonic() - self._worked_at
+
+    def _all_moves(self) -> dict[str, int]:
+        return dict(self._moves if self._query is None else self._moves + self._query.moves)
+
+    def _lag(self) -> list[PartitionLag]:
+        prepared = self._running.prepared
+        now_ms = (self._clock or SystemClock()).now_ms()
+        return find_lag(prepared.application, prepared.assignment, self._running.log, now_ms)
+
+    def _do_periodic_work(self, query: Query) -> None:
+        now = time.monotonic()
+        if self._clock is not None:
+            query.set_control(clock_ms=self._clock.now_ms())
+        if now >= self._next_lag:
+            self._report_progress()
+        if now >= self._next_maintenance:
+            self._next_maintenance = now + _MAINTENANCE_SECONDS
+            self._maintain()
+        if self._trigger.drains:
+            return
+        if query.is_outgrown:
+            if not self._is_reassigning:
+                _log.info("there is room for more processes: starting again with more slots")
+            self._is_reassigning = True
+        if now >= self._next_assignment:
+            running = self._running
+            found = resolve(running.application, running.log).tasks
+            ended = time.monotonic()
+            self._next_assignment = ended + max(_REASSIGN_SECONDS, _COST_SHARE * (ended - now))
+            if found != running.prepared.assignment.tasks:
+                _log.info("topics or their partitions have changed: starting again with other tasks")
+                self._is_reassigning = True
+
+    def _maintain(self) -> None:
+        self._running.log.maintain(SystemClock().now_ms())
+
+    def _close_query(self) -> None:
+        query, self._query = self._query, None
+        if query is not None:
+            self._moves += query.moves
+            query.close()
+            self._statistics.workers_lost += query.slots.take_lost()
+
+    def _finish(self) -> RunSummary:
+        self._statistics.moves = self._all_moves()
+        tasks = len(self._running.prepared.assignment.tasks)
+        lag = sum(each.lag for each in self._lag())
+        return self._statistics.summary(time.monotonic() - self._began, lag, tasks)
