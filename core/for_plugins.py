@@ -18,18 +18,18 @@ from .errors import (
     StoreLockedError,
     UnknownTopicError,
 )
-from .extractors import (
+from .handlers import Decision, Fail, RetryAfter, SendToDeadLetter, Skip
+from .log import Commit, Lease, Log, LogFactory, TaskCommitter, TopicInfo
+from .processor import ConnectedStoreProvider, ProcessorSupplier
+from .program.assignment import Assignment
+from .program.compatibility import check_compatible
+from .program.extractors import (
     TimestampExtractor,
     fail_on_invalid_timestamp,
     skip_on_invalid_timestamp,
     use_partition_time_on_invalid_timestamp,
     wall_clock_timestamp,
 )
-from .handlers import Decision, Fail, RetryAfter, SendToDeadLetter, Skip
-from .log import Commit, Lease, Log, LogFactory, TaskCommitter, TopicInfo
-from .processor import ConnectedStoreProvider, ProcessorSupplier
-from .program.assignment import Assignment
-from .program.compatibility import check_compatible
 from .program.nodes import (
     GlobalStore,
     InternalTopic,

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..errors import TopologyError
-from ..extractors import fail_on_invalid_timestamp
 from ..support.names import index_name
 from .checks import nearest
 from .draft import Draft
+from .extractors import fail_on_invalid_timestamp
 from .groups import Groups
 from .nodes import GlobalStore, InternalTopic, Node, ProcessorNode, SinkNode, SourceNode, Subtopology
 from .program import Program

@@ -8,7 +8,6 @@ from typing import Any
 
 from ..clock import Duration
 from ..errors import TopologyError
-from ..extractors import TimestampExtractor
 from ..processor import Processor, ValueTransformer
 from ..store import StoreBuilder
 from .advice import OF_TOPOLOGY, Advice
@@ -24,6 +23,7 @@ from .checks import (
     unlogged_store,
 )
 from .draft import Draft
+from .extractors import TimestampExtractor
 from .key_filter import DropNullKeys
 from .nodes import GlobalStore, InternalTopic, Partitioner, ProcessorNode, ReadOnlyStore, SinkNode, TopicChooser
 from .program import Program

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..errors import TopologyError
-from ..extractors import TimestampExtractor
 from ..processor import ProcessorSupplier
 from ..record import Record, RecordMetadata
 from ..store import StoreBuilder
 from .advice import OF_TOPOLOGY, Advice
+from .extractors import TimestampExtractor
 from .layouts import Layouts
 from .serdes import SerdeLike
 

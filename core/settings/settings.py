@@ -12,10 +12,10 @@ from typing import Annotated, Any, Generic, TypeVar, get_type_hints
 from ..changelog import LogChangelog
 from ..clock import Duration
 from ..errors import ConfigError, PluginError
-from ..extractors import EXTRACTORS, TimestampExtractor, fail_on_invalid_timestamp
 from ..handlers import DeadLetter, Handler, Retry, fail, skip
 from ..hooks import registry
 from ..log.offset_reset import offset_reset_text
+from ..program.extractors import EXTRACTORS, TimestampExtractor, fail_on_invalid_timestamp
 from ..program.serdes import DEFAULTS, SerdeLike
 from ..program.wrapping import ProcessorWrapper
 from .layers import CODE, Layer, add_origin_to_errors

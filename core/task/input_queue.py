@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ..context import NodeMetrics
 from ..errors import ProcessingError, SerdeError
-from ..extractors import fail_on_invalid_timestamp, skip_on_invalid_timestamp
+from ..program.extractors import fail_on_invalid_timestamp, skip_on_invalid_timestamp
 from ..program.nodes import SourceNode
 from ..program.serdes import SerdeLike, resolve_serde, serde_name
 from ..record import Headers, Record, RecordBatch, TopicPartition

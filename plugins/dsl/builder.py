@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from penstock.clock import Duration
 from penstock.errors import TopologyError
-from penstock.extractors import TimestampExtractor
 from penstock.processor import Processor
 from penstock.program.builder import Topology
 from penstock.program.checks import check_builder
+from penstock.program.extractors import TimestampExtractor
 from penstock.program.program import Program
 from penstock.program.serdes import SerdeLike
 from penstock.serde import Serde

@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from penstock import extractors, handlers
+from penstock import handlers
 from penstock.errors import ConfigError
 from penstock.log import offset_reset
+from penstock.program import extractors
 from penstock.settings.names import Key, NoCounterpartError, Vocabulary
 
 Convert = Callable[[Any], Any]

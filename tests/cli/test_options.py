@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.extractors import wall_clock_timestamp
 from penstock.handlers import skip
 from penstock.plugins.cli.options import find_layer
+from penstock.program.extractors import wall_clock_timestamp
 from penstock.settings.settings import Settings
 from penstock.settings.sources import options_layer
 

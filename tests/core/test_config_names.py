@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import Application, ConfigError, DeadLetter, Retry, Settings, Topology, skip
-from penstock.extractors import wall_clock_timestamp
 from penstock.handlers import fail
 from penstock.hooks import Registry, hookimpl
 from penstock.plugins.logs.kafka.client_names import JAVA_ONLY, KNOWN, RENAMED
 from penstock.plugins.settings.kafka_streams import KAFKA_STREAMS, WITHOUT_COUNTERPART
+from penstock.program.extractors import wall_clock_timestamp
 from penstock.settings import sources
 from penstock.settings.layers import Layer
 from penstock.settings.names import NoCounterpartError, translate

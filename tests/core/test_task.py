@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from penstock import Processor, ProductionError, Record, Topology, TopologyError, ValueTransformer, key_value_store
 from penstock.errors import ConfigError, ProcessingError, SerdeError
-from penstock.extractors import (
+from penstock.handlers import skip
+from penstock.plugins.testing import TopologyTestDriver
+from penstock.program.extractors import (
     skip_on_invalid_timestamp,
     use_partition_time_on_invalid_timestamp,
     wall_clock_timestamp,
 )
-from penstock.handlers import skip
-from penstock.plugins.testing import TopologyTestDriver
 from penstock.record import TopicPartition
 from penstock.serde import StrSerde
 from penstock.task.task import Task

@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock import STREAM_TIME, WALL_CLOCK_TIME, Processor, Record, Topology, ValueTransformer, key_value_store
-from penstock.extractors import use_partition_time_on_invalid_timestamp
 from penstock.plugins.testing import TopologyTestDriver
+from penstock.program.extractors import use_partition_time_on_invalid_timestamp
 
 
 class Stateful(Processor):

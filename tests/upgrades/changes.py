@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock import IntSerde, list_store, lru_map, session_store, versioned_store, window_store
-from penstock.extractors import wall_clock_timestamp
 from penstock.handlers import DeadLetter, skip
+from penstock.program.extractors import wall_clock_timestamp
 from penstock.store import StoreBuilder
 
 from .versions import Flow, Table, Version, store

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from penstock.clock import Duration
 from penstock.errors import TopologyError
-from penstock.extractors import TimestampExtractor
 from penstock.program.advice import Advice
 from penstock.program.builder import Topology
+from penstock.program.extractors import TimestampExtractor
 from penstock.program.key_filter import DropNullKeys
 from penstock.program.nodes import Partitioner
 from penstock.settings.settings import Settings

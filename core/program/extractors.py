@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .errors import ProcessingError
-from .record import Record
+from ..errors import ProcessingError
+from ..record import Record
 
 TimestampExtractor = Callable[[Record, int, int], int]
 """(record, partition time, wall clock) -> the record's timestamp in ms; below 0 drops the record, counted.
