@@ -44,7 +44,7 @@ LIBRARIES = {
     "orjson": {"plugins/serdes", "plugins/cli"},
     "pandas": {"plugins/dsl", "plugins/spark", "plugins/testing"},
     "pluggy": {"core"},
-    "prometheus_client": {"plugins/metrics"},
+    "prometheus_client": {"plugins/runs"},
     "pyarrow": {"plugins/spark", "plugins/changelogs", "plugins/applications"},
     "pydantic": {"plugins/serdes"},
     "pyspark": {"plugins/runtime", "plugins/spark"},

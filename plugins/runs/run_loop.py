@@ -12,10 +12,10 @@ from penstock.clock import Clock, SystemClock
 from penstock.plugins.applications.lag import PartitionLag, find_lag
 from penstock.plugins.applications.preparation import resolve
 from penstock.plugins.hosts.status import HostStatus
-from penstock.plugins.metrics.settings import METRICS_PORT
 from penstock.plugins.runtime.report import TaskReport
 from penstock.record import TopicPartition
 
+from .metrics.settings import METRICS_PORT
 from .open_application import OpenApplication
 from .planning.rests import rest_seconds
 from .progress import EndedBatch, RunProgress, RunSummary

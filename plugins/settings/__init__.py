@@ -8,7 +8,7 @@ from penstock.hooks import Components, hookimpl
 @hookimpl
 def penstock_settings() -> Components:
     """Return the settings that one of our plugins alone reads; each is declared in that plugin."""
-    planning, metrics = "penstock.plugins.runs.planning.settings", "penstock.plugins.metrics.settings"
+    planning, metrics = "penstock.plugins.runs.planning.settings", "penstock.plugins.runs.metrics.settings"
     return {
         "checkpoint_dir": "penstock.plugins.applications.checkpoint_files:CHECKPOINT_DIR",
         "max_records_per_batch": f"{planning}:MAX_RECORDS_PER_BATCH",

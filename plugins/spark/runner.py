@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.clock import Clock
 from penstock.errors import ConfigError, RuntimeUnavailableError
-from penstock.plugins.metrics.endpoint import metrics_endpoint
+from penstock.plugins.runs.metrics.endpoint import metrics_endpoint
 from penstock.plugins.runs.progress import EndedBatch, RunProgress, RunSummary
 from penstock.plugins.runs.run_loop import RunLoop
 from penstock.plugins.runs.statistics import RunStatistics

@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from penstock import ConfigError, RuntimeUnavailableError, Settings
 from penstock.plugins.applications.lag import PartitionLag
 from penstock.plugins.applications.run_status import RunStatus, SlotHost, TaskStatus
-from penstock.plugins.metrics.collector import RunCollector
-from penstock.plugins.metrics.endpoint import metrics_endpoint
+from penstock.plugins.runs.metrics.collector import RunCollector
+from penstock.plugins.runs.metrics.endpoint import metrics_endpoint
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 STATUS = RunStatus(
