@@ -160,8 +160,15 @@ def test_links_between_files_lead_somewhere(page: Path) -> None:
     assert not [link for link in links if not (page.parent / link).exists()]
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_have_words(page: Path) -> None:
+    """Sphinx fills in the heading of a link without words; plain Markdown, as a repository shows it, shows nothing."""
+    lines = [number for number, line in prose(page.read_text()) if re.search(r"(?<!`)\[\]\(", line)]
+    assert not lines, f"{page.relative_to(ROOT)}, lines {lines}: write the words of the link"
+
+
 def test_the_source_reads_in_nine_files_or_fewer_among_them_the_commit() -> None:
-    way = section(ROOT / "README.md", "Reading the source").split("Around this way:")[0]
+    way = section(ROOT / "CONTRIBUTING.md", "Reading the source").split("Around this way:")[0]
     files = re.findall(r"^\d\. \[([^]]+)\]\(\1\)", way, re.MULTILINE)
     assert 0 < len(files) <= 9
     assert "plugins/runtime/commit.py" in files
