@@ -15,8 +15,8 @@ _HEAD = """\
 This table shows what happens at each kind of change between two starts of an application, and when it is rolled back. A
 test makes every change, with records before, between and after; with this host's copy of the state and after it was
 lost; and with the changelogs `directory:` and `topic:`. It compares stores and outputs with a plain computation from
-the records. [](upgrading.md) has the rules. Another test opens a data directory that was saved with every kind of
-store, those of the DSL included, and goes on with it; a change of any of their formats fails there.
+the records. [Changing a program](upgrading.md) has the rules. Another test opens a data directory that was saved with
+every kind of store, those of the DSL included, and goes on with it; a change of any of their formats fails there.
 
 "Continues": positions and state are kept, and nothing is lost or counted twice. "Refused": the start fails with an
 error that says what has changed and what to do. It changes nothing, and the version before the change still runs.
