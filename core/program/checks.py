@@ -16,7 +16,7 @@ from ..hooks import registry
 from ..processor import Processor, ValueTransformer
 from ..serde import Serde
 from ..store import StoreBuilder
-from ..store.specs import StoreSpec, declared_serdes
+from ..store.specs import OWN, StoreSpec, declared_serdes
 from ..support.callbacks import check_called_with, check_methods, check_plain
 from ..support.names import BAD_NAME, did_you_mean, is_topic_name
 from .nodes import Node, ProcessorNode, SinkNode, SourceNode
@@ -73,12 +73,14 @@ def check_builder(builder: object) -> None:
     if not is_topic_name(builder.name):
         raise TopologyError(f"store {builder.name!r}: {BAD_NAME}")
     if isinstance(builder, StoreSpec):
-        kind = getattr(builder, "kind", None)
-        if not isinstance(kind, str):
+        kind = type(builder)
+        if not isinstance(kind.kind, str) or (kind.kind == OWN and kind.build is StoreSpec.build):
             raise TopologyError(
-                f"store {builder.name!r}: class {type(builder).__name__} sets no `kind`, the name of one"
+                f"store {builder.name!r}: class {kind.__name__} sets no `kind`, the name of an installed one; for a "
+                "kind of this program alone, override `build(self, bytes_store, context)`, which returns the store"
             )
-        check_installed(f"store {builder.name!r}", "store kind", kind)
+        if kind.kind != OWN:
+            check_installed(f"store {builder.name!r}", "store kind", kind.kind)
     if builder.backend is not None:
         check_installed(f"store {builder.name!r}", "store backend", builder.backend)
     serdes = declared_serdes(builder)
@@ -121,7 +123,18 @@ def check_serdes(where: str, key_serde: object, value_serde: object) -> None:
             except ConfigError as error:
                 raise TopologyError(str(error)) from error
         elif serde is not None and not isinstance(serde, Serde):
-            raise TopologyError(f"{where}: {what} is a Serde or the name of an installed one, found {serde!r}")
+            raise TopologyError(
+                f"{where}: {what} is a Serde or the name of an installed one, found {serde!r}{_serde_advice(serde)}"
+            )
+
+
+def _serde_advice(found: object) -> str:
+    if not isinstance(found, type):
+        return ""
+    name = found.__name__
+    if issubclass(found, Serde):
+        return f": make one, {name}()"
+    return f": name it, {name!r}" if found.__module__ == "builtins" else f": write of({name}) for the serde of a type"
 
 
 def check_installed(where: str, kind: str, name: str) -> None:

@@ -7,9 +7,8 @@ from typing import Any
 
 from ..serde import Serde
 from ..store import StoreBuilder
-from ..store.kept_store import KEY_VALUE
 from ..store.kinds.key_value import KeyValueStoreSpec
-from ..store.specs import StoreSpec, declared_serdes
+from ..store.specs import KEY_VALUE, StoreSpec, declared_serdes
 from .assignment import Assignment
 from .nodes import Graph, Node, ProcessorNode, Subtopology
 from .serdes import NodeDefaults, SerdeLike, resolve_serde

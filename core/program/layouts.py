@@ -14,7 +14,8 @@ from hashlib import sha256
 from typing import Any
 
 from ..store import StoreBuilder
-from ..store.kept_store import KEY_VALUE, KeptStore, Layout
+from ..store.kept_store import KeptStore, Layout
+from ..store.specs import KEY_VALUE
 
 _LATER_FIELDS = {"kind": KEY_VALUE, "fixed_options": {}, "is_indexed": False}
 """Fields that are left out of a layout's data, and so of its id, while they have these values."""

@@ -6,11 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ..support.names import index_name
-from .specs import StoreSpec
+from .specs import KEY_VALUE, StoreSpec
 from .state_store import StoreBuilder
-
-KEY_VALUE = "key_value"
-"""The kind of a store that does not say its kind."""
 
 
 @dataclass(frozen=True)

@@ -13,18 +13,23 @@ from ..support.names import BAD_NAME, is_topic_name
 from .context import BytesStore, StoreContext
 from .state_store import StateStore, StoreBuilder, StoreTraits
 
+KEY_VALUE = "key_value"
+"""The kind of a declared store that is no `StoreSpec`."""
+OWN = "own"
+"""The kind of a `StoreSpec` that names none: it overrides `build`."""
+
 
 @dataclass(frozen=True)
 class StoreSpec:
     """Declares a store of the installed store kind that `kind` names; base class of all our declared stores.
 
-    A subclass sets `kind` and adds the options of its kind as fields. `backend` and `logged` are as in `StoreBuilder`.
-    Fields named `key_serde` and `value_serde` are checked with the topology, and saved with the state. The name of the
-    class is saved with the state, too: do not rename it. `windows` says in words which windows the rows
-    belong to; a program with others is refused.
+    A subclass sets `kind`, or overrides `build`, and adds the options of its kind as fields. `backend` and `logged` are
+    as in `StoreBuilder`. Fields named `key_serde` and `value_serde` are checked with the topology, and saved with the
+    state. The name of the class is saved with the state, too: do not rename it. `windows` says in words which windows
+    the rows belong to; a program with others is refused.
     """
 
-    kind: ClassVar[str]
+    kind: ClassVar[str] = OWN
 
     name: str
     backend: str | None = field(default=None, kw_only=True)
@@ -37,7 +42,10 @@ class StoreSpec:
         return StoreTraits()
 
     def build(self, bytes_store: BytesStore, context: StoreContext) -> StateStore:
-        """Return the store that a processor sees. Raises PluginError when nothing installed brings its kind."""
+        """Return the store that a processor sees. Raises PluginError when nothing installed brings its kind.
+
+        A kind that only one program has needs no plugin: override this method instead of setting `kind`.
+        """
         store: StateStore = registry().load("store kind", self.kind)(self, bytes_store, context)
         return store
 

@@ -7,9 +7,11 @@ from struct import Struct
 
 from penstock.errors import ChangelogError
 from penstock.hooks import registry
+from penstock.hooks.specs import PACKAGE
 from penstock.record import Headers, OutputBatch, RecordBatch, TopicPartition
 from penstock.store import Change, StoreKind, TopicRows
 from penstock.store.kept_store import KeptStore
+from penstock.store.specs import OWN
 from penstock.stores.rows.envelope import PLAIN, unwrap, wrap
 
 _KIND, _EXPIRY, _WALL_CLOCK_EXPIRY = "__penstock.timestamped", "__penstock.expiry", "__penstock.wall_clock_expiry"
@@ -17,10 +19,25 @@ _OURS = frozenset({_KIND, _EXPIRY, _WALL_CLOCK_EXPIRY})
 _LONG = Struct(">q")
 
 
+class _BytesAsTheyAre:
+    """Rows of a kind that is not penstock's: their bytes are no envelope, and are the record's value as they are."""
+
+    def record_of(self, row_key: bytes, data: bytes | None) -> tuple[bytes, bytes | None, int | None]:
+        return row_key, None if data is None else PLAIN + data, None
+
+    def row_of(self, key: bytes, data: bytes | None, timestamp: int) -> tuple[bytes, bytes | None]:
+        return key, None if data is None else unwrap(data).value
+
+
 def rows_of(kept: KeptStore) -> TopicRows | None:
-    """Return the form of a store's rows as records; None where a row and its record have the same key."""
-    kind = registry().load("store kind", kept.kind)
-    return kind.topic_rows(kept.fixed_options) if isinstance(kind, StoreKind) else None
+    """Return the form of a store's rows as records; None where a row is an envelope, and its record has its key."""
+    if kept.kind == OWN:
+        return _BytesAsTheyAre()
+    found = registry().find("store kind", kept.kind)
+    kind = found.load()
+    if isinstance(kind, StoreKind):
+        return kind.topic_rows(kept.fixed_options)
+    return None if found.package == PACKAGE else _BytesAsTheyAre()
 
 
 def encode(
