@@ -95,7 +95,7 @@ class World:
         self.log.create_topic("out", 1)
         self.tasks: Tasks = {f"{number}_{each}": (TopicPartition("in", each),) for each in range(count)}
         self.application = Application(
-            "app", topology, log="memory:", changelog="memory:", data_dir=str(directory), key_serde="str",
+            "app", topology, log="memory:", changelog=f"memory:{directory}", data_dir=str(directory), key_serde="str",
             value_serde="str", **given,
         )  # fmt: skip
         self.pools: dict[str, ByHand] = {}

@@ -124,7 +124,8 @@ def check_moves(surroundings: Surroundings, spark: Any, triggers: Sequence[str],
     for key, values in surroundings.values_by_key(sink).items():
         counts = [value for value in values if value is not None and value.startswith("count")]
         assert counts == [f"count {number}" for number in range(1, len(counts) + 1)], key
-    assert outputs(surroundings, sink) == sent.expected
+    found = outputs(surroundings, sink)
+    assert found == sent.expected, f"too many: {dict(found - sent.expected)}; too few: {dict(sent.expected - found)}"
 
 
 def counted(surroundings: Surroundings, sink: str) -> int:

@@ -149,6 +149,7 @@ class ContinuousWorker(LoggedTask):
         """
         task, committer, commits, phases = self.task, self._committer, self._commits, self._phases
         assert task is not None and committer is not None and commits is not None
+        assert not self.rests, f"task {self.id} may not work while its commit is written: that would undo the work"
         since = perf_counter()
         passed, self._clock_ms = clock_ms - self._clock_ms, clock_ms
         task.plan(ends, clock_ms if clock_ms >= task.wall_clock else self._time_ahead(passed))

@@ -240,6 +240,8 @@ class TaskLoop:
                 continue
             if task.may_take_long(clock_ms):
                 self._writing.begin_due(self._seconds(), but=name)
+                if task.rests:  # its own commit was due, too
+                    continue
             # Whoever had a turn goes to the end, so that the next turn begins with those that had none.
             self._busy[name] = self._busy.pop(name)
             self.current, has_worked = name, True
