@@ -1,12 +1,13 @@
 """Names for authors of plugins, and for annotations; each can be imported from `penstock`, or from its own module."""
 
-from .changelog import Changelog, DeltaChangelog, LogChangelog, Restore, TaskChangelog
+from .changelog import Changelog, DeltaChangelog, LogChangelog, Restore, TaskChangelog, version_counter
 from .clock import Clock, Duration, ManualClock, Punctuator, SystemClock, duration_ms
 from .context import NodeMetrics
 from .errors import (
     ChangelogError,
     FencedError,
     IncompatibleStateError,
+    LeaseHeldError,
     LogError,
     OffsetOutOfRangeError,
     PluginError,
@@ -19,7 +20,8 @@ from .errors import (
     UnknownTopicError,
 )
 from .handlers import Decision, Fail, RetryAfter, SendToDeadLetter, Skip
-from .log import Commit, Lease, Log, LogFactory, TaskCommitter, TopicInfo
+from .hooks.specs import Components
+from .log import Commit, Lease, Log, LogFactory, TakesPath, TaskCommitter, TopicInfo
 from .processor import ConnectedStoreProvider, ProcessorSupplier
 from .program.assignment import Assignment
 from .program.compatibility import check_compatible
@@ -44,18 +46,32 @@ from .program.nodes import (
 )
 from .program.wrapping import ProcessorWrapper, WrappingProcessor, WrappingTransformer
 from .record import Header, Headers, OutputBatch, RecordBatch, TopicPartition
-from .serde import BoolSerde, BytesSerde, Float32Serde, FloatSerde, Int16Serde, Int32Serde, IntSerde, StrSerde
+from .serde import (
+    BoolSerde,
+    BytesSerde,
+    Float32Serde,
+    FloatSerde,
+    Int16Serde,
+    Int32Serde,
+    IntSerde,
+    StrSerde,
+    WrappingSerde,
+)
 from .settings.settings import Setting
 from .store import (
     BytesStore,
+    CountsFiles,
     Entries,
+    OpensAlone,
     StateStore,
     StoreBackend,
     StoreBackendFactory,
     StoreBuilder,
     StoreContext,
+    StoreKind,
     StoreTraits,
     StoreView,
+    TopicRows,
     ValueTimestampHeaders,
 )
 from .store.kinds.key_value import HeadersKeyValueStore, KeyValueStoreSpec, ReadOnlyKeyValueStore
@@ -70,7 +86,7 @@ from .store.kinds.versioned import (
     VersionedStoreSpec,
 )
 from .store.kinds.window import HeadersWindowStore, ReadOnlyWindowStore, TimestampedWindowStore, WindowStoreSpec
-from .store.record_cache import Change
+from .store.record_cache import Change, FlushListener
 from .store.specs import StoreSpec
 
 __all__ = [
@@ -83,7 +99,9 @@ __all__ = [
     "ChangelogError",
     "Clock",
     "Commit",
+    "Components",
     "ConnectedStoreProvider",
+    "CountsFiles",
     "Decision",
     "DeltaChangelog",
     "Duration",
@@ -92,6 +110,7 @@ __all__ = [
     "FencedError",
     "Float32Serde",
     "FloatSerde",
+    "FlushListener",
     "GlobalStore",
     "Header",
     "Headers",
@@ -104,6 +123,7 @@ __all__ = [
     "InternalTopic",
     "KeyValueStoreSpec",
     "Lease",
+    "LeaseHeldError",
     "ListStoreSpec",
     "Log",
     "LogChangelog",
@@ -115,6 +135,7 @@ __all__ = [
     "Node",
     "NodeMetrics",
     "OffsetOutOfRangeError",
+    "OpensAlone",
     "OutputBatch",
     "Partitioner",
     "PluginError",
@@ -146,6 +167,7 @@ __all__ = [
     "StoreBackendFactory",
     "StoreBuilder",
     "StoreContext",
+    "StoreKind",
     "StoreLockedError",
     "StoreSpec",
     "StoreTraits",
@@ -153,6 +175,7 @@ __all__ = [
     "StrSerde",
     "Subtopology",
     "SystemClock",
+    "TakesPath",
     "TaskChangelog",
     "TaskCommitter",
     "TaskId",
@@ -161,6 +184,7 @@ __all__ = [
     "TopicChooser",
     "TopicInfo",
     "TopicPartition",
+    "TopicRows",
     "UnknownTopicError",
     "VALID_TO_UNDEFINED",
     "ValueTimestampHeaders",
@@ -168,11 +192,13 @@ __all__ = [
     "VersionedStoreSpec",
     "WindowStoreSpec",
     "WrappingProcessor",
+    "WrappingSerde",
     "WrappingTransformer",
     "check_compatible",
     "duration_ms",
     "fail_on_invalid_timestamp",
     "skip_on_invalid_timestamp",
     "use_partition_time_on_invalid_timestamp",
+    "version_counter",
     "wall_clock_timestamp",
 ]

@@ -7,7 +7,8 @@ from itertools import islice, repeat
 from operator import itemgetter
 from typing import Any
 
-from penstock.store import Change, IndexStore, StoreBackend
+from penstock import StoreBackend
+from penstock.store import Change, IndexStore
 
 from .sorted_keys import SortedKeys
 

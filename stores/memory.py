@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Self
 from uuid import uuid4
 
-from penstock.errors import StaleStoreError, StoreError
-from penstock.store import Changes, StoreBackend, StoreView
+from penstock import StaleStoreError, StoreBackend, StoreError, StoreView
+from penstock.store import Changes
 
 from .sorted_keys import SortedKeys
 

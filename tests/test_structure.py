@@ -13,6 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from types import FunctionType
 
+import penstock
+
 ROOT = Path(__file__).parent.parent
 CFG = configparser.ConfigParser()
 CFG.read(ROOT / "setup.cfg")
@@ -85,6 +87,29 @@ def test_no_circle_of_files() -> None:
     edges = {module: {each for each in imported(module) if each != module} for module in MODULES}
     found = circle(edges)
     assert found is None, " -> ".join(found)
+
+
+ENGINE = tuple(f"penstock.plugins.{name}." for name in ("hosts", "runs", "runtime", "spark"))
+"""What runs tasks is built with core's modules."""
+
+
+def private_ways(module: str) -> Iterator[str]:
+    """Yield the public names that a module imports from elsewhere than from `penstock`."""
+    public = {*penstock.__all__, *penstock.for_plugins.__all__}
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+        if isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").startswith("penstock."):
+            origin = importlib.import_module(node.module or "")
+            for name in public & {alias.name for alias in node.names}:
+                if getattr(origin, name, None) is getattr(penstock, name):
+                    yield f"{module}:{node.lineno}: {name} from {node.module}"
+
+
+def test_public_names_are_imported_from_penstock() -> None:
+    above = ("penstock.plugins.", "penstock.stores", "penstock.contrib")
+    outside_core = [each for each in MODULES if each.startswith(above)]
+    checked = [each for each in outside_core if not f"{each}.".startswith(ENGINE)]
+    assert len(checked) > 300
+    assert not [way for each in checked for way in private_ways(each)]
 
 
 MOST_LINES = {"plugins/testing/contracts/": 600, "": 400}

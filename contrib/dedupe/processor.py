@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock import KeyValueStore, Processor, ProcessorContext, Record, StoreBuilder, key_value_store
-from penstock.clock import Duration
+from penstock import Duration, KeyValueStore, Processor, ProcessorContext, Record, StoreBuilder, key_value_store
 
 
 class Dedupe(Processor):

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-from penstock.clock import Duration, duration_ms
-from penstock.errors import StaleStoreError
-from penstock.store import Changes, StoreBackend, StoreView
+from penstock import Duration, StaleStoreError, StoreBackend, StoreView, duration_ms
+from penstock.store import Changes
 
 from .database import Database, Reader, Writer
 from .library import Limits, explain, load

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from weakref import WeakSet, WeakValueDictionary
 
-from penstock.errors import StaleStoreError, StoreError, StoreLockedError
+from penstock import StaleStoreError, StoreError, StoreLockedError
 from penstock.support.file_lock import FileLock
 
 from .library import Limits, is_damage, load, make_options

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.errors import StoreError
+from penstock import StoreError
 from penstock.support.system_errors import what_to_do
 
 _BLOOM_BITS = 10

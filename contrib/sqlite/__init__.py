@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from penstock.hooks import hookimpl
+from penstock import hookimpl
 
 
 @hookimpl

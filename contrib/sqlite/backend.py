@@ -6,9 +6,8 @@ import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from penstock.clock import Duration, duration_ms
-from penstock.errors import StaleStoreError, StoreError
-from penstock.store import Changes, StoreBackend, StoreView
+from penstock import Duration, StaleStoreError, StoreBackend, StoreError, StoreView, duration_ms
+from penstock.store import Changes
 
 from .connection import Connection, DamagedError
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import StoreError, StoreLockedError
+from penstock import StoreError, StoreLockedError
 from penstock.support.system_errors import what_to_do
 
 _FIRST_CHUNK, _CHUNK, _CHUNK_BYTES = 32, 1024, 1 << 20

@@ -21,6 +21,7 @@ hookspec = pluggy.HookspecMarker(GROUP)
 hookimpl = pluggy.HookimplMarker(GROUP)
 
 Components = Mapping[str, Any]
+"""Components by name: each itself, or its place as `package.module:attribute`."""
 
 Spec = TypeVar("Spec", bound=Callable[..., Components])
 

@@ -7,17 +7,21 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from shlex import quote
 
-from penstock.changelog import TaskChangelog
-from penstock.errors import ChangelogError, IncompatibleStateError
-from penstock.log import Commit, Log
+from penstock import (
+    Application,
+    Assignment,
+    ChangelogError,
+    Commit,
+    IncompatibleStateError,
+    Log,
+    Settings,
+    TaskChangelog,
+    TaskId,
+)
 from penstock.plugins.runtime.locations import open_deltas, resolve
 from penstock.plugins.upgrade.coverage import Coverage
-from penstock.program.assignment import Assignment
 from penstock.program.layouts import Layouts
-from penstock.program.nodes import TaskId
-from penstock.settings.application import Application
 from penstock.settings.secret import hide
-from penstock.settings.settings import Settings
 
 _META = "changelog"
 _THREADS = 8

@@ -8,13 +8,10 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from penstock.changelog import Restore
-from penstock.errors import ConfigError, IncompatibleStateError
+from penstock import ConfigError, IncompatibleStateError, Log, Restore, StoreBackendFactory
 from penstock.hooks import registry
-from penstock.log import Log
 from penstock.plugins.runtime.locations import open_deltas
 from penstock.settings.secret import hide
-from penstock.store import StoreBackendFactory
 
 from .changelog_location import committed_state, note_location, reaches, stateful_tasks, stores_of
 from .preparation import Prepared

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from penstock.errors import ConfigError
+from penstock import ConfigError, Setting, Settings
 from penstock.plugins.runtime.locations import resolve
-from penstock.settings.settings import Setting, Settings
 from penstock.settings.types import DIRECTORY
 from penstock.support.system_errors import what_to_do
 

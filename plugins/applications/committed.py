@@ -6,14 +6,9 @@ import json
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from penstock.errors import IncompatibleStateError
-from penstock.log import Log
+from penstock import Application, Assignment, IncompatibleStateError, Log, TaskId, TopicPartition
 from penstock.plugins.runtime import topic_ids
 from penstock.plugins.runtime.lost_commits import MADE_AGAIN, NO_COMMIT, ways_on
-from penstock.program.assignment import Assignment
-from penstock.program.nodes import TaskId
-from penstock.record import TopicPartition
-from penstock.settings.application import Application
 
 _META, _IDS_META = "committed", "committed-ids"
 """Two notes: the first one has partitions only."""

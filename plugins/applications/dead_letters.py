@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from penstock.errors import ConfigError, UnknownTopicError
-from penstock.log import Log
+from penstock import ConfigError, Headers, Log, RecordBatch, TopicPartition, UnknownTopicError
 from penstock.plugins.runtime.reading import read_up_to
-from penstock.record import Headers, RecordBatch, TopicPartition
 from penstock.task.dead_letter import FailureNote, split_headers
 
 

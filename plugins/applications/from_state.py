@@ -7,18 +7,26 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-from penstock.changelog import DeltaChangelog, version_counter
-from penstock.clock import SystemClock
-from penstock.errors import ChangelogError, ConfigError, IncompatibleStateError
-from penstock.log import Commit, Log
+from penstock import (
+    Application,
+    Assignment,
+    ChangelogError,
+    Commit,
+    ConfigError,
+    DeltaChangelog,
+    IncompatibleStateError,
+    Log,
+    SinkNode,
+    SystemClock,
+    TaskId,
+    TopicPartition,
+    version_counter,
+)
 from penstock.plugins.runtime.local_state.task_state import first_version
 from penstock.plugins.runtime.locations import open_deltas
 from penstock.plugins.runtime.lost_commits import KEEPS_NO_POSITIONS
 from penstock.plugins.runtime.topic_ids import without_ids
-from penstock.program.assignment import Assignment
-from penstock.program.nodes import SinkNode, TaskId, decorate
-from penstock.record import TopicPartition
-from penstock.settings.application import Application
+from penstock.program.nodes import decorate
 from penstock.settings.dead_letters import dead_letter_topics
 
 from .changelog_location import keeps_state, unreachable

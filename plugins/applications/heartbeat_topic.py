@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.log import Log
+from penstock import Log
 
 _SUFFIX = "-penstock-heartbeats"
 _CONFIG = {

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.log import Log
+from penstock import Application, Assignment, Log, TopicPartition
 from penstock.log.offset_reset import EARLIEST
 from penstock.plugins.runtime.starting_offsets import offset_reset_of, starting_offsets
-from penstock.program.assignment import Assignment
-from penstock.record import TopicPartition
-from penstock.settings.application import Application
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ import socket
 import threading
 import time
 
-from penstock.errors import FencedError, LeaseHeldError, PenstockError
-from penstock.log import Lease, Log
+from penstock import FencedError, Lease, LeaseHeldError, Log, PenstockError
 
 _TTL_SECONDS = 15.0
 _SPARE_SECONDS = 2.0

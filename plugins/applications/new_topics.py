@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from penstock.log import Log
-from penstock.settings.application import Application
+from penstock import Application, Log
 
 from .changelog_location import last_commit
 from .committed import LostPositionsError

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.errors import RuntimeUnavailableError
+from penstock import Application, CountsFiles, Log, RuntimeUnavailableError
 from penstock.hooks import registry
-from penstock.log import Log
-from penstock.settings.application import Application
-from penstock.store import CountsFiles
 from penstock.support.system_errors import open_files_advice, open_files_limit
 
 from .preparation import Prepared

@@ -6,14 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.errors import IncompatibleStateError, TopologyError
-from penstock.log import Log
+from penstock import Application, Assignment, IncompatibleStateError, Log, SinkNode, TopicPartition, TopologyError
 from penstock.plugins.upgrade.check import check_saved
 from penstock.plugins.upgrade.saved_program import gone_stores, read_note, saved_subtopologies, write_note
-from penstock.program.assignment import Assignment
-from penstock.program.nodes import SinkNode
-from penstock.record import TopicPartition
-from penstock.settings.application import Application
 from penstock.settings.dead_letters import dead_letter_topics
 
 from .changelog_location import check_location

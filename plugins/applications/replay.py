@@ -8,9 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from penstock.errors import ConfigError, UnknownTopicError
-from penstock.log import Commit, Log
-from penstock.record import OutputBatch, TopicPartition
+from penstock import Commit, ConfigError, Log, OutputBatch, TopicPartition, UnknownTopicError
 
 from .dead_letters import Letter, Selection, batches_from, letters_in, partitions_of, read_letters
 

@@ -7,18 +7,13 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from penstock.clock import SystemClock
-from penstock.errors import ConfigError
-from penstock.log import Log
+from penstock import Application, Assignment, ConfigError, Log, SystemClock, TopicPartition
 from penstock.plugins.changelogs.topic import changelog_topic
 from penstock.plugins.runtime.local_state.directories import remove_all
 from penstock.plugins.runtime.locations import open_deltas, state_directory
 from penstock.plugins.upgrade.check import waiting_records
 from penstock.plugins.upgrade.saved_program import saved_fingerprint
-from penstock.program.assignment import Assignment
 from penstock.program.nodes import decorate
-from penstock.record import TopicPartition
-from penstock.settings.application import Application
 from penstock.support.names import did_you_mean
 
 from .checkpoint_files import checkpoint_location, delete_checkpoint, has_checkpoint

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import zlib
 
-from penstock.log import Log
+from penstock import Log, OutputBatch, TopicPartition
 from penstock.plugins.runtime.reading import read_up_to
-from penstock.record import OutputBatch, TopicPartition
 
 from .run_status import RunStatus
 

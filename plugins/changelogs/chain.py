@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from penstock.log import Commit
+from penstock import Commit
 
 
 class Delta(NamedTuple):

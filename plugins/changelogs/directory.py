@@ -13,9 +13,7 @@ from itertools import chain
 from math import ceil
 from statistics import median
 
-from penstock.changelog import DeltaChangelog, Restore, version_counter
-from penstock.errors import ChangelogError, ConfigError
-from penstock.log import Commit
+from penstock import ChangelogError, Commit, ConfigError, DeltaChangelog, Restore, version_counter
 from penstock.store import Changes
 
 from .chain import Route, latest_of

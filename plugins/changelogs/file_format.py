@@ -27,8 +27,7 @@ from zlib import decompress as _decompress
 
 from msgpack import Packer, unpackb
 
-from penstock.log import Commit
-from penstock.record import TopicPartition
+from penstock import Commit, TopicPartition
 from penstock.store import Change, Changes
 
 FORMAT = 1

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from penstock.errors import ChangelogError
+from penstock import ChangelogError
 
 from .chain import Delta
 from .storage import TEMPORARY, StoredFile

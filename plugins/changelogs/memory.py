@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
-from penstock.changelog import DeltaChangelog, Restore, version_counter
-from penstock.errors import ChangelogError
-from penstock.log import Commit
+from penstock import ChangelogError, Commit, DeltaChangelog, Restore, version_counter
 from penstock.store import Change, Changes
 
 from .chain import Delta, latest_of, route_to

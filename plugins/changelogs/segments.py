@@ -7,8 +7,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import NamedTuple
 
-from penstock.changelog import version_counter
-from penstock.log import Commit
+from penstock import Commit, version_counter
 
 from .chain import Delta, Route, route_to
 from .file_format import DELTA, OPENING_BYTES, DamagedError, Reader

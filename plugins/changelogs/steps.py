@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import BinaryIO, NamedTuple
 
-from penstock.errors import ChangelogError
+from penstock import ChangelogError
 from penstock.store import Change, Changes
 
 from .chain import Delta

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 from urllib.parse import unquote, urlsplit
 
-from penstock.errors import ChangelogError
+from penstock import ChangelogError
 from penstock.support.private_files import make_private_directory, private_opener
 from penstock.support.system_errors import what_to_do
 

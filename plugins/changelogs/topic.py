@@ -9,10 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from zlib import crc32
 
-from penstock.changelog import LogChangelog, Restore
-from penstock.errors import ChangelogError
-from penstock.log import Log
-from penstock.record import OutputBatch, TopicPartition
+from penstock import ChangelogError, Log, LogChangelog, OutputBatch, Restore, TopicPartition
 from penstock.store import Changes
 from penstock.store.kept_store import Layout
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from struct import Struct
 
-from penstock.errors import ChangelogError
+from penstock import ChangelogError, Headers, OutputBatch, RecordBatch, StoreKind, TopicPartition, TopicRows
 from penstock.hooks import registry
 from penstock.hooks.specs import PACKAGE
-from penstock.record import Headers, OutputBatch, RecordBatch, TopicPartition
-from penstock.store import Change, StoreKind, TopicRows
+from penstock.store import Change
 from penstock.store.kept_store import KeptStore
 from penstock.store.specs import OWN
 from penstock.stores.rows.envelope import PLAIN, unwrap, wrap

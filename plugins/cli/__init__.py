@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
-from penstock.hooks import Components, hookimpl
+from penstock import Components, hookimpl
 
 from .verbs import VERBS
 

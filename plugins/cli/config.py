@@ -12,7 +12,7 @@ from .options import application_options, find_application
 from .output import print_json, print_table
 
 if TYPE_CHECKING:
-    from penstock.settings.application import Application
+    from penstock import Application
 
 DEFAULT = "default"
 
@@ -52,8 +52,8 @@ def config(target: str, as_json: bool, **where: Any) -> None:
 
 def _rows(application: Application) -> Iterator[tuple[str, Any, str]]:
     """Yield name, value and origin of each setting; those of clients and of the user one by one."""
+    from penstock import Settings
     from penstock.settings.secret import hide
-    from penstock.settings.settings import Settings
 
     origins = application.given.origins
     yield "application_id", application.id, origins.get("application_id", "code")

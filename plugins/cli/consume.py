@@ -10,9 +10,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from penstock.errors import ConfigError
+from penstock import ConfigError, RecordBatch, TopicPartition
 from penstock.plugins.runtime.reading import read_up_to
-from penstock.record import RecordBatch, TopicPartition
 
 from .command import Command, separator_option
 from .failures import ended_by_sigterm
@@ -21,7 +20,7 @@ from .output import note, reader_may_leave
 from .topics import topic_info
 
 if TYPE_CHECKING:
-    from penstock.log import Log
+    from penstock import Log
 
 POLL_SECONDS = 0.1
 """Seconds between two looks of --follow: a log does not notify of new records."""

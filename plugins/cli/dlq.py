@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.errors import ConfigError
+from penstock import ConfigError
 from penstock.settings.dead_letters import dead_letter_topics
 from penstock.settings.settings import HANDLERS
 

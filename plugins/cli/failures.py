@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import click
 
-from penstock.errors import ConfigError, PenstockError, PluginError, TopologyError
+from penstock import ConfigError, PenstockError, PluginError, TopologyError
 from penstock.support.system_errors import what_to_do
 from penstock.support.user_line import user_line
 

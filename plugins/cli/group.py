@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from penstock.errors import PenstockError, PluginError
+from penstock import PenstockError, PluginError
 from penstock.hooks import Component, registry
 from penstock.support.names import did_you_mean
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.clock import SystemClock
+from penstock import SystemClock
 
 from .command import Command
 from .failures import FAILED
@@ -15,9 +15,8 @@ from .options import application_options, follow_options, followed, timeout_opti
 from .output import note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
-    from penstock.log import Log
+    from penstock import Application, Log
     from penstock.plugins.applications.lag import PartitionLag
-    from penstock.settings.application import Application
 
 
 @click.command(

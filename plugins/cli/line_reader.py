@@ -6,9 +6,7 @@ import json
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from penstock.clock import SystemClock
-from penstock.errors import ConfigError, PenstockError, SerdeError
-from penstock.record import Headers, OutputBatch
+from penstock import ConfigError, Headers, OutputBatch, PenstockError, SerdeError, SystemClock
 
 from .options import name_and_value
 from .text import TextSerde, headers_from_json, shorten

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from penstock.errors import PenstockError
+from penstock import PenstockError
 
 from .failures import exit_code, sentence, wants_traceback
 

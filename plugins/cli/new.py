@@ -28,7 +28,7 @@ def new(kind: str, name: str, directory: Path | None) -> None:
     It has tests with hypothesis (the contract suites), a workflow that runs them, and the entry point by which penstock
     finds it. It works as it is; put your own code in place of its example.
     """
-    from penstock.errors import ConfigError
+    from penstock import ConfigError
     from penstock.hooks.rules import prefixes_of
 
     from .new_package import KINDS, files

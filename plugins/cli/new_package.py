@@ -63,7 +63,7 @@ $$ pytest
 _HOOKS = '''\
 """What $NAME brings to penstock."""
 
-from penstock.hooks import hookimpl
+from penstock import hookimpl
 
 
 @hookimpl
@@ -77,8 +77,7 @@ _PROCESSOR = '''\
 
 from __future__ import annotations
 
-from penstock import Processor, Record, StoreBuilder, key_value_store
-from penstock.context import ProcessorContext
+from penstock import Processor, ProcessorContext, Record, StoreBuilder, key_value_store
 
 
 class Count(Processor):
@@ -128,9 +127,8 @@ from collections.abc import Callable, Iterator
 
 from hypothesis import strategies as st
 
-from penstock import Application, Record, Topology
+from penstock import Application, OutputBatch, Record, TopicPartition, Topology
 from penstock.plugins.runtime.locations import open_log
-from penstock.record import OutputBatch, TopicPartition
 from penstock.spark import run
 from penstock.testing.contracts import ProcessorContract
 from penstock.testing.strategies import streams

@@ -10,18 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.clock import duration_ms
-from penstock.errors import ConfigError
+from penstock import ConfigError, Settings, duration_ms
 from penstock.settings.layers import Layer
-from penstock.settings.settings import Settings
 from penstock.settings.sources import layers
 
 from .command import options, verbose_option
 from .failures import ended_by_sigterm
 
 if TYPE_CHECKING:
-    from penstock.log import Log
-    from penstock.settings.application import Application
+    from penstock import Application, Log
 
 _LONGEST_LOOK_MS = 30_000
 
@@ -115,7 +112,7 @@ def find_settings(log: str | None, data_dir: str | None, app: str | None) -> Set
     layer = find_layer(log, data_dir)
     if app is None:
         return Settings.of(layer)
-    from penstock.settings.application import Application
+    from penstock import Application
 
     from .target import load
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.clock import Clock, SystemClock
+from penstock import Clock, SystemClock
 
 from .failures import ReaderGone
 

@@ -14,18 +14,13 @@ from typing import Any
 
 import click
 
-from penstock.changelog import DeltaChangelog, LogChangelog
-from penstock.errors import PenstockError, PluginError
+from penstock import DeltaChangelog, LogChangelog, PenstockError, PluginError, Serde, Setting, StoreBackend, Topology
 from penstock.hooks import GROUP, KINDS, MARK, PACKAGE, Component
 from penstock.hooks.plugin_code import plugin_code
 from penstock.hooks.rules import normal_name
-from penstock.program.builder import Topology
 from penstock.program.checks import OF_NODES, check_builder, check_class, try_supplier
 from penstock.program.provided import check_provider, provided_stores
-from penstock.serde import Serde
 from penstock.settings.names import Vocabulary
-from penstock.settings.settings import Setting
-from penstock.store import StoreBackend
 
 from .plugin_imports import imported
 

@@ -43,7 +43,7 @@ def plugins(ctx: click.Context, kind: str | None, check: bool, as_json: bool) ->
     A plugin comes with any package that has an entry point in the group `penstock`. What cannot be
     loaded is listed with the reason, and harms nothing else.
     """
-    from penstock.errors import ConfigError, PluginError
+    from penstock import ConfigError, PluginError
     from penstock.hooks import KINDS, registry
 
     from .plugin_checks import check_component, costly_plugins, misplaced_plugins

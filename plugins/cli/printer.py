@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import IO
 
-from penstock.errors import SerdeError
-from penstock.record import RecordBatch
+from penstock import RecordBatch, SerdeError
 
 from .output import reader_may_leave
 from .text import TextSerde, dump_json, headers_to_json

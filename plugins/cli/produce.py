@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from penstock.errors import SerdeError
+from penstock import SerdeError
 
 from .command import Command, separator_option
 from .options import find_settings, log_options, open_log
@@ -18,7 +18,7 @@ from .output import Meter, count, note, print_json
 from .topics import topic_info
 
 if TYPE_CHECKING:
-    from penstock.log import Log
+    from penstock import Log
 
     from .line_reader import LineReader
 

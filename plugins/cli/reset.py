@@ -10,19 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.clock import Clock, SystemClock, duration_ms
-from penstock.errors import ConfigError
-from penstock.record import TopicPartition
+from penstock import Clock, ConfigError, SystemClock, TopicPartition, duration_ms
 
 from .command import Command
 from .options import application_options, confirm, find_application, leased_log, open_log
 from .output import count, note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
-    from penstock.log import Log
+    from penstock import Application, Log
     from penstock.plugins.applications.from_state import FromStatePlan, Recovery
     from penstock.plugins.applications.reset import Destination, ResetPlan
-    from penstock.settings.application import Application
 
 _OFFSET = re.compile(r"(?P<topic>[^:=,\s]+)\s*[:,]\s*(?P<partition>\d+)\s*[=,]\s*(?P<offset>\d+)")
 

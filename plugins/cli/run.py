@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.clock import duration_ms
-from penstock.errors import ConfigError
+from penstock import ConfigError, duration_ms
 
 from .command import Command
 from .failures import INTERRUPTED, ended_by_sigterm

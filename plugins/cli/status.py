@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.clock import SystemClock
-from penstock.errors import PenstockError
+from penstock import PenstockError, SystemClock
 
 from .command import Command
 from .lag import present_lag
@@ -16,10 +15,9 @@ from .options import application_options, follow_options, followed, timeout_opti
 from .output import count, print_json, print_table, print_text
 
 if TYPE_CHECKING:
-    from penstock.log import Log
+    from penstock import Application, Log
     from penstock.plugins.applications.lag import PartitionLag
     from penstock.plugins.applications.run_status import RunStatus, TaskStatus
-    from penstock.settings.application import Application
 
 
 @click.command(

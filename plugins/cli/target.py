@@ -14,15 +14,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import PenstockError
+from penstock import PenstockError
 from penstock.settings.layers import CODE, Layer
 from penstock.support.user_line import user_line
 
 from .failures import ApplicationError
 
 if TYPE_CHECKING:
-    from penstock.program.program import Program
-    from penstock.settings.application import Application
+    from penstock import Application, Program
 
 EXPECTED = "an Application, a Topology, a StreamsBuilder, or a function without arguments that returns one"
 
@@ -33,8 +32,7 @@ def load_application(target: str, settings: Mapping[str, Any] | Layer | None = N
     Their `application_id` names a Topology, which has no id of its own, or renames an Application.
     Raises ApplicationError, and what the program itself raises on purpose (TopologyError, ConfigError).
     """
-    from penstock.settings.application import Application
-    from penstock.settings.settings import Settings
+    from penstock import Application, Settings
 
     found = load(target)
     if not isinstance(settings, Layer):
@@ -51,7 +49,7 @@ def load_application(target: str, settings: Mapping[str, Any] | Layer | None = N
 
 def load_program(target: str) -> Program:
     """Return the program that `target` names; a Topology needs no id for that."""
-    from penstock.settings.application import Application
+    from penstock import Application
     from penstock.settings.topology_builder import TopologyBuilder
 
     found = load(target)
@@ -82,8 +80,7 @@ def load(target: str) -> Any:
 
 
 def _runnable() -> tuple[type[Any], ...]:
-    from penstock.program.builder import Topology
-    from penstock.settings.application import Application
+    from penstock import Application, Topology
     from penstock.settings.topology_builder import TopologyBuilder
 
     return (Application, Topology, TopologyBuilder)

@@ -9,12 +9,8 @@ from typing import Any
 
 import orjson
 
-from penstock.errors import SerdeError
-from penstock.program.nodes import SinkNode, SourceNode
+from penstock import Headers, Serde, SerdeError, Settings, SinkNode, SourceNode
 from penstock.program.serdes import SerdeLike, make_serde
-from penstock.record import Headers
-from penstock.serde import Serde
-from penstock.settings.settings import Settings
 
 
 class TextSerde:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.errors import UnknownTopicError
-from penstock.record import TopicPartition
+from penstock import TopicPartition, UnknownTopicError
 from penstock.support.names import did_you_mean
 
 from .command import Group
@@ -17,7 +16,7 @@ from .options import find_settings, log_options, name_and_value, open_log
 from .output import count, note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
-    from penstock.log import Log, TopicInfo
+    from penstock import Log, TopicInfo
 
 
 @click.group(

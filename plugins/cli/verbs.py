@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.hooks import Components
+from penstock import Components
 
 VERBS: Components = {
     verb: f"penstock.plugins.cli.{verb}:{verb}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from penstock.errors import TopologyError
+from penstock import TopologyError
 
 from .graph.materialized import Materialized, StoreLike, StoreOptions, WindowOptions, materialized
 from .graph.pass_through import PassThrough

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
-from penstock.errors import TopologyError
+from penstock import TopologyError
 
 from .graph.functions import check_function, check_mapper, keyed
 from .graph.names import checked

@@ -7,18 +7,20 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Unpack
 
-from penstock.clock import Duration
-from penstock.errors import TopologyError
-from penstock.processor import Processor
-from penstock.program.builder import Topology
+from penstock import (
+    Duration,
+    Processor,
+    Program,
+    Serde,
+    Settings,
+    StoreBuilder,
+    TimestampExtractor,
+    Topology,
+    TopologyError,
+)
 from penstock.program.checks import check_builder
-from penstock.program.extractors import TimestampExtractor
-from penstock.program.program import Program
 from penstock.program.serdes import SerdeLike
-from penstock.serde import Serde
-from penstock.settings.settings import Settings
 from penstock.settings.topology_builder import TopologyBuilder
-from penstock.store import StoreBuilder
 
 from .graph.materialized import StoreLike, TableOptions, materialized
 from .graph.names import checked

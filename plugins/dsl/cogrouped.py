@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overload
 
-from penstock.errors import TopologyError
-from penstock.store.kinds.windowed import Windowed
+from penstock import TopologyError, Windowed
 
 from .graph.functions import check_aggregator, check_initializer, check_same_program
 from .graph.materialized import StoreLike, StoreOptions, WindowOptions, materialized

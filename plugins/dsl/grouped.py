@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overload
 
-from penstock.clock import Duration
-from penstock.errors import TopologyError
+from penstock import Duration, TopologyError
 
 from .aggregations import Aggregations
 from .cogrouped import CogroupedKStream, Member

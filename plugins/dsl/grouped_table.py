@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
-from penstock.errors import TopologyError
+from penstock import TopologyError
 
 from .graph.functions import check_aggregator, check_function
 from .graph.materialized import Materialized, StoreLike, StoreOptions, materialized

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from penstock.program.builder import Topology
+from penstock import Program, Settings, Topology
 from penstock.program.drawn import Drawn
-from penstock.program.program import Program
-from penstock.settings.settings import Settings
 
 from .graph.recorder import Recorder
 from .graph.serdes import Serdes

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from penstock.clock import Duration
-from penstock.errors import TopologyError
+from penstock import Duration, TopologyError
 
 from .graph.functions import check_function, check_options, check_same_program
 from .graph.serdes import Serdes, check_same_keys

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from penstock.processor import Processor, ValueTransformer
+from penstock import Partitioner, Processor, StoreBuilder, TopicChooser, ValueTransformer
 from penstock.program.checks import check_class
-from penstock.program.nodes import Partitioner, TopicChooser
 from penstock.program.serdes import SerdeLike
-from penstock.store import StoreBuilder
 
 from .graph.functions import check_function, checked_stores
 from .graph.materialized import StoreLike, StoreOptions, materialized

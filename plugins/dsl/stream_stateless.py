@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from penstock.errors import TopologyError
+from penstock import TopologyError
 
 from .branched import BranchedKStream
 from .graph.functions import check_function, check_mapper, check_same_program

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from penstock.clock import Duration
-from penstock.errors import TopologyError
+from penstock import Duration, TopologyError
 from penstock.program.serdes import SerdeLike
 
 from .graph.functions import check_mapper, keyed

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic
 
+from penstock import Program
 from penstock.program.drawn import Drawn
-from penstock.program.program import Program
 
 from .graph.recorder import Recorder
 from .graph.serdes import Serdes

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from penstock.errors import TopologyError
-from penstock.program.nodes import Partitioner
-from penstock.store.specs import StoreSpec
+from penstock import Partitioner, StoreSpec, TopologyError
 
 from .graph.functions import check_function, check_mapper, check_same_program, keyed
 from .graph.materialized import StoreLike, StoreOptions, optional

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from penstock.errors import TopologyError
-from penstock.processor import Processor, ValueTransformer
+from penstock import Processor, StoreBuilder, TopologyError, ValueTransformer
 from penstock.program.checks import check_class
 from penstock.program.provided import provided_stores
-from penstock.store import StoreBuilder
 
 from .graph.functions import check_mapper, checked_stores, keyed
 from .graph.materialized import Materialized, StoreLike, StoreOptions, optional

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
-from penstock.store.kinds.windowed import Windowed
+from penstock import Windowed
 
 from .aggregations import Aggregations
 from .graph.materialized import StoreLike, WindowOptions

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 
-from penstock.errors import LogError, UnknownTopicError
+from penstock import LogError, RecordBatch, TopicPartition, UnknownTopicError
 from penstock.log import LogRecords
 from penstock.log.follower import Follower
-from penstock.record import RecordBatch, TopicPartition
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.0005, 0.004
 """Seconds between two looks: the first when records have just come, then ever longer, because each costs processor

@@ -9,10 +9,19 @@ from itertools import count
 from typing import Any
 from uuid import uuid4
 
-from penstock.clock import Clock, SystemClock
-from penstock.errors import LogError
-from penstock.log import Commit, Lease, Log, TaskCommitter, TopicInfo
-from penstock.record import OutputBatch, RecordBatch, TopicPartition
+from penstock import (
+    Clock,
+    Commit,
+    Lease,
+    Log,
+    LogError,
+    OutputBatch,
+    RecordBatch,
+    SystemClock,
+    TaskCommitter,
+    TopicInfo,
+    TopicPartition,
+)
 
 from .memory_partition import MemoryPartition
 from .messages import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from typing import Any
 
-from penstock.record import Headers, RecordBatch, TopicPartition
+from penstock import Headers, RecordBatch, TopicPartition
 
 from .messages import out_of_range, record_size
 from .partitioner import Share

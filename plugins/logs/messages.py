@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from penstock.errors import (
+from penstock import (
     FencedError,
     LogError,
     OffsetOutOfRangeError,
+    OutputBatch,
     ProductionError,
     RecordRefusedError,
+    TopicPartition,
     UnknownTopicError,
 )
-from penstock.record import OutputBatch, TopicPartition
 from penstock.support.names import did_you_mean
 
 

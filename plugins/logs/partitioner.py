@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from penstock.record import Headers, OutputBatch
+from penstock import Headers, OutputBatch
 
 from .messages import no_such_partition
 

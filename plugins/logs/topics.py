@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from penstock.errors import LogError
-from penstock.log import TopicInfo
+from penstock import LogError, TopicInfo
 from penstock.support.names import did_you_mean, is_topic_name
 
 _MAX_PARTITIONS = 10_000

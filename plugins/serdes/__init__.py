@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.hooks import Components, hookimpl
+from penstock import Components, hookimpl
 
 
 @hookimpl

@@ -7,8 +7,7 @@ from typing import Any
 
 import orjson
 
-from penstock.errors import SerdeError
-from penstock.serde import Serde
+from penstock import Serde, SerdeError
 
 
 class JsonSerde(Serde[Any]):

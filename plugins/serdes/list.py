@@ -7,9 +7,18 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from penstock.errors import ConfigError, SerdeError
+from penstock import (
+    ConfigError,
+    Float32Serde,
+    FloatSerde,
+    Int16Serde,
+    Int32Serde,
+    IntSerde,
+    Serde,
+    SerdeError,
+    WrappingSerde,
+)
 from penstock.program.serdes import SerdeLike, resolve_serde
-from penstock.serde import Float32Serde, FloatSerde, Int16Serde, Int32Serde, IntSerde, Serde, WrappingSerde
 
 from .uuid import UuidSerde
 

@@ -15,8 +15,7 @@ from zoneinfo import ZoneInfo
 
 from msgpack import ExtType, Packer, unpackb
 
-from penstock.errors import SerdeError
-from penstock.serde import Serde
+from penstock import Serde, SerdeError
 
 TUPLE, SET, FROZENSET, BIG_INT, DATETIME, DATE, TIMEDELTA, DECIMAL, UUID_ = range(1, 10)
 """Extension types that penstock writes; 0 to 63 are its own, 64 to 127 are yours."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeVar, overload
 
-from penstock.errors import ConfigError
-from penstock.serde import Serde
+from penstock import ConfigError, Serde
 
 from .typed.shipped import classes_inside, is_model, pin_annotations
 

@@ -7,8 +7,7 @@ import reprlib
 from io import BytesIO
 from typing import Any
 
-from penstock.errors import SerdeError
-from penstock.serde import Serde
+from penstock import Serde, SerdeError
 
 
 class PickleSerde(Serde[Any]):

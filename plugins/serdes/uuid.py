@@ -5,8 +5,7 @@ from __future__ import annotations
 import reprlib
 from uuid import UUID
 
-from penstock.errors import SerdeError
-from penstock.serde import Serde
+from penstock import Serde, SerdeError
 
 
 class UuidSerde(Serde[UUID]):

@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from penstock import handlers
-from penstock.errors import ConfigError
+from penstock import ConfigError, handlers
 from penstock.log import offset_reset
 from penstock.program import extractors
 from penstock.settings.names import Key, NoCounterpartError, Vocabulary

@@ -11,8 +11,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
 
+from penstock import StoreBackend, StoreBackendFactory
 from penstock.hooks import registry
-from penstock.store import Change, StoreBackend, StoreBackendFactory
+from penstock.store import Change
 
 KIND = "store backend"
 COMMIT = 10_000

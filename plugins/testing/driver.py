@@ -6,9 +6,23 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from penstock.clock import Duration, ManualClock, duration_ms
-from penstock.context import NodeMetrics
-from penstock.errors import ConfigError, UnknownTopicError
+from penstock import (
+    Application,
+    ConfigError,
+    Duration,
+    Headers,
+    ManualClock,
+    NodeMetrics,
+    OutputBatch,
+    Record,
+    SourceNode,
+    StateStore,
+    TaskId,
+    TopicPartition,
+    Topology,
+    UnknownTopicError,
+    duration_ms,
+)
 from penstock.plugins.changelogs.memory import MemoryChangelog
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.process_resources import ProcessResources
@@ -16,13 +30,8 @@ from penstock.plugins.runtime.report import TaskReport
 from penstock.plugins.runtime.shipping import pack
 from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.runtime.temporary import TemporaryDirectory
-from penstock.program.builder import Topology
-from penstock.program.nodes import SourceNode, TaskId
 from penstock.program.serdes import SerdeLike
-from penstock.record import Headers, OutputBatch, Record, TopicPartition
-from penstock.settings.application import Application
 from penstock.settings.topology_builder import TopologyBuilder
-from penstock.store import StateStore
 
 from .piping import check_partitions, check_time, serialized
 from .planning import Waiting, oldest_first

@@ -7,14 +7,9 @@ from typing import Any, Protocol
 
 import pandas as pd
 
-from penstock.errors import ConfigError
+from penstock import ConfigError, Processor, Record, Settings, Topology, Windowed
 from penstock.plugins.dsl.operators.stateless.columns import columns_of
-from penstock.processor import Processor
-from penstock.program.builder import Topology
-from penstock.record import Record
-from penstock.settings.settings import Settings
 from penstock.settings.topology_builder import TopologyBuilder
-from penstock.store.kinds.windowed import Windowed
 
 from .driver import TopologyTestDriver
 

@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import RuntimeUnavailableError
+from penstock import RuntimeUnavailableError
 
 from .kafka.broker import KafkaBroker
 from .kafka.cluster import KafkaCluster

@@ -8,17 +8,28 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from penstock.clock import Duration, PunctuationType, Punctuator
-from penstock.context import NodeMetrics
-from penstock.errors import ConfigError, TopologyError
+from penstock import (
+    ConfigError,
+    Duration,
+    Entries,
+    FlushListener,
+    NodeMetrics,
+    Processor,
+    PunctuationType,
+    Punctuator,
+    Record,
+    RecordMetadata,
+    StateStore,
+    StoreBuilder,
+    TopologyError,
+    ValueTransformer,
+)
 from penstock.log import ENGINE_STATE_BYTES
 from penstock.plugins.runtime.local_state.store_context import TaskStoreContext
-from penstock.processor import Processor, ValueTransformer
 from penstock.program.serdes import DEFAULTS
-from penstock.record import Record, RecordMetadata, as_record
-from penstock.store import Entries, StateStore, StoreBuilder
+from penstock.record import as_record
 from penstock.store.kinds.timers import TimerStoreSpec
-from penstock.store.record_cache import CacheBudget, FlushListener, RecordCache, RecordContext
+from penstock.store.record_cache import CacheBudget, RecordCache, RecordContext
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
 from penstock.support.callbacks import check_methods

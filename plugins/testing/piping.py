@@ -6,12 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from penstock.errors import ConfigError, SerdeError
-from penstock.program.nodes import SourceNode
+from penstock import ConfigError, OutputBatch, Record, Serde, SerdeError, Settings, SourceNode
 from penstock.program.serdes import resolve_serde
-from penstock.record import OutputBatch, Record
-from penstock.serde import Serde
-from penstock.settings.settings import Settings
 from penstock.task.validation import is_timestamp, wrong_headers
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from penstock.record import TopicPartition
+from penstock import TopicPartition
 
 Waiting = dict[TopicPartition, Sequence[tuple[int, int]]]
 """Records of each partition in the order of their offsets: the timestamp (ms), and the offset after the record."""

@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import RuntimeUnavailableError
-from penstock.program.builder import Topology
-from penstock.settings.application import Application
+from penstock import Application, RuntimeUnavailableError, Topology
 from penstock.settings.topology_builder import TopologyBuilder
 
 from .driver import TopologyTestDriver

@@ -6,8 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from penstock.clock import Duration, duration_ms
-from penstock.record import Record
+from penstock import Duration, Record, duration_ms
 
 _KEYS = st.sampled_from(["a", "b", "c"])
 

@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from penstock.errors import UnknownTopicError
-from penstock.handlers import DeadLetter, Retry, fail, skip
-from penstock.log import Log
+from penstock import (
+    Application,
+    DeadLetter,
+    Log,
+    Record,
+    Retry,
+    Serde,
+    SinkNode,
+    SourceNode,
+    TopicPartition,
+    UnknownTopicError,
+    fail,
+    skip,
+)
 from penstock.program.checks import nearest
-from penstock.program.nodes import SinkNode, SourceNode, decorate
+from penstock.program.nodes import decorate
 from penstock.program.serdes import SerdeLike, resolve_serde
-from penstock.record import Record, TopicPartition
-from penstock.serde import Serde
-from penstock.settings.application import Application
 from penstock.settings.dead_letters import dead_letter_topics
 from penstock.settings.settings import HANDLERS
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from penstock.clock import Duration, duration_ms
-from penstock.record import Headers, Record
+from penstock import Duration, Headers, Record, duration_ms
 
 
 class InputTopic:

@@ -8,13 +8,9 @@ from copy import copy, deepcopy
 from dataclasses import replace
 from typing import Any
 
-from penstock.errors import IncompatibleStateError
-from penstock.log import Log
-from penstock.program.assignment import Assignment
-from penstock.program.compatibility import check_compatible, saved_serdes
+from penstock import Application, Assignment, IncompatibleStateError, Log, TopicPartition, check_compatible
+from penstock.program.compatibility import saved_serdes
 from penstock.program.layouts import Layouts, layout_from_data, layout_to_data
-from penstock.record import TopicPartition
-from penstock.settings.application import Application
 from penstock.store.kept_store import KeptStore, Layout
 from penstock.support.names import index_name
 

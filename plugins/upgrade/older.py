@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.changelog import version_counter
-from penstock.errors import IncompatibleStateError
+from penstock import IncompatibleStateError, version_counter
 from penstock.program.compatibility import of_other_version
 from penstock.program.layouts import id_of_version
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
-from penstock.log import Log
+from penstock import Log
 
 from .older import check_note
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from penstock.errors import ConfigError
-from penstock.log import Log
+from penstock import Application, ConfigError, Log
 from penstock.plugins.changelogs.topic import changelog_topic
-from penstock.settings.application import Application
 from penstock.support.names import did_you_mean
 
 from .check import missed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.store.kinds.windowed import Windowed
+from penstock import Windowed
 from penstock.store.record_cache import RecordCache
 
 from ..rows.buckets import MAX_TIME

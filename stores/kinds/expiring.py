@@ -6,11 +6,17 @@ from collections.abc import Callable, Iterator, Mapping
 from struct import Struct
 from typing import Any, cast
 
-from penstock.clock import Duration, PunctuationType, duration_ms
-from penstock.errors import ConfigError
-from penstock.serde import Serde
-from penstock.store import BytesStore, StoreContext
-from penstock.store.kinds.key_value import ExpiringKeyValueStore, KeyValueStoreSpec
+from penstock import (
+    BytesStore,
+    ConfigError,
+    Duration,
+    ExpiringKeyValueStore,
+    KeyValueStoreSpec,
+    PunctuationType,
+    Serde,
+    StoreContext,
+    duration_ms,
+)
 
 from ..rows.envelope import EXPIRING, EXPIRING_BY_WALL_CLOCK, PLAIN, Expiry, expiry_of, with_expiry
 from ..rows.headers_form import HeadersForm

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from penstock.store import BytesStore, StoreContext
+from penstock import BytesStore, StoreContext
 
 from ..rows.envelope import Expiry, expiry_of
 from ..rows.time_index import IndexBuild, TimeIndex

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from struct import Struct
 
-from penstock.store import BytesStore
+from penstock import BytesStore
 
 from ..rows.escaping import escaped, unescaped
 from ..rows.time_index import IndexBuild, TimeIndex

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from types import FunctionType
 
-from penstock.store import BytesStore, StateStore, StoreContext
-from penstock.store.kinds.key_value import KeyValueStoreSpec
+from penstock import BytesStore, KeyValueStoreSpec, StateStore, StoreContext
 
 from .caching import cache_key_value_store
 from .expiring import ExpiringStore

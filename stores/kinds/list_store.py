@@ -10,9 +10,7 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Any
 
-from penstock.errors import StoreError
-from penstock.store import BytesStore, Entries, StoreContext
-from penstock.store.kinds.list_store import ListStore, ListStoreSpec
+from penstock import BytesStore, Entries, ListStore, ListStoreSpec, StoreContext, StoreError
 
 from ..rows.envelope import PLAIN
 from ..rows.escaping import escaped, unescaped

@@ -5,9 +5,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Any
 
-from penstock.serde import Serde
-from penstock.store import BytesStore, StoreContext
-from penstock.store.kinds.lru_map import LruMapSpec
+from penstock import BytesStore, LruMapSpec, Serde, StoreContext
 
 from ..rows.envelope import unwrap, wrap
 from ..rows.key_form import KeyForm

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.serde import Serde
-from penstock.store import BytesStore
+from penstock import BytesStore, Serde
 
 from ..rows.escaping import without_end
 from ..rows.key_form import MISSING, KeyForm

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, ClassVar
 
-from penstock.serde import Serde
-from penstock.store import BytesStore
+from penstock import BytesStore, Serde
 
 from ..rows.key_form import MISSING, KeyForm
 from ..rows.value_form import ValueForm

@@ -7,10 +7,7 @@ from collections.abc import Iterator, Mapping
 from struct import Struct
 from typing import Any, ClassVar
 
-from penstock.serde import Serde
-from penstock.store import BytesStore, StateStore, StoreContext, TopicRows
-from penstock.store.kinds.session import SessionStoreSpec
-from penstock.store.kinds.window import WindowStoreSpec
+from penstock import BytesStore, Serde, SessionStoreSpec, StateStore, StoreContext, TopicRows, WindowStoreSpec
 
 from ..rows.buckets import BucketKeys, Buckets, Row
 from ..rows.key_form import KeyForm

@@ -7,11 +7,7 @@ from itertools import islice
 from struct import Struct
 from typing import Any
 
-from penstock.errors import StoreError
-from penstock.serde import Serde
-from penstock.store import BytesStore, Entries, StoreContext
-from penstock.store.kinds.session import SessionStore, SessionStoreSpec
-from penstock.store.kinds.windowed import Windowed
+from penstock import BytesStore, Entries, Serde, SessionStore, SessionStoreSpec, StoreContext, StoreError, Windowed
 
 from ..rows.buckets import MAX_TIME, Row
 from ..rows.escaping import escaped

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.store import ValueAndTimestamp
-from penstock.store.kinds.key_value import HeadersKeyValueStore, TimestampedKeyValueStore
+from penstock import HeadersKeyValueStore, TimestampedKeyValueStore, ValueAndTimestamp
 
 from ..rows.headers_form import HeadersForm
 from ..rows.value_form import INT64_MAX, TimestampedForm

@@ -7,8 +7,8 @@ from itertools import islice
 from struct import Struct
 from typing import Any
 
-from penstock.clock import PunctuationType
-from penstock.store import BytesStore, Entries, IndexStore, StateStore, StoreContext
+from penstock import BytesStore, Entries, PunctuationType, StateStore, StoreContext
+from penstock.store import IndexStore
 from penstock.store.kinds.timers import TimerStore, TimerStoreSpec
 
 from ..rows.envelope import PLAIN

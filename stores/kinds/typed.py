@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from penstock.serde import Serde
-from penstock.store import BytesStore, Entries
-from penstock.store.kinds.key_value import KeyValueStore
+from penstock import BytesStore, Entries, KeyValueStore, Serde
 
 from ..rows.key_form import KeyForm
 from ..rows.scan import Scan

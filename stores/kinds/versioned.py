@@ -11,11 +11,14 @@ from functools import partial
 from struct import Struct
 from typing import Any
 
-from penstock.errors import StoreError
-from penstock.store import BytesStore, StoreContext, StoreKind, TopicRows
-from penstock.store.kinds.versioned import (
+from penstock import (
     NOT_PUT,
     VALID_TO_UNDEFINED,
+    BytesStore,
+    StoreContext,
+    StoreError,
+    StoreKind,
+    TopicRows,
     VersionedKeyValueStore,
     VersionedRecord,
     VersionedStoreSpec,

@@ -6,11 +6,18 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
-from penstock.errors import StoreError
-from penstock.serde import Serde
-from penstock.store import BytesStore, Entries, StoreContext
-from penstock.store.kinds.window import HeadersWindowStore, TimestampedWindowStore, WindowStore, WindowStoreSpec
-from penstock.store.kinds.windowed import Windowed
+from penstock import (
+    BytesStore,
+    Entries,
+    HeadersWindowStore,
+    Serde,
+    StoreContext,
+    StoreError,
+    TimestampedWindowStore,
+    Windowed,
+    WindowStore,
+    WindowStoreSpec,
+)
 
 from ..rows.buckets import MAX_TIME, Row
 from ..rows.headers_form import HeadersForm

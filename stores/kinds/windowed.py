@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from penstock.store import BytesStore, StateStore, StoreContext, StoreKind
-from penstock.store.kinds.session import SessionStoreSpec
-from penstock.store.kinds.window import WindowStoreSpec
+from penstock import BytesStore, SessionStoreSpec, StateStore, StoreContext, StoreKind, WindowStoreSpec
 
 from .caching import cache_session_store, cache_window_store
 from .duplicates import DuplicatesStore, HeadersDuplicatesStore, StampedDuplicatesStore

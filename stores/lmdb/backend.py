@@ -9,9 +9,8 @@ from typing import Any
 
 import lmdb
 
-from penstock.clock import Duration, duration_ms
-from penstock.errors import StoreError
-from penstock.store import Change, Changes, StoreBackend
+from penstock import Duration, StoreBackend, StoreError, duration_ms
+from penstock.store import Change, Changes
 
 from . import keys, registry
 from .environment import SharedEnvironment

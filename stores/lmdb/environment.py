@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 import lmdb
 
-from penstock.errors import StaleStoreError, StoreError, StoreLockedError
+from penstock import StaleStoreError, StoreError, StoreLockedError
 from penstock.support.file_lock import FileLock
 from penstock.support.private_files import FILE_MODE
 

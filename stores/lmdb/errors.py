@@ -6,7 +6,7 @@ import os
 
 import lmdb
 
-from penstock.errors import StoreError
+from penstock import StoreError
 from penstock.support.system_errors import what_to_do
 
 DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)

@@ -8,8 +8,7 @@ from typing import Any
 
 import lmdb
 
-from penstock.errors import StaleStoreError
-from penstock.store import StoreView
+from penstock import StaleStoreError, StoreView
 
 from . import keys, registry
 from .environment import SharedEnvironment

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from heapq import merge
 from struct import Struct
 
-from penstock.store import BytesStore
+from penstock import BytesStore
 
 from .escaping import END, escaped, unescaped
 

@@ -11,8 +11,7 @@ from struct import Struct
 from struct import error as struct_error
 from typing import NamedTuple
 
-from penstock.errors import StoreError
-from penstock.record import Headers
+from penstock import Headers, StoreError
 
 PLAIN = b"\x00"
 """The envelope of a value alone: put it in front."""

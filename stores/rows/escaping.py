@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.errors import StoreError
+from penstock import StoreError
 
 END = b"\x00\x00"
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from penstock.errors import StoreError
-from penstock.store import ValueTimestampHeaders
+from penstock import StoreError, ValueTimestampHeaders
 
 from .envelope import unwrap, wrap, wrap_stamped
 from .value_form import TimestampedForm

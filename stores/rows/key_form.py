@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.errors import PenstockError, SerdeError, StoreError
-from penstock.serde import Serde
+from penstock import PenstockError, Serde, SerdeError, StoreError
 
 MISSING: Any = object()
 """No key, or no entry, where None could be one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from struct import Struct
 
-from penstock.store import BytesStore, StoreContext
+from penstock import BytesStore, StoreContext
 
 from .buckets import Buckets
 from .envelope import PLAIN

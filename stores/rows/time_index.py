@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from struct import Struct
 
-from penstock.store import BytesStore
+from penstock import BytesStore
 
 _STATE = b""
 """The key of the index's row that says how far it is built. The engine deletes it when it restores the store."""

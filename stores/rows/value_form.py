@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from penstock.errors import StoreError
-from penstock.serde import IntSerde, Serde, StrSerde
-from penstock.store import ValueAndTimestamp
+from penstock import IntSerde, Serde, StoreError, StrSerde, ValueAndTimestamp
 
 from .envelope import PLAIN, STAMPED, pack_stamp, unwrap, value_of, wrap_stamped
 from .key_form import LONGEST_KEPT, wrong

@@ -6,9 +6,8 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from penstock.errors import TopologyError
+from penstock import StoreBuilder, TopologyError
 from penstock.program.checks import nearest
-from penstock.store import StoreBuilder
 from penstock.support.callbacks import check_plain
 
 Function = Callable[..., Any]

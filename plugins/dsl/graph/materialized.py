@@ -7,14 +7,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar
 
-from penstock.clock import Duration, PunctuationType, duration_ms
-from penstock.errors import TopologyError
+from penstock import (
+    Duration,
+    KeyValueStoreSpec,
+    PunctuationType,
+    SessionStoreSpec,
+    StoreSpec,
+    TopologyError,
+    VersionedStoreSpec,
+    WindowStoreSpec,
+    duration_ms,
+    key_value_store,
+    session_store,
+    window_store,
+)
 from penstock.program.serdes import SerdeLike
-from penstock.store.kinds.key_value import KeyValueStoreSpec, key_value_store
-from penstock.store.kinds.session import SessionStoreSpec, session_store
-from penstock.store.kinds.versioned import VersionedStoreSpec
-from penstock.store.kinds.window import WindowStoreSpec, window_store
-from penstock.store.specs import StoreSpec
 
 from .functions import check_options
 from .names import Names, checked

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.errors import TopologyError
+from penstock import TopologyError
 from penstock.support.names import is_topic_name
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.context import ProcessorContext
+from penstock import ProcessorContext
 from penstock.operator import Operator, Run
 
 

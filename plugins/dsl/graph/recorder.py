@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from penstock.errors import TopologyError
-from penstock.program.builder import Topology
-from penstock.program.program import Program
-from penstock.settings.settings import Settings
+from penstock import Program, Settings, Topology, TopologyError
 
 from .names import Names
 from .optimising import copied, merge_repartitions

@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from penstock.program.nodes import Partitioner
-from penstock.serde import Serde
+from penstock import Partitioner, Serde
 
 from .names import Names
 from .serdes import Serdes

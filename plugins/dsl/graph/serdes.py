@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from penstock.errors import TopologyError
+from penstock import Serde, TopologyError
 from penstock.program.serdes import DEFAULTS, NodeDefaults, SerdeLike, resolve_serde
-from penstock.serde import Serde
 
 from .windowed_serdes import SessionWindowedSerde, TimeWindowedSerde
 

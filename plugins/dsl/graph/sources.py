@@ -6,11 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from penstock.processor import Processor
-from penstock.program.nodes import Partitioner, TopicChooser
-from penstock.settings.settings import Settings
-from penstock.store import StoreBuilder
-from penstock.store.kinds.key_value import KeyValueStoreSpec
+from penstock import KeyValueStoreSpec, Partitioner, Processor, Settings, StoreBuilder, TopicChooser
 
 from .serdes import Serdes, key_of_topic, value_of_topic
 from .step import ProcessorStep, Step

@@ -7,9 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.processor import Processor, ValueTransformer
-from penstock.settings.settings import Settings
-from penstock.store import StoreBuilder
+from penstock import Processor, Settings, StoreBuilder, ValueTransformer
 
 from .serdes import Serdes
 from .writer import Writer

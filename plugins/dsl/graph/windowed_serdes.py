@@ -5,11 +5,8 @@ from __future__ import annotations
 from struct import Struct
 from typing import Any
 
-from penstock.clock import duration_ms
-from penstock.errors import SerdeError
+from penstock import Serde, SerdeError, Windowed, WrappingSerde, duration_ms
 from penstock.program.serdes import SerdeLike, resolve_serde
-from penstock.serde import Serde, WrappingSerde
-from penstock.store.kinds.windowed import Windowed
 
 _LONG, _PAIR = Struct(">q"), Struct(">qq")
 _MAX_TIME = 2**63 - 1

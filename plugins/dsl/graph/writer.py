@@ -7,14 +7,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from penstock.clock import Duration
-from penstock.errors import TopologyError
+from penstock import Duration, Partitioner, Settings, TimestampExtractor, Topology, TopologyError
 from penstock.program.advice import Advice
-from penstock.program.builder import Topology
-from penstock.program.extractors import TimestampExtractor
 from penstock.program.key_filter import DropNullKeys
-from penstock.program.nodes import Partitioner
-from penstock.settings.settings import Settings
 
 from .pass_through import PassThrough
 from .serdes import Serdes, key_of_topic, value_of_internal_topic, value_of_topic

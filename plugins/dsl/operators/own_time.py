@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.clock import PunctuationType
-from penstock.context import ProcessorContext
+from penstock import ProcessorContext, PunctuationType
 
 _OBSERVED, _ARRIVED, _MOVED = "observed", "arrived", "moved"
 _WAIT, _CLOSED = "wait", "closed"

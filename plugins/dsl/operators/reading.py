@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.context import ProcessorContext
-from penstock.store import ValueAndTimestamp
+from penstock import ProcessorContext, ValueAndTimestamp
 
 from ..graph.materialized import Materialized
 from ..graph.serdes import Serdes

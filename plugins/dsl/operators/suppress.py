@@ -9,16 +9,24 @@ from struct import Struct
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from penstock.clock import Duration, duration_ms
-from penstock.context import ProcessorContext
-from penstock.errors import ProcessingError, SerdeError, TopologyError
+from penstock import (
+    Change,
+    Duration,
+    Headers,
+    ProcessingError,
+    ProcessorContext,
+    Record,
+    Serde,
+    SerdeError,
+    StoreBuilder,
+    TopologyError,
+    ValueAndTimestamp,
+    WrappingSerde,
+    duration_ms,
+    key_value_store,
+)
 from penstock.operator import Operator, Run, new
 from penstock.program.serdes import SerdeLike, resolve_serde
-from penstock.record import Headers, Record
-from penstock.serde import Serde, WrappingSerde
-from penstock.store import StoreBuilder, ValueAndTimestamp
-from penstock.store.kinds.key_value import key_value_store
-from penstock.store.record_cache import Change
 
 from ..graph.serdes import Serdes, WindowedKey, key_of_store, value_of_store
 from ..graph.step import Flow, ProcessorStep, Step

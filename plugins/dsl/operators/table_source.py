@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.context import ProcessorContext
+from penstock import Change, HeadersKeyValueStore, ProcessorContext, Record, ValueAndTimestamp, ValueTimestampHeaders
 from penstock.operator import Operator, Run, new
-from penstock.record import Record
-from penstock.store import ValueAndTimestamp, ValueTimestampHeaders
-from penstock.store.kinds.key_value import HeadersKeyValueStore
-from penstock.store.record_cache import Change
 
 from .table_store import TableOperator
 

@@ -6,13 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.context import ProcessorContext
+from penstock import (
+    NOT_PUT,
+    VALID_TO_UNDEFINED,
+    Change,
+    FlushListener,
+    Headers,
+    HeadersKeyValueStore,
+    ProcessorContext,
+    Record,
+    ValueAndTimestamp,
+    ValueTimestampHeaders,
+    VersionedKeyValueStore,
+)
 from penstock.operator import Operator, Run, new
-from penstock.record import Headers, Record
-from penstock.store import ValueAndTimestamp, ValueTimestampHeaders
-from penstock.store.kinds.key_value import HeadersKeyValueStore
-from penstock.store.kinds.versioned import NOT_PUT, VALID_TO_UNDEFINED, VersionedKeyValueStore
-from penstock.store.record_cache import Change, FlushListener
 
 
 class NotLatest(Change):

@@ -6,11 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.context import ProcessorContext
+from penstock import Headers, ProcessorContext, StateStore, ValueAndTimestamp, ValueTimestampHeaders, VersionedStoreSpec
 from penstock.operator import Run, new
-from penstock.record import Headers
-from penstock.store import StateStore, ValueAndTimestamp, ValueTimestampHeaders
-from penstock.store.kinds.versioned import VersionedStoreSpec
 
 from ..graph.materialized import TableStoreSpec
 from ..graph.step import ProcessorStep

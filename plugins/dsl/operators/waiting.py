@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any
 
-from penstock.errors import SerdeError
-from penstock.record import Headers
-from penstock.serde import Serde, WrappingSerde
+from penstock import Headers, Serde, SerdeError, WrappingSerde
 
 _HEAD, _TIME, _LENGTH = Struct(">q?"), Struct(">q"), Struct(">i")
 _NONE = -1

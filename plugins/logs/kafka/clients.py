@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from penstock.errors import ConfigError, LogError
+from penstock import ConfigError, LogError
 from penstock.settings.names import CLIENT_PREFIXES
 from penstock.support.system_errors import open_files_advice
 

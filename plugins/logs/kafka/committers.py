@@ -11,9 +11,17 @@ from typing import ClassVar
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from penstock.errors import FencedError, LogError, PenstockError, ProductionError, RecordRefusedError
-from penstock.log import Commit, TaskCommitter
-from penstock.record import OutputBatch, TopicPartition
+from penstock import (
+    Commit,
+    FencedError,
+    LogError,
+    OutputBatch,
+    PenstockError,
+    ProductionError,
+    RecordRefusedError,
+    TaskCommitter,
+    TopicPartition,
+)
 
 from ..messages import fenced
 from .clients import Clients

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
-from penstock.errors import ConfigError, LogError
+from penstock import ConfigError, LogError
 from penstock.support.system_errors import error_number, open_files_advice
 
 _log = logging.getLogger("penstock.kafka")

@@ -9,9 +9,8 @@ from math import ceil
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from penstock.errors import LogError
+from penstock import LogError, RecordBatch, TopicPartition
 from penstock.log.follower import Follower
-from penstock.record import RecordBatch, TopicPartition
 
 from .clients import Clients
 from .failures import error_of, is_retriable, is_unknown_topic

@@ -11,7 +11,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaExcep
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
-from penstock.errors import LogError
+from penstock import LogError
 
 from .admin import Ask
 from .clients import Clients

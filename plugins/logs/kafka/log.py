@@ -10,9 +10,17 @@ from contextlib import closing
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from penstock.errors import ConfigError, LogError
-from penstock.log import Lease, Log, TaskCommitter, TopicInfo
-from penstock.record import OutputBatch, RecordBatch, TopicPartition
+from penstock import (
+    ConfigError,
+    Lease,
+    Log,
+    LogError,
+    OutputBatch,
+    RecordBatch,
+    TaskCommitter,
+    TopicInfo,
+    TopicPartition,
+)
 
 from ..messages import check_sizes
 from ..messages import out_of_range as out_of_range_error

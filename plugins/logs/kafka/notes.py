@@ -13,9 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.errors import LeaseHeldError, LogError
-from penstock.log import Lease
-from penstock.record import OutputBatch, RecordBatch, TopicPartition
+from penstock import Lease, LeaseHeldError, LogError, OutputBatch, RecordBatch, TopicPartition
 
 from ..messages import lease_lost
 from .clients import Clients

@@ -12,9 +12,7 @@ from zlib import crc32
 
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from penstock.errors import LogError
-from penstock.log import Commit
-from penstock.record import TopicPartition
+from penstock import Commit, LogError, TopicPartition
 
 _MOST_BYTES = 4_000
 """Kafka's default limit for an offset's metadata (`offset.metadata.max.bytes`) is 4,096."""

@@ -12,8 +12,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
-from penstock.errors import LogError, ProductionError, RecordRefusedError, UnknownTopicError
-from penstock.record import OutputBatch
+from penstock import LogError, OutputBatch, ProductionError, RecordRefusedError, UnknownTopicError
 
 from ..messages import about_bytes, no_such_partition, unknown_topics_as_production_errors
 from .clients import Clients

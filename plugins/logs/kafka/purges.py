@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
-from penstock.record import TopicPartition
+from penstock import TopicPartition
 
 from .admin import Admin, ids_in
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaException
 
-from penstock.record import TopicPartition
+from penstock import TopicPartition
 
 from .clients import FETCH_WAIT_MS, Clients
 from .reading import PartitionReader

@@ -12,7 +12,7 @@ from typing import Any, cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from penstock.record import RecordBatch, TopicPartition
+from penstock import RecordBatch, TopicPartition
 
 from ..messages import about_bytes
 from .clients import Clients

@@ -19,9 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from penstock.errors import LogError, UnknownTopicError
-from penstock.log import TopicInfo
-from penstock.record import TopicPartition
+from penstock import LogError, TopicInfo, TopicPartition, UnknownTopicError
 from penstock.support.names import did_you_mean
 
 from ..messages import check_partition, unknown_topic

@@ -9,7 +9,7 @@ from threading import Thread
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from penstock.errors import FencedError, LogError
+from penstock import FencedError, LogError
 
 from .clients import Clients
 from .ending import end

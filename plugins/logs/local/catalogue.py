@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import msgpack
 
-from penstock.log import TopicInfo
-from penstock.record import TopicPartition
+from penstock import TopicInfo, TopicPartition
 
 from ..messages import check_partition, unknown_topic
 from ..partitioner import Partitioner

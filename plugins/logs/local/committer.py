@@ -6,9 +6,16 @@ from collections.abc import Mapping, Sequence
 
 import msgpack
 
-from penstock.errors import FencedError, LogError, ProductionError, UnknownTopicError
-from penstock.log import Commit, TaskCommitter
-from penstock.record import OutputBatch, TopicPartition
+from penstock import (
+    Commit,
+    FencedError,
+    LogError,
+    OutputBatch,
+    ProductionError,
+    TaskCommitter,
+    TopicPartition,
+    UnknownTopicError,
+)
 
 from ..messages import fenced, unknown_topics_as_production_errors
 from .catalogue import Topics

@@ -13,8 +13,7 @@ from typing import Any
 
 import lmdb
 
-from penstock.clock import duration_ms
-from penstock.errors import LogError
+from penstock import LogError, duration_ms
 from penstock.support.file_lock import FileLock
 from penstock.support.private_files import FILE_MODE, make_private_directory
 from penstock.support.system_errors import error_number, free_bytes, what_to_do

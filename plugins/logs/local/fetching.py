@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.record import RecordBatch, TopicPartition
+from penstock import RecordBatch, TopicPartition
 
 from .layout import Columns, Extent, unpack, unpack_header
 from .transaction import Transaction

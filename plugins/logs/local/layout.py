@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from penstock.errors import LogError
-from penstock.record import Headers
+from penstock import Headers, LogError
 
 from ..messages import about_bytes
 from ..partitioner import Share

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import msgpack
 
-from penstock.errors import LeaseHeldError, LogError
-from penstock.log import Lease
+from penstock import Lease, LeaseHeldError, LogError
 from penstock.support.file_lock import lock_open_file
 from penstock.support.private_files import FILE_MODE
 

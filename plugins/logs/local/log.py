@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from penstock.clock import Clock, SystemClock
-from penstock.errors import LogError
-from penstock.log import Lease, Log, TaskCommitter, TopicInfo
+from penstock import (
+    Clock,
+    Lease,
+    Log,
+    LogError,
+    OutputBatch,
+    RecordBatch,
+    SystemClock,
+    TaskCommitter,
+    TopicInfo,
+    TopicPartition,
+)
 from penstock.log.follower import Follower
-from penstock.record import OutputBatch, RecordBatch, TopicPartition
 
 from ..following import FetchFollower
 from ..messages import out_of_range

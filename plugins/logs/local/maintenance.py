@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import msgpack
 
-from penstock.record import Headers
+from penstock import Headers
 
 from .catalogue import Topic
 from .layout import (

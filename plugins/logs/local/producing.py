@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.record import OutputBatch
+from penstock import OutputBatch
 
 from ..messages import check_sizes, no_key
 from .catalogue import Topic, Topics

@@ -6,8 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from penstock.clock import Clock
-from penstock.errors import LogError
+from penstock import Clock, LogError
 
 from .catalogue import Catalogue, Topics
 from .environment import Environment, Options, acquire, release

@@ -7,8 +7,7 @@ import reprlib
 from abc import abstractmethod
 from typing import Any, Generic, TypeVar, is_typeddict
 
-from penstock.errors import ConfigError, SerdeError
-from penstock.serde import Serde
+from penstock import ConfigError, Serde, SerdeError
 
 from .json_schemas import Schema, changes, essence
 from .shipped import classes_inside, restore_fields

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
-from penstock.errors import ConfigError
+from penstock import ConfigError
 
 from .base import TypedSerde, kind_name
 from .json_schemas import Schema

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from penstock.errors import ConfigError
+from penstock import ConfigError
 
 from .base import TypedSerde, kind_name
 from .json_schemas import Schema

@@ -14,11 +14,16 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from penstock.changelog import Changelog, DeltaChangelog, TaskChangelog, version_counter
-from penstock.clock import SystemClock
-from penstock.errors import ChangelogError
-from penstock.log import Commit
-from penstock.record import TopicPartition
+from penstock import (
+    Changelog,
+    ChangelogError,
+    Commit,
+    DeltaChangelog,
+    SystemClock,
+    TaskChangelog,
+    TopicPartition,
+    version_counter,
+)
 from penstock.store import Changes
 
 from .histories import State, applied, run_histories

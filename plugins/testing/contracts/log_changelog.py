@@ -10,11 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.changelog import LogChangelog, version_counter
-from penstock.errors import ChangelogError
-from penstock.log import Commit, Log
+from penstock import ChangelogError, Commit, Log, LogChangelog, TopicPartition, version_counter
 from penstock.plugins.logs.memory import MemoryLog
-from penstock.record import TopicPartition
 from penstock.store import Changes
 from penstock.store.kept_store import KeptStore
 from penstock.stores.rows.envelope import wrap

@@ -10,15 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from penstock.clock import ManualClock
-from penstock.errors import (
+from penstock import (
+    Commit,
     FencedError,
+    Log,
     LogError,
+    ManualClock,
+    OutputBatch,
     ProductionError,
+    TopicPartition,
     UnknownTopicError,
 )
-from penstock.log import Commit, Log
-from penstock.record import OutputBatch, TopicPartition
 
 from .log_tests import APPLICATION, Found, LogTests, created, everything, output, settled_ends
 

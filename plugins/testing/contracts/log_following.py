@@ -12,12 +12,19 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from penstock.clock import ManualClock
-from penstock.errors import LogError, OffsetOutOfRangeError, UnknownTopicError
-from penstock.log import Commit, Log, TaskCommitter
+from penstock import (
+    Commit,
+    Log,
+    LogError,
+    ManualClock,
+    OffsetOutOfRangeError,
+    OutputBatch,
+    TaskCommitter,
+    TopicPartition,
+    UnknownTopicError,
+)
 from penstock.log.follower import Follower
 from penstock.plugins.logs.following import open_follower
-from penstock.record import OutputBatch, TopicPartition
 
 from .histories import run_histories
 from .log_tests import LogTests, created, output, read, settled_ends

@@ -10,11 +10,17 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from penstock.clock import ManualClock
-from penstock.errors import FencedError, ProductionError
-from penstock.log import Commit, TaskCommitter
+from penstock import (
+    Commit,
+    FencedError,
+    Headers,
+    ManualClock,
+    OutputBatch,
+    ProductionError,
+    TaskCommitter,
+    TopicPartition,
+)
 from penstock.plugins.logs.partitioner import partition_for_key
-from penstock.record import Headers, OutputBatch, TopicPartition
 
 from .log_tests import APPLICATION, Found, LogTests, output, read, settled_ends
 

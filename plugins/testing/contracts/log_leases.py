@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.clock import ManualClock
-from penstock.errors import (
-    FencedError,
-    LogError,
-)
-from penstock.log import Commit, Log
+from penstock import Commit, FencedError, Log, LogError, ManualClock
 
 from .log_tests import APPLICATION, LogTests, created
 

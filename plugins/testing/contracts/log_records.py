@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.clock import ManualClock
-from penstock.errors import (
+from penstock import (
+    Commit,
+    Headers,
+    Log,
+    ManualClock,
     OffsetOutOfRangeError,
+    OutputBatch,
     ProductionError,
     RecordRefusedError,
+    TopicPartition,
 )
-from penstock.log import Commit, Log
-from penstock.record import Headers, OutputBatch, TopicPartition
 
 from .log_tests import APPLICATION, MUCH, Found, LogTests, created, everything, output, read
 

@@ -8,9 +8,7 @@ from typing import ClassVar, NamedTuple
 
 import pytest
 
-from penstock.clock import ManualClock
-from penstock.log import Log
-from penstock.record import Headers, OutputBatch, TopicPartition
+from penstock import Headers, Log, ManualClock, OutputBatch, TopicPartition
 
 MUCH = 1 << 40
 APPLICATION = "application"

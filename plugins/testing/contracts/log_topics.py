@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.errors import LogError, UnknownTopicError
-from penstock.log import Commit, Log
-from penstock.record import TopicPartition
+from penstock import Commit, Log, LogError, TopicPartition, UnknownTopicError
 
 from .log_tests import APPLICATION, LogTests, created, everything, output
 

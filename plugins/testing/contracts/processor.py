@@ -9,11 +9,7 @@ from typing import Any, ClassVar
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import ConfigError
-from penstock.program.builder import Topology
-from penstock.program.nodes import SinkNode
-from penstock.record import Record
-from penstock.settings.application import Application
+from penstock import Application, ConfigError, Record, SinkNode, Topology
 from penstock.settings.topology_builder import TopologyBuilder
 
 from ..driver import TopologyTestDriver

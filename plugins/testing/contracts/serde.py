@@ -13,8 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import SerdeError
-from penstock.serde import Serde
+from penstock import Serde, SerdeError
 
 ANY_TEXT = st.text(st.characters(), max_size=40)
 """Text with every code point, lone surrogates included."""

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.errors import StaleStoreError, StoreError
-from penstock.store import Changes, StoreBackend
+from penstock import StaleStoreError, StoreBackend, StoreError
+from penstock.store import Changes
 
 from .child import CleanChildren, answer
 from .histories import State, applied, run_histories

@@ -11,15 +11,18 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from penstock import (
+    StoreBackend,
+    StoreBackendFactory,
+    Windowed,
+    key_value_store,
+    list_store,
+    lru_map,
+    session_store,
+    versioned_store,
+    window_store,
+)
 from penstock.plugins.runtime.local_state.store_context import TaskStoreContext
-from penstock.store import StoreBackend, StoreBackendFactory
-from penstock.store.kinds.key_value import key_value_store
-from penstock.store.kinds.list_store import list_store
-from penstock.store.kinds.lru_map import lru_map
-from penstock.store.kinds.session import session_store
-from penstock.store.kinds.versioned import versioned_store
-from penstock.store.kinds.window import window_store
-from penstock.store.kinds.windowed import Windowed
 from penstock.store.record_cache import CacheBudget, RecordCache
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from penstock.errors import StoreError
-from penstock.store import Changes, StoreBackend, StoreBackendFactory
+from penstock import StoreBackend, StoreBackendFactory, StoreError
+from penstock.store import Changes
 
 from .child import CleanChildren, answer
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from penstock.errors import RuntimeUnavailableError
+from penstock import RuntimeUnavailableError
 
 from .jars import broker_jars
 from .prepared import STARTS_FAST, PreparedStart

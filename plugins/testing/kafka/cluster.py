@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from penstock.errors import RuntimeUnavailableError
+from penstock import RuntimeUnavailableError
 
 from .broker import KafkaBroker, temporary_directory
 from .prepared import STARTS_FAST

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import RuntimeUnavailableError
+from penstock import RuntimeUnavailableError
 from penstock.plugins.runtime.locations import user_cache
 from penstock.support.file_lock import lock_open_file
 

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.errors import RuntimeUnavailableError
+from penstock import RuntimeUnavailableError
 from penstock.plugins.runtime.class_archive import archive_options, digest, fitting_name
 from penstock.plugins.runtime.locations import user_cache
 

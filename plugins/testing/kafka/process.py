@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Self
 
-from penstock.errors import RuntimeUnavailableError
+from penstock import RuntimeUnavailableError
 from penstock.support.file_lock import lock_open_file
 
 _WATCH = """

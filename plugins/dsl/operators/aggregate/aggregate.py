@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.context import ProcessorContext
+from penstock import NOT_PUT, Change, ProcessorContext, Record, ValueAndTimestamp, VersionedKeyValueStore
 from penstock.operator import Run, new
-from penstock.record import Record
-from penstock.store import ValueAndTimestamp
-from penstock.store.kinds.versioned import NOT_PUT, VersionedKeyValueStore
-from penstock.store.record_cache import Change
 
 from ..updates import NULL_KEY, NULL_VALUE, UpdatingOperator
 from .folds import Counting, Fold

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.clock import Duration, duration_ms
-from penstock.errors import TopologyError
-from penstock.store.kinds.session import SessionStoreSpec
-from penstock.store.kinds.window import WindowStoreSpec
+from penstock import Duration, SessionStoreSpec, TopologyError, WindowStoreSpec, duration_ms
 
 from ...graph.functions import check_function
 from ...graph.materialized import Materialized, TableStoreSpec

@@ -5,10 +5,8 @@ from __future__ import annotations
 from struct import Struct
 from typing import Any
 
-from penstock.errors import SerdeError
+from penstock import Change, Serde, SerdeError, WrappingSerde
 from penstock.program.serdes import SerdeLike, resolve_serde
-from penstock.serde import Serde, WrappingSerde
-from penstock.store.record_cache import Change
 
 _LENGTH = Struct(">i")
 _NONE = -1

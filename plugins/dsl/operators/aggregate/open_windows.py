@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import Any
 
-from penstock.context import ProcessorContext
+from penstock import ProcessorContext
 
 from ..own_time import WindowTime
 

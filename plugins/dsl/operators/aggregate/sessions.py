@@ -5,13 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.context import ProcessorContext
+from penstock import Change, FlushListener, Headers, ProcessorContext, Record, ValueTimestampHeaders, Windowed
 from penstock.operator import new
 from penstock.program.serdes import SerdeLike
-from penstock.record import Headers, Record
-from penstock.store import ValueTimestampHeaders
-from penstock.store.kinds.windowed import Windowed
-from penstock.store.record_cache import Change, FlushListener
 
 from ..own_time import WindowTime
 from ..updates import LATE

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.errors import TopologyError
+from penstock import TopologyError
 
 from ...graph.functions import check_function
 

@@ -6,12 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from penstock.context import ProcessorContext
+from penstock import Change, Headers, ProcessorContext, Record, Windowed
 from penstock.operator import new
 from penstock.program.serdes import SerdeLike
-from penstock.record import Headers, Record
-from penstock.store.kinds.windowed import Windowed
-from penstock.store.record_cache import Change
 
 from ..own_time import WindowTime
 from ..updates import LATE

@@ -6,10 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.context import ProcessorContext
+from penstock import Change, ProcessorContext, Record
 from penstock.operator import Operator, Run, new
-from penstock.record import Record
-from penstock.store.record_cache import Change
 
 from ..table_store import NotLatest
 

@@ -6,11 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.context import ProcessorContext
+from penstock import Change, Headers, ProcessorContext, Record, Windowed
 from penstock.operator import new
-from penstock.record import Headers, Record
-from penstock.store.kinds.windowed import Windowed
-from penstock.store.record_cache import Change
 
 from ..own_time import WindowTime
 from ..updates import LATE

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.context import ProcessorContext
-from penstock.store import ValueAndTimestamp, ValueTimestampHeaders
-from penstock.store.kinds.session import SessionStore
+from penstock import ProcessorContext, SessionStore, ValueAndTimestamp, ValueTimestampHeaders
 
 from ..reading import Get, ValueGetter
 

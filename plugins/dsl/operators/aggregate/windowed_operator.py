@@ -7,13 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from penstock.context import ProcessorContext
+from penstock import Change, Headers, ProcessorContext, Record, StateStore, Windowed
 from penstock.operator import Operator, Run, new
 from penstock.program.serdes import SerdeLike, resolve_serde
-from penstock.record import Headers, Record
-from penstock.store import StateStore
-from penstock.store.kinds.windowed import Windowed
-from penstock.store.record_cache import Change
 
 from ..own_time import IdleClock, WindowTime, forget_idle_time
 from ..updates import NULL_KEY, NULL_VALUE, UpdatingOperator

@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from penstock.clock import Duration, duration_ms
-from penstock.errors import TopologyError
+from penstock import Duration, TopologyError, duration_ms
 
 MAX_TIME = 2**63 - 1
 """The end of a window that never ends (ms)."""

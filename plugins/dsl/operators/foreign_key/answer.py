@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.context import ProcessorContext
+from penstock import ProcessorContext, Record, ValueAndTimestamp
 from penstock.operator import Operator, Run, new
-from penstock.record import Record
-from penstock.store import ValueAndTimestamp
 
 from ..reading import ValueGetter
 from ..table_store import NotLatest

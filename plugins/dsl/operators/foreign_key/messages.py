@@ -20,10 +20,8 @@ from hashlib import blake2b
 from struct import Struct
 from typing import Any, NamedTuple
 
-from penstock.context import ProcessorContext
-from penstock.errors import SerdeError
+from penstock import ProcessorContext, Serde, SerdeError, WrappingSerde
 from penstock.program.serdes import SerdeLike, resolve_serde
-from penstock.serde import Serde, WrappingSerde
 
 _HASH_BYTES = 16
 _SUBSCRIPTION = Struct(">B?16siq")

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.context import ProcessorContext
+from penstock import ProcessorContext, Record
 from penstock.operator import Operator, Run
-from penstock.record import Record
 
 from ..reading import ValueGetter
 from .messages import JoinSerdes, compile_hash

@@ -7,11 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.program.nodes import Partitioner
+from penstock import KeyValueStoreSpec, Partitioner, Record, StoreTraits, key_value_store
 from penstock.program.serdes import SerdeLike, resolve_serde
-from penstock.record import Record
-from penstock.store import StoreTraits
-from penstock.store.kinds.key_value import KeyValueStoreSpec, key_value_store
 
 from ...graph.materialized import StoreLike, materialized
 from ...graph.names import Names, checked

@@ -6,9 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.context import ProcessorContext
-from penstock.processor import ValueTransformer
-from penstock.store import ValueAndTimestamp
+from penstock import ProcessorContext, ValueAndTimestamp, ValueTransformer
 
 from ...graph.materialized import Materialized
 from ...graph.step import ProcessorStep

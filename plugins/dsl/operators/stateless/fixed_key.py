@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
-from penstock.context import ProcessorContext
-from penstock.errors import ProcessingError
+from penstock import ProcessingError, Processor, ProcessorContext, Record, StoreBuilder, WrappingProcessor
 from penstock.operator import Run
-from penstock.processor import Processor
 from penstock.program.provided import provided_stores, saved_with
-from penstock.program.wrapping import WrappingProcessor
-from penstock.record import Record
-from penstock.store import StoreBuilder
 from penstock.support.callbacks import watched
 
 

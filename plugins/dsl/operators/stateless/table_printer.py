@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.context import ProcessorContext
+from penstock import ProcessorContext, Record, Windowed
 from penstock.operator import Operator, Run
-from penstock.record import Record, as_record
-from penstock.store.kinds.windowed import Windowed
+from penstock.record import as_record
 
 from .columns import columns_of, time_text
 

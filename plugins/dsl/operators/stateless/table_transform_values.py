@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from penstock.context import ProcessorContext, ValueTransformerContext
-from penstock.errors import ProcessingError
+from penstock import ProcessingError, ProcessorContext, Record, ValueTransformer, ValueTransformerContext
 from penstock.operator import Run, new
-from penstock.processor import ValueTransformer
-from penstock.record import Record
 from penstock.support.callbacks import check_methods
 
 from ..table_store import TableOperator

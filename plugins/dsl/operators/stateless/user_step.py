@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from penstock.processor import Processor, ValueTransformer
+from penstock import Processor, ValueTransformer
 from penstock.support.names import function_name, timer_store_name
 
 from ...graph.names import Names

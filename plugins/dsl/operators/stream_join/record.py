@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from penstock.clock import duration_ms
-from penstock.errors import TopologyError
+from penstock import TopologyError, duration_ms
 
 from ...graph.names import checked
 from ...graph.recorder import Recorder

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.settings.settings import Settings
-from penstock.store import StoreBuilder
+from penstock import Settings, StoreBuilder
 
 from ...graph.materialized import has_headers
 from ...graph.pass_through import PassThrough

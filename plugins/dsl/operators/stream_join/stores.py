@@ -7,13 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from penstock.clock import Duration, duration_ms
-from penstock.errors import TopologyError
+from penstock import Duration, Serde, StoreSpec, TopologyError, WindowStoreSpec, duration_ms, list_store, window_store
 from penstock.program.serdes import SerdeLike, resolve_serde
-from penstock.serde import Serde
-from penstock.store.kinds.list_store import list_store
-from penstock.store.kinds.window import WindowStoreSpec, window_store
-from penstock.store.specs import StoreSpec
 
 from ...graph.materialized import has_headers
 from ...graph.serdes import Serdes, key_of_store, value_of_store

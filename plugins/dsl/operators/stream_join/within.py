@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.clock import Duration, duration_ms
-from penstock.errors import TopologyError
+from penstock import Duration, TopologyError, duration_ms
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.context import ProcessorContext
+from penstock import ProcessorContext, Record
 from penstock.operator import Run
-from penstock.record import Record
 
 from .stream_table import StreamTableJoin
 

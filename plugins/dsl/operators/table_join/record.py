@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypedDict
 
-from penstock.clock import Duration, duration_ms
-from penstock.errors import TopologyError
+from penstock import Duration, StoreBuilder, TopologyError, duration_ms, list_store
 from penstock.program.serdes import SerdeLike, resolve_serde
-from penstock.store import StoreBuilder
-from penstock.store.kinds.list_store import list_store
 
 from ...graph.functions import check_mapper
 from ...graph.recorder import Recorder

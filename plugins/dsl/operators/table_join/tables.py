@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.context import ProcessorContext
+from penstock import ProcessorContext, Record
 from penstock.operator import Operator, Run, new
-from penstock.record import Record
 
 from ..table_store import NotLatest, TableOperator
 
