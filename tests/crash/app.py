@@ -12,11 +12,12 @@ from typing import Any
 
 from penstock import STREAM_TIME, WALL_CLOCK_TIME, Processor, Record, Topology, key_value_store
 from penstock.record import OutputBatch, RecordMetadata
+from penstock.store.kinds.timers import TimerStore
 
 ORDERS, REFUNDS, PRODUCTS, PINGS = "orders", "refunds", "products", "pings"
-ANSWERS, TOTALS, TICKS, PONGS = "answers", "totals", "ticks", "pongs"
+ANSWERS, TOTALS, TICKS, PONGS, REMINDERS = "answers", "totals", "ticks", "pongs", "reminders"
 INPUTS = {ORDERS: 3, REFUNDS: 3, PRODUCTS: 2, PINGS: 2}
-OUTPUTS = {ANSWERS: 3, TOTALS: 2, TICKS: 1, PONGS: 2}
+OUTPUTS = {ANSWERS: 3, TOTALS: 2, TICKS: 1, PONGS: 2, REMINDERS: 2}
 REPARTITION = "crash-by-product-repartition"
 REPARTITIONS = 2
 INTERNAL = {REPARTITION: REPARTITIONS}
@@ -33,7 +34,8 @@ class Ledger(Processor):
     """Keeps each customer's balance of orders and refunds, answers each with it, and counts the ticks of the wall
     clock.
 
-    An order gets a random token, so that processing it a second time does not go unnoticed.
+    An order gets a random token, so that processing it a second time does not go unnoticed. It gets two reminders: when
+    stream time has passed it, and a moment after that by the wall clock.
     """
 
     def init(self, context: Any) -> None:
@@ -47,12 +49,21 @@ class Ledger(Processor):
             product, _, amount = record.value.partition(" ")
             token, change = secrets.token_hex(4), int(amount)
             self.tokens.put(number, token)
+            due = max(record.timestamp + 1, self.context.current_stream_time_ms())
+            self.context.timer(f"{number} {record.key} stream", due, STREAM_TIME)
             self.context.forward(record.with_key(product).with_value(f"{number} {amount}"), to="by-product-filter")
         else:
             token, change = "-", -int(record.value)
         balance = (self.balances.get(record.key) or 0) + change
         self.balances.put(record.key, balance)
         self.context.forward(record.with_value(f"{number} {token} {balance}"), to="answers")
+
+    def on_timer(self, key: str, at: int) -> None:
+        number, customer, clock = key.split(" ")
+        self.context.forward(Record(customer, f"{number} {clock}", at), to="reminders")
+        if clock == "stream":
+            soon = self.context.current_system_time_ms() + 50
+            self.context.timer(f"{number} {customer} wall", soon, WALL_CLOCK_TIME)
 
     def tick(self, now: int) -> None:
         count = (self.balances.get("ticks") or 0) + 1
@@ -129,6 +140,7 @@ def make_topology() -> Topology:
         )
         .add_sink("answers", ANSWERS, "ledger")
         .add_sink("ticks", TICKS, "ledger")
+        .add_sink("reminders", REMINDERS, "ledger")
         .add_repartition("by-product", "ledger", partitions=REPARTITIONS)
         .add_global_store(key_value_store("products", key_serde="str"), "products", PRODUCTS, "keep", Keep)
         .add_processor(
@@ -187,5 +199,7 @@ class Input:
 
 def entries(name: str, store: Any, task_id: str) -> dict[str, Any]:
     """Return what a task's store has; a key that each task has is TASK/KEY."""
+    if isinstance(store, TimerStore):
+        return {}
     with store.all() as found:
         return {f"{task_id}/{key}" if key in ("ticks", "done") else key: value for key, value in found}

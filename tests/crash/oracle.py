@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from penstock.record import Headers
 
-from .app import ANSWERS, ORDERS, PINGS, PONGS, PRODUCTS, REFUNDS, REPORT_MS, TICKS, TOTALS
+from .app import ANSWERS, ORDERS, PINGS, PONGS, PRODUCTS, REFUNDS, REMINDERS, REPORT_MS, TICKS, TOTALS
 
 
 class Row(NamedTuple):
@@ -84,12 +84,18 @@ class Oracle:
         self._judge_ticks()
         self._judge_totals()
         self._judge_pongs()
+        self._judge_reminders()
         for place, found in (stores or {}).items():
             self._judge_stores(place, found)
         return self._verdict
 
-    awaits_time = awaits_rest = False
-    """Whether results wait for records that move time on, or for a time without records."""
+    awaits_time = False
+    """Whether results wait for records that move time on."""
+
+    @property
+    def awaits_rest(self) -> bool:
+        """Whether results wait for a time without records."""
+        return not self._due_reminders() <= {row.value for row in self._outputs[REMINDERS]}
 
     # ------------------------------------------------------------------ outputs
 
@@ -110,7 +116,7 @@ class Oracle:
             if self._strict and balances[row.key] != int(balance):
                 self._wrong(f"{row}: expected a balance of {balances[row.key]}")
                 balances[row.key] = int(balance)
-        self._count(numbers, [*self._inputs[ORDERS], *self._inputs[REFUNDS]])
+        self._count(numbers, [row.number for topic in (ORDERS, REFUNDS) for row in self._inputs[topic]])
         self._check_order("answers", orders)
 
     def _judge_ticks(self) -> None:
@@ -145,7 +151,7 @@ class Oracle:
             if self._strict and int(done) <= last[row.key]:
                 self._wrong(f"{row} comes after what its task did later ({last[row.key]})")
             last[row.key] = int(done)
-        self._count(numbers, self._inputs[ORDERS])
+        self._count(numbers, [row.number for row in self._inputs[ORDERS]])
         if self._strict:
             for task, steps in work.items():
                 self._judge_work(task, steps)
@@ -192,15 +198,35 @@ class Oracle:
         numbers = Counter[str]()
         orders: dict[tuple[str, str], list[int]] = defaultdict(list)
         wanted = [row for row in self._inputs[PINGS] if int(row.value) % 3]
-        known = {row.number for row in wanted}
+        known = {row.number: None for row in wanted}
         for row in self._outputs[PONGS]:
             if row.value not in known or self._by_number[row.value].key != row.key:
                 self._wrong(f"{row} answers no ping")
                 continue
             numbers[row.value] += 1
             orders[PINGS, row.key].append(self._by_number[row.value].offset)
-        self._count(numbers, wanted)
+        self._count(numbers, known)
         self._check_order("pongs", orders)
+
+    def _judge_reminders(self) -> None:
+        """Two of each order that stream time has passed, once."""
+        numbers, due = Counter[str](), self._due_reminders()
+        for row in self._outputs[REMINDERS]:
+            cause = self._by_number.get(row.value.split(" ")[0])
+            if cause is None or cause.topic != ORDERS or cause.key != row.key:
+                self._wrong(f"{row} reminds of nothing that was ordered")
+                continue
+            numbers[row.value] += 1
+        if early := sorted(numbers.keys() - due):
+            self._wrong(f"reminders before their time: {', '.join(early[:5])} ...")
+        self._count(numbers, due)
+
+    def _due_reminders(self) -> set[str]:
+        times: dict[int, int] = defaultdict(int)
+        for row in (*self._inputs[ORDERS], *self._inputs[REFUNDS]):
+            times[row.partition] = max(times[row.partition], row.timestamp)
+        passed = [row.number for row in self._inputs[ORDERS] if row.timestamp < times[row.partition]]
+        return {f"{number} {clock}" for number in passed for clock in ("stream", "wall")}
 
     # ------------------------------------------------------------------ stores
 
@@ -271,9 +297,9 @@ class Oracle:
     def _wrong(self, what: str) -> None:
         self._verdict.wrong.append(what)
 
-    def _count(self, numbers: Counter[str], wanted: Sequence[Row]) -> None:
-        lost = [row.number for row in wanted if row.number not in numbers]
-        repeated = [number for number, count in numbers.items() if count > 1 + self._again.get(number, 0)]
+    def _count(self, numbers: Counter[str], wanted: Iterable[str]) -> None:
+        lost = [number for number in wanted if number not in numbers]
+        repeated = [number for number, count in numbers.items() if count > 1 + self._again.get(number.split(" ")[0], 0)]
         self._verdict.lost += len(lost)
         self._verdict.repeated += len(repeated)
         if lost:

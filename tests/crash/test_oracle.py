@@ -12,7 +12,7 @@ import pytest
 from penstock.plugins.runtime.locations import open_log
 
 from ..processes import opened_workers
-from .app import ANSWERS, INPUTS, OUTPUTS, PONGS, REPARTITION, REPARTITIONS, TICKS, TOTALS
+from .app import ANSWERS, INPUTS, OUTPUTS, PONGS, REMINDERS, REPARTITION, REPARTITIONS, TICKS, TOTALS
 from .oracle import Oracle, Row
 from .programs import PROGRAMS, make_application
 from .state import content
@@ -58,7 +58,14 @@ def test_an_undisturbed_run_is_right(undisturbed: tuple[list[Row], list[Row], St
     verdict = Oracle(inputs, outputs).judge({"restored": stores})
     assert verdict.is_good, verdict
     kinds = {(row.topic, " report " in row.value) for row in outputs}
-    assert kinds == {(ANSWERS, False), (TOTALS, False), (TOTALS, True), (TICKS, False), (PONGS, False)}
+    assert kinds == {
+        (ANSWERS, False),
+        (TOTALS, False),
+        (TOTALS, True),
+        (TICKS, False),
+        (PONGS, False),
+        (REMINDERS, False),
+    }
     assert sum(row.value.endswith("None") for row in outputs if row.topic == TOTALS) < 700, "joins find something"
 
 
@@ -123,6 +130,9 @@ WRONG: dict[str, Callable[[list[Row], Stores], None]] = {
     "a tick twice": twice(TICKS, 0),
     "a pong lost": without(PONGS, 3),
     "a pong twice": twice(PONGS, 4),
+    "a reminder lost": without(REMINDERS, 3),
+    "a reminder twice": twice(REMINDERS, 4),
+    "a reminder of somebody else's order": change(REMINDERS, 3, key=lambda row: "customer-x"),
     "a token of another attempt": in_store("tokens", lambda store: store.update({first_key(store): "no such"})),
     "a token lost": in_store("tokens", lambda store: store.pop(first_key(store))),
     "a balance lost": in_store("balances", lambda store: store.pop(first_key(store))),
@@ -165,7 +175,15 @@ def test_what_was_said_to_repeat_may_repeat_and_nothing_else(undisturbed: tuple[
 
 
 @pytest.mark.parametrize(
-    "mistake", ["an answer lost", "a total lost", "a pong lost", "an answer to somebody else", "a sale counted twice"]
+    "mistake",
+    [
+        "an answer lost",
+        "a total lost",
+        "a pong lost",
+        "a reminder lost",
+        "an answer to somebody else",
+        "a sale counted twice",
+    ],
 )
 def test_at_least_once_nothing_is_lost_either(undisturbed: tuple[list[Row], list[Row], Stores], mistake: str) -> None:
     inputs, outputs, stores = deepcopy(undisturbed)
