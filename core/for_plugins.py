@@ -58,6 +58,7 @@ from .serde import (
     WrappingSerde,
 )
 from .settings.settings import Setting
+from .settings.topology_builder import TopologyBuilder
 from .store import (
     BytesStore,
     CountsFiles,
@@ -185,6 +186,7 @@ __all__ = [
     "TopicInfo",
     "TopicPartition",
     "TopicRows",
+    "TopologyBuilder",
     "UnknownTopicError",
     "VALID_TO_UNDEFINED",
     "ValueTimestampHeaders",

@@ -9,7 +9,6 @@ from typing import Any
 
 from ..clock import Duration
 from ..errors import ConfigError, TopologyError
-from ..log.offset_reset import offset_reset_text
 from ..store import StoreBuilder
 from .advice import OF_TOPOLOGY, Advice
 from .checks import (
@@ -25,6 +24,7 @@ from .checks import (
 )
 from .extractors import TimestampExtractor
 from .nodes import GlobalStore, InternalTopic, Node, ProcessorNode, ReadOnlyStore, SinkNode, SourceNode
+from .offset_reset import offset_reset_text
 from .provided import provided_stores
 from .serdes import SerdeLike
 

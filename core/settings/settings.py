@@ -14,8 +14,8 @@ from ..clock import Duration
 from ..errors import ConfigError, PluginError
 from ..handlers import DeadLetter, Handler, Retry, fail, skip
 from ..hooks import registry
-from ..log.offset_reset import offset_reset_text
 from ..program.extractors import EXTRACTORS, TimestampExtractor, fail_on_invalid_timestamp
+from ..program.offset_reset import offset_reset_text
 from ..program.serdes import DEFAULTS, SerdeLike
 from ..program.wrapping import ProcessorWrapper
 from .layers import CODE, Layer, add_origin_to_errors

@@ -35,6 +35,11 @@ def index_name(store: str) -> str:
     return f"{store[: _LONGEST - len(digest) - len(_INDEX) - 1]}-{digest}{_INDEX}"
 
 
+def changelog_topic(application_id: str, store: str) -> str:
+    """Return the name of a store's changelog topic, as Kafka Streams forms it."""
+    return f"{application_id}-{store}-changelog"
+
+
 def timer_store_name(node: str) -> str:
     """Return the name of the store that keeps the timers of a node; a node may have any name.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock import Application, Assignment, Log, TopicPartition
-from penstock.log.offset_reset import EARLIEST
 from penstock.plugins.runtime.starting_offsets import offset_reset_of, starting_offsets
+from penstock.program.offset_reset import EARLIEST
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock import Application, Assignment, ConfigError, Log, SystemClock, TopicPartition
-from penstock.plugins.changelogs.topic import changelog_topic
 from penstock.plugins.runtime.local_state.directories import remove_all
 from penstock.plugins.runtime.locations import open_deltas, state_directory
 from penstock.plugins.upgrade.check import waiting_records
 from penstock.plugins.upgrade.saved_program import saved_fingerprint
 from penstock.program.nodes import decorate
-from penstock.support.names import did_you_mean
+from penstock.support.names import changelog_topic, did_you_mean
 
 from .checkpoint_files import checkpoint_location, delete_checkpoint, has_checkpoint
 from .heartbeat_topic import heartbeat_topic

@@ -12,6 +12,7 @@ from zlib import crc32
 from penstock import ChangelogError, Log, LogChangelog, OutputBatch, Restore, TopicPartition
 from penstock.store import Changes
 from penstock.store.kept_store import Layout
+from penstock.support.names import changelog_topic
 
 from .topic_records import decode, encode, rows_of
 
@@ -33,11 +34,6 @@ CONFIG: Mapping[str, str] = {
     "message.timestamp.type": "CreateTime",
 }
 """What changelog topics are created with."""
-
-
-def changelog_topic(application_id: str, store: str) -> str:
-    """Return the name of a store's changelog topic, as Kafka Streams forms it."""
-    return f"{application_id}-{store}-changelog"
 
 
 class TopicChangelog(LogChangelog):

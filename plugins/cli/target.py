@@ -49,8 +49,7 @@ def load_application(target: str, settings: Mapping[str, Any] | Layer | None = N
 
 def load_program(target: str) -> Program:
     """Return the program that `target` names; a Topology needs no id for that."""
-    from penstock import Application
-    from penstock.settings.topology_builder import TopologyBuilder
+    from penstock import Application, TopologyBuilder
 
     found = load(target)
     if isinstance(found, Application):
@@ -80,8 +79,7 @@ def load(target: str) -> Any:
 
 
 def _runnable() -> tuple[type[Any], ...]:
-    from penstock import Application, Topology
-    from penstock.settings.topology_builder import TopologyBuilder
+    from penstock import Application, Topology, TopologyBuilder
 
     return (Application, Topology, TopologyBuilder)
 

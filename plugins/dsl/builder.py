@@ -16,11 +16,11 @@ from penstock import (
     StoreBuilder,
     TimestampExtractor,
     Topology,
+    TopologyBuilder,
     TopologyError,
 )
 from penstock.program.checks import check_builder
 from penstock.program.serdes import SerdeLike
-from penstock.settings.topology_builder import TopologyBuilder
 
 from .graph.materialized import StoreLike, TableOptions, materialized
 from .graph.names import checked

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.log import Log
-from penstock.log.offset_reset import EARLIEST, LATEST, offset_reset_text, oldest_ms
 from penstock.program.nodes import SourceNode
+from penstock.program.offset_reset import (
+    EARLIEST,
+    LATEST,
+    offset_reset_text,
+    oldest_ms,
+)
 from penstock.record import TopicPartition
 from penstock.settings.settings import Settings
 

@@ -6,9 +6,16 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from penstock import ConfigError, handlers
-from penstock.log import offset_reset
-from penstock.program import extractors
+from penstock import (
+    ConfigError,
+    fail,
+    fail_on_invalid_timestamp,
+    skip,
+    skip_on_invalid_timestamp,
+    use_partition_time_on_invalid_timestamp,
+    wall_clock_timestamp,
+)
+from penstock.program.offset_reset import of_kafka
 from penstock.settings.names import Key, NoCounterpartError, Vocabulary
 
 Convert = Callable[[Any], Any]
@@ -81,21 +88,21 @@ _serde = _one_of(
 _handler = _one_of(
     "handler",
     {
-        "LogAndContinueExceptionHandler": handlers.skip,
-        "LogAndContinueProcessingExceptionHandler": handlers.skip,
-        "LogAndFailExceptionHandler": handlers.fail,
-        "LogAndFailProcessingExceptionHandler": handlers.fail,
-        "DefaultProductionExceptionHandler": handlers.fail,
+        "LogAndContinueExceptionHandler": skip,
+        "LogAndContinueProcessingExceptionHandler": skip,
+        "LogAndFailExceptionHandler": fail,
+        "LogAndFailProcessingExceptionHandler": fail,
+        "DefaultProductionExceptionHandler": fail,
     },
     "write skip, fail, or MODULE:ATTR of a function of yours",
 )
 _extractor = _one_of(
     "timestamp extractor",
     {
-        "FailOnInvalidTimestamp": extractors.fail_on_invalid_timestamp,
-        "LogAndSkipOnInvalidTimestamp": extractors.skip_on_invalid_timestamp,
-        "UsePartitionTimeOnInvalidTimestamp": extractors.use_partition_time_on_invalid_timestamp,
-        "WallclockTimestampExtractor": extractors.wall_clock_timestamp,
+        "FailOnInvalidTimestamp": fail_on_invalid_timestamp,
+        "LogAndSkipOnInvalidTimestamp": skip_on_invalid_timestamp,
+        "UsePartitionTimeOnInvalidTimestamp": use_partition_time_on_invalid_timestamp,
+        "WallclockTimestampExtractor": wall_clock_timestamp,
     },
     "write the name of one of ours, e.g. wall_clock_timestamp, or MODULE:ATTR of a function of yours",
 )
@@ -125,7 +132,7 @@ KAFKA_STREAMS: Mapping[str, tuple[str, Convert]] = {
     "default.key.serde": ("key_serde", _serde),
     "default.value.serde": ("value_serde", _serde),
     "default.timestamp.extractor": ("timestamp_extractor", _extractor),
-    "auto.offset.reset": ("offset_reset", offset_reset.of_kafka),
+    "auto.offset.reset": ("offset_reset", of_kafka),
     "max.task.idle.ms": ("max_task_idle", _idle),
     "deserialization.exception.handler": ("deserialization_handler", _handler),
     "default.deserialization.exception.handler": ("deserialization_handler", _handler),

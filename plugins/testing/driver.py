@@ -20,6 +20,7 @@ from penstock import (
     TaskId,
     TopicPartition,
     Topology,
+    TopologyBuilder,
     UnknownTopicError,
     duration_ms,
 )
@@ -31,7 +32,6 @@ from penstock.plugins.runtime.shipping import pack
 from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.runtime.temporary import TemporaryDirectory
 from penstock.program.serdes import SerdeLike
-from penstock.settings.topology_builder import TopologyBuilder
 
 from .piping import check_partitions, check_time, serialized
 from .planning import Waiting, oldest_first

@@ -7,9 +7,8 @@ from typing import Any, Protocol
 
 import pandas as pd
 
-from penstock import ConfigError, Processor, Record, Settings, Topology, Windowed
+from penstock import ConfigError, Processor, Record, Settings, Topology, TopologyBuilder, Windowed
 from penstock.plugins.dsl.operators.stateless.columns import columns_of
-from penstock.settings.topology_builder import TopologyBuilder
 
 from .driver import TopologyTestDriver
 

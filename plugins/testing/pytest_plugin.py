@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Application, RuntimeUnavailableError, Topology
-from penstock.settings.topology_builder import TopologyBuilder
+from penstock import Application, RuntimeUnavailableError, Topology, TopologyBuilder
 
 from .driver import TopologyTestDriver
 from .kafka_broker import KafkaBroker

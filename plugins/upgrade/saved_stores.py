@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from penstock import Application, ConfigError, Log
-from penstock.plugins.changelogs.topic import changelog_topic
-from penstock.support.names import did_you_mean
+from penstock.support.names import changelog_topic, did_you_mean
 
 from .check import missed
 from .saved_program import drop_store, read_note, saved_subtopologies, write_note

@@ -14,7 +14,6 @@ from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.errors import ChangelogError, IncompatibleStateError
 from penstock.log import Log
 from penstock.plugins.applications.preparation import prepare
-from penstock.plugins.changelogs.topic import changelog_topic
 from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.process_resources import ProcessResources
@@ -23,6 +22,7 @@ from penstock.plugins.testing.contracts.log_tests import read
 from penstock.program.nodes import TaskId
 from penstock.record import Headers, OutputBatch, TopicPartition
 from penstock.store import ValueAndTimestamp, ValueTimestampHeaders
+from penstock.support.names import changelog_topic
 
 INPUT = TopicPartition("in", 0)
 

@@ -9,10 +9,10 @@ import pytest
 
 from penstock import Application, Processor, Record, Topology, versioned_store
 from penstock.plugins.applications.preparation import prepare
-from penstock.plugins.changelogs.topic import changelog_topic
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.testing.contracts.log_tests import read
 from penstock.record import TopicPartition
+from penstock.support.names import changelog_topic
 
 from .test_windowed_stores import run, worker
 

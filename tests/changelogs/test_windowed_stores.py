@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from penstock import Application, Processor, Record, Topology, ValueAndTimestamp, Windowed, session_store, window_store
 from penstock.log import Log
 from penstock.plugins.applications.preparation import prepare
-from penstock.plugins.changelogs.topic import changelog_topic
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.runtime.process_resources import ProcessResources
 from penstock.plugins.runtime.task_worker import TaskWorker
@@ -21,6 +20,7 @@ from penstock.plugins.testing.contracts.log_tests import read
 from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, TopicPartition
 from penstock.stores.rows import retention
+from penstock.support.names import changelog_topic
 
 INPUT = TopicPartition("in", 0)
 STORES = ("windows", "stamped", "duplicates", "sessions")

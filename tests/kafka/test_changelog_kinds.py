@@ -17,7 +17,6 @@ from penstock import (
     versioned_store,
 )
 from penstock.plugins.applications.preparation import prepare
-from penstock.plugins.changelogs.topic import changelog_topic
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
@@ -25,6 +24,7 @@ from penstock.plugins.runtime.task_worker import TaskWorker
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, TopicPartition
+from penstock.support.names import changelog_topic
 
 from .names import fresh_name
 

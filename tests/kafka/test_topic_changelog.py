@@ -12,7 +12,6 @@ from confluent_kafka import Consumer, KafkaError
 from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.errors import FencedError
 from penstock.plugins.applications.preparation import prepare
-from penstock.plugins.changelogs.topic import changelog_topic
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.runtime.locations import open_log
 from penstock.plugins.runtime.process_resources import ProcessResources
@@ -21,6 +20,7 @@ from penstock.plugins.testing.contracts.log_tests import settled_ends
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.program.nodes import TaskId
 from penstock.record import OutputBatch, TopicPartition
+from penstock.support.names import changelog_topic
 
 from .names import fresh_name
 

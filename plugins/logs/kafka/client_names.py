@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from penstock.log.offset_reset import of_kafka
+from penstock.program.offset_reset import of_kafka
 from penstock.settings.names import CLIENT_PREFIXES, Key, NoCounterpartError, Vocabulary
 
 RENAMED: Mapping[str, str] = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from penstock.log import Log
-from penstock.log.offset_reset import EARLIEST, LATEST
 from penstock.plugins.runtime.starting_offsets import starting_offsets
+from penstock.program.offset_reset import EARLIEST, LATEST
 from penstock.record import TopicPartition
 
 _PAUSES = 20

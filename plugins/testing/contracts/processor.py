@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from penstock import Application, ConfigError, Record, SinkNode, Topology
-from penstock.settings.topology_builder import TopologyBuilder
+from penstock import Application, ConfigError, Record, SinkNode, Topology, TopologyBuilder
 
 from ..driver import TopologyTestDriver
 from ..strategies import streams

@@ -7,7 +7,6 @@ from typing import Any
 
 from penstock import ProcessorContext, Record, Windowed
 from penstock.operator import Operator, Run
-from penstock.record import as_record
 
 from .columns import columns_of, time_text
 
@@ -26,20 +25,19 @@ class TablePrinter(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         def run(record: Record) -> None:
-            print(self._rows(as_record(record)), flush=True)
+            print(self._rows(*record[:3]), flush=True)
 
         return run
 
-    def _rows(self, record: Record) -> str:
+    def _rows(self, key: Any, value: Any, timestamp: int) -> str:
         """Return the row of a record, below the header if that is due."""
         # A deletion has no columns of its own.
-        value = {} if record.value is None and len(self._widths) > 2 else columns_of(record.value)
-        names = dict.fromkeys(["key", *(f"value.{each}" for each in value), "timestamp"])
-        cells = {f"value.{name}": each for name, each in value.items()}
-        key = record.key
+        columns = {} if value is None and len(self._widths) > 2 else columns_of(value)
+        names = dict.fromkeys(["key", *(f"value.{each}" for each in columns), "timestamp"])
+        cells = {f"value.{name}": each for name, each in columns.items()}
         if isinstance(key, Windowed):
             key = f"{key.key}@{key.start}/{key.end}"
-        cells |= {"key": key, "timestamp": time_text(record.timestamp)}
+        cells |= {"key": key, "timestamp": time_text(timestamp)}
         lines = []
         if not names.keys() <= self._widths.keys():
             known = [name for name in self._widths if name not in ("key", "timestamp")]
